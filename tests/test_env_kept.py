@@ -124,7 +124,7 @@ def test_rocs_variables_are_explained_and_none_is_invented() -> None:
     text = "\n".join(made.explained)
     assert made.env == ()
     assert "leave it; NCCL since 2.21 looks for the entry itself, here 3 (::ffff:10.0.0.1 RoCE v2)" in text
-    assert "NCCL_IB_TC: not set, and not to be guessed" in text
+    assert "NCCL_IB_TC: not set; do not guess it" in text
     assert "NCCL_IB_TIMEOUT: 20, the default" in text and "NCCL_IB_QPS_PER_CONNECTION: 1, the default" in text
 
 
@@ -155,7 +155,7 @@ def test_check_shows_what_is_set_already_and_what_it_does(
     command_line.dispatch(["check", "--from", str(saved)])
     text = capsys.readouterr().out.partition("already set")[2]
     assert "NCCL_IB_DISABLE=1 on node1: harmful: RDMA is left unused" in text
-    assert "NCCL_IB_HAC=x on node1: typo: nobody reads this name; NCCL_IB_HCA was meant" in text
+    assert "NCCL_IB_HAC=x on node1: typo: no program reads this name; NCCL_IB_HCA is similar" in text
     command_line.dispatch(["check", "--from", str(saved), "--json"])
     whole = json.loads(capsys.readouterr().out)
     assert [(k["name"], k["node"], k["verdict"]) for k in whole["kept"]] == [

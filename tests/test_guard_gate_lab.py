@@ -149,7 +149,7 @@ def test_an_impostor_of_the_head_gets_no_word_and_no_program_run(stage: Stage) -
         impostor.wait()
         stage.lab.sh("node1", f"ip address del {address}/32 dev lo; echo 0 >{ignore}")
     assert (stage.folder / "met").exists(), stage.text
-    assert "launcher-error node1: not detached: whatever answers at" in stage.text
+    assert "launcher-error node1: not detached: the program at" in stage.text
     assert f"{address} port 295" in stage.text and "This node's address is" in stage.text
     assert not (stage.folder / "heard").exists(), "it was told something"
     assert not (stage.folder / "ran").exists(), "its program ran"

@@ -59,6 +59,29 @@ OUT = {
 }
 """Words of a private language, and how many names still hold each.  The numbers may only fall."""
 
+RIDDLES = {
+    "told": "told",
+    "said": "said",
+    "heard": "heard",
+    "meant": "meant",
+    "stands": "st(?:ands?|ood)",
+    "beside": "beside",
+    "anew": "anew",
+    "whose own": "whose own",
+    "whoever": "whoever",
+    "goes round": "go(?:es|ne) round",
+    "of ours": "of ours",
+    "in words": "in words",
+    "for want of": "for want of",
+    "by itself": "by (?:itself|themselves)",
+    "looked at": "looked at",
+    "left to itself": "left to itself",
+    "waved through": "waved through",
+    "is no X": "(?<!there )(?:is|are) no (?!longer)[a-z]+",
+    "processor": "(?<!word )processors?",
+}
+"""Name -> pattern of words that one reading does not explain: no comment, docstring or page has them."""
+
 
 @functools.cache
 def trees() -> dict[str, ast.Module]:
@@ -100,6 +123,53 @@ def test_names_of_modules_classes_and_functions_are_plain() -> None:
     )
     found = {word: words[word] for word in OUT if words[word] > OUT[word]}
     assert found == {}, "say it in the field's words"
+
+
+def texts(path: str) -> Iterator[str]:
+    """Comments and docstrings of a file, without examples."""
+    yield from re.findall(r"(?:^|\s)# (.+)", (SOURCE / path).read_text(), re.MULTILINE)
+    for node in ast.walk(trees()[path]):
+        body = getattr(node, "body", None)
+        for one in body if isinstance(body, list) else ():
+            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant):
+                yield re.sub(r">>>.*?(?=\n\s*\n|\Z)", "", str(one.value.value), flags=re.DOTALL)
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Prose of the documentation, without code blocks."""
+    root = SOURCE.parent.parent
+    for path in (root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))):
+        if "examples" not in path.parts:
+            text = re.sub(r"^ *```.*?^ *```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+            yield str(path.relative_to(root)), text
+
+
+def riddles(text: str) -> list[str]:
+    text = re.sub(r"`[^`]*`", "", text)
+    return [name for name, words in RIDDLES.items() if re.search(rf"\b(?:{words})\b", text, re.IGNORECASE)]
+
+
+def test_comments_docstrings_and_pages_are_plain() -> None:
+    sources = [(p, text) for p in trees() for text in texts(p)]
+    found = [(path, riddles(text), text) for path, text in [*sources, *pages()] if riddles(text)]
+    assert found == [], "say it in the field's words"
+
+
+def test_a_docstring_names_the_thing() -> None:
+    """None begins with What or Who: that is a clause in place of a name."""
+    found = [
+        (path, text)
+        for path in trees()
+        for text in texts(path)
+        if re.match(r"\s*(?:What|Who|Whoever)\b", text)
+    ]
+    assert found == []
+
+
+def test_words_without_a_meaning_at_first_reading_are_recognised() -> None:
+    assert riddles("The node is told anew, by itself.") == ["told", "anew", "by itself"]
+    assert riddles("A path that is no regular file") == ["is no X"]
+    assert riddles("There is no plan; the run is no longer alive; `said`") == []
 
 
 def test_one_name_of_a_class_means_one_thing() -> None:

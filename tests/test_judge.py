@@ -329,7 +329,7 @@ def test_totals_that_went_away_with_a_descendant_are_no_sign_of_idleness(lost: d
 def test_a_rank_whose_stack_is_not_known_is_not_said_to_wait_with_the_others(cpu_s: float, kind: str) -> None:
     verdict = judged(*(rank(n, waits()) for n in range(3)), rank(3, (), cpu_s=cpu_s, why_not="no py-spy"))
     assert (verdict.kind, verdict.missing) == (kind, ())
-    assert verdict.headline.startswith("3 wait in all_reduce; what rank 3 (node1) does cannot be seen")
+    assert verdict.headline.startswith("3 wait in all_reduce; what rank 3 (node1) does is unknown")
 
 
 def test_backward_is_a_wait_only_while_idle() -> None:
@@ -499,7 +499,7 @@ def test_one_long_read_that_fills_memory_is_work(faults: int, call: str, kind: s
     second = [*ranks[:3], dataclasses.replace(reader, faults=faults)]
     verdict = judge(nodes(ranks, 0.0), nodes(second, 10.0), expected=4)
     assert verdict.kind == kind, verdict
-    assert ("what it reads arrives" in verdict.lines[0]) == (kind == "busy")
+    assert ("the data it reads arrives" in verdict.lines[0]) == (kind == "busy")
 
 
 def test_a_rank_that_waits_for_a_disk_that_takes_nothing_is_missing() -> None:

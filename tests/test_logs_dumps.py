@@ -283,12 +283,12 @@ def test_a_torn_dump_is_said_to_be_unreadable_and_the_others_are_judged(tmp_path
     (tmp_path / "nccl_trace_rank_2").write_bytes(whole[: len(whole) // 2])
     found = read_logs([str(tmp_path)])
     assert [Path(u.path).name for u in found.unreadable] == ["nccl_trace_rank_2"]
-    assert "no flight recorder dump" in found.unreadable[0].reason
+    assert "not a flight recorder dump" in found.unreadable[0].reason
 
 
 def test_only_unreadable_dumps_is_an_error_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "nccl_trace_rank_0").write_bytes(b"\x80\x02}q\x00X\x07\x00\x00\x00entries")
-    with pytest.raises(LogsError, match="no flight recorder dump"):
+    with pytest.raises(LogsError, match="not a flight recorder dump"):
         read_logs([str(tmp_path)])
 
 

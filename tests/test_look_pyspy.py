@@ -168,5 +168,5 @@ def test_what_cannot_be_sent_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
         pyspy.packed()
     (tmp_path / "py-spy").write_text("#!/bin/sh\nexec pyenv py-spy\n")
     (tmp_path / "py-spy").chmod(0o755)
-    with pytest.raises(LaunchError, match="is no program for Linux"):
+    with pytest.raises(LaunchError, match="is not a program for Linux"):
         pyspy.packed()

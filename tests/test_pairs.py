@@ -168,7 +168,7 @@ def test_nonsense_of_one_node_hides_no_failure_of_another() -> None:
 def test_a_node_that_says_too_much_is_not_believed() -> None:
     client = PairClient(local(1)[0], "00" * 16)
     client.on_output("n0", b"x" * (ANSWER_LIMIT_BYTES + 1))
-    assert client.failure == "said more than 16 MiB"
+    assert client.failure == "printed more than 16 MiB"
 
 
 def test_a_node_with_few_file_descriptors_is_slower_not_unreachable(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_an_indexed_job_tells_who_the_first_pod_is(tmp_path: Path) -> None:
         ({"RINGUP_NODES": ""}, "RINGUP_NODES is not set"),
         ({"JOB_COMPLETION_INDEX": ""}, "RINGUP_INDEX is not set"),
         ({"RINGUP_INDEX": "0"}, "does not follow"),
-        ({"RINGUP_HEAD": "a b;c"}, "no host name"),
+        ({"RINGUP_HEAD": "a b;c"}, "not a host name"),
         ({"RINGUP_PORT": "99999"}, "RINGUP_PORT"),
     ],
 )
@@ -212,13 +212,13 @@ STRANGER = "ab5d97c3e1f0428896d4b7a2c0e35f1d"
 @pytest.mark.slow
 def test_a_pod_with_another_token_is_named_on_both_sides(other_pod: Callable[..., OtherPod]) -> None:
     head = Gathered()
-    with pytest.raises(NodesError, match=rf"no first pod .* within {ROOM}.0 s: it holds another token"):
+    with pytest.raises(NodesError, match=rf"no first pod .* within {ROOM}.0 s: it has another token"):
         stranger = a_pod(1, head.port, token=STRANGER.encode(), wait_s=float(ROOM))
         pod_peer.serve(stranger, lambda _words: None)
     other_pod(head.port)
     head.pods().finish(0)
     named = [line for line in head.said if line.startswith("turned away")]
-    assert named[0] == "turned away 127.0.0.1: it holds another token, or is not of ringup"
+    assert named[0] == "turned away 127.0.0.1: it has another token, or is not ringup"
     # Once when it came first, and once at the end how often it came.
     assert len(named) <= 2 and all(line.endswith(named[0][-30:]) for line in named)
 
@@ -331,7 +331,7 @@ def test_a_dribbling_connection_is_ended_after_its_time_and_named() -> None:
 
         wait_for(is_ended, "the end of the connection", 60)
         dribbler.close()
-    assert said == ["turned away 127.0.0.1: not proven within 10 s"]
+    assert said == ["turned away 127.0.0.1: not authenticated within 10 s"]
 
 
 @pytest.mark.slow
@@ -346,7 +346,7 @@ def test_a_thousand_connections_at_once_do_not_keep_a_pod_out(other_pod: Callabl
     finally:
         for one in strangers:
             one.close()
-    assert sum("too many unproven" in line for line in head.said) <= 4
+    assert sum("too many unauthenticated" in line for line in head.said) <= 4
 
 
 @contextlib.contextmanager
@@ -419,13 +419,13 @@ def test_a_hello_with_another_index_than_its_certificate_is_refused() -> None:
     with an_admission(said) as (admission, port, hellos):
         refused = dialled(admission, port, HELLO, index=2)
         assert isinstance(refused, Refused)
-        assert str(refused) == "it says index 1 with the certificate of pod-2"
+        assert str(refused) == "it claims index 1 with the certificate of pod-2"
         admitted = dialled(admission, port, HELLO)
         assert isinstance(admitted, Link)
         admitted.close()
     assert hellos == [HELLO]
     assert said == [
-        "turned away 127.0.0.1 (pod-2): it says index 1 with the certificate of pod-2",
+        "turned away 127.0.0.1 (pod-2): it claims index 1 with the certificate of pod-2",
     ]
 
 
@@ -648,7 +648,7 @@ def test_a_false_head_gets_no_shell_and_cannot_send_a_pod_away(other_pod: Callab
     head.thread.start()
     head.pods().finish(3)
     code, words = other.ends()
-    assert code == 3 and "it holds another token" in words
+    assert code == 3 and "it has another token" in words
 
 
 # -- shells ------------------------------------------------------------------------------------

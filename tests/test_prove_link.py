@@ -131,7 +131,7 @@ def test_a_low_rate_of_gpus_that_may_meet_over_pcie_is_not_called_the_links() ->
 def test_a_network_of_a_plugin_is_not_compared_with_the_ethernet_card() -> None:
     nodes, plan = made(pair_of_nodes(**gpus(8)), 8, "OFI")
     rate = link_rate(nodes, plan, "nccl")
-    assert rate.gbit_s is None and rate.source.startswith("that NCCL uses OFI on n1 is expected")
+    assert rate.gbit_s is None and rate.source.startswith("NCCL is expected to use OFI on n1")
     nodes, plan = made(nodes.nodes, 8, "OFI", link_gbit_s=3200.0)
     assert link_rate(nodes, plan, "nccl").gbit_s == 3200.0
 

@@ -407,7 +407,7 @@ def test_several_tasks_a_node_are_refused_in_words(
     text = written(capsys, "slurm", "--nodes", "2", "--nproc", "8", "--chdir", str(tmp_path))
     done = run_file(text, tmp_path, SLURM_NTASKS_PER_NODE="8")
     assert done.returncode == 1
-    assert done.stderr == "ntasks-per-node is 8: torchrun wants one task a node\n"
+    assert done.stderr == "ntasks-per-node is 8: torchrun needs one task per node\n"
 
 
 def test_a_job_of_another_size_is_refused_where_the_launcher_counts(

@@ -145,7 +145,7 @@ def test_a_run_inside_an_allocation_trains_without_ssh(at_rest: Slurm, folder: P
     assert run.stdout.count("trained to the end") == 2, run.said()
     assert "worked around: " in run.stderr
     assert "GLOO_SOCKET_IFNAME=enp99s0" in run.stderr
-    assert "ntasks-per-node is 2: torchrun wants one task a node" in run.stderr
+    assert "ntasks-per-node is 2: torchrun needs one task per node" in run.stderr
     assert "ssh was called" not in run.stderr
     assert record(folder)["cleanup"] == []
     nothing_left(at_rest, 5)

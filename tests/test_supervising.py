@@ -121,7 +121,7 @@ def test_a_supervisor_that_dies_ends_nothing_and_attach_starts_another(
     texts = [one.communicate(timeout=ENDS_WITHIN_S) for one in attached]
     assert [one.returncode for one in attached] == [0, 0], texts
     assert run.supervisor != before
-    assert f"supervisor: pid {run.supervisor} goes on with attempt 1" in texts[0][0] + texts[1][0]
+    assert f"supervisor: pid {run.supervisor} continues with attempt 1" in texts[0][0] + texts[1][0]
     assert [one["decision"] for one in run.record["attempts"]] == ["same", "finished"], texts
     assert run.record["attempts"][1]["progress"] == {
         **run.record["attempts"][1]["progress"],

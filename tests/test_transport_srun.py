@@ -137,7 +137,7 @@ def test_each_of_several_tasks_is_refused() -> None:
 
 def test_several_tasks_a_node_are_told_of() -> None:
     (note,) = hosts.notes(ALLOCATION)
-    assert note.startswith("ntasks-per-node is 8: torchrun wants one task a node")
+    assert note.startswith("ntasks-per-node is 8: torchrun needs one task per node")
     assert hosts.notes({**ALLOCATION, "SLURM_NTASKS_PER_NODE": "1"}) == []
     assert hosts.notes({}) == []
 

@@ -141,7 +141,7 @@ def test_help_is_no_wider_than_the_terminal(name: str, columns: int, monkeypatch
 def test_help_keeps_the_paragraphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     text = command_line.parser_for("clean").format_help()
-    assert "\n\nExit code 0 when nothing is left" in text
+    assert "\n\nExit code 0 if nothing is left" in text
 
 
 def test_every_choice_stands_in_the_help() -> None:

@@ -133,7 +133,7 @@ def test_going_on_is_said_and_a_second_hang_is_reported_again() -> None:
     played = Played(*STUCK).go(70)
     played.node.ranks_now = [rank(0, SLEEPS, cpu_s=30.0), rank(1, SLEEPS, cpu_s=30.0)]
     played.go(15, prints=True)
-    assert "goes on" in played.hangs()[-1] and len(played.hangs()) == 2
+    assert "continues" in played.hangs()[-1] and len(played.hangs()) == 2
     played.node.ranks_now = [rank(0, WAITS, cpu_s=31.0), rank(1, SLEEPS, cpu_s=31.0)]
     played.go(140)
     assert len(played.hangs()) == 3 and "is missing from" in played.hangs()[-1]

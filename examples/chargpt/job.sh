@@ -10,7 +10,7 @@
 #SBATCH --partition=PARTITION
 #SBATCH --account=ACCOUNT
 #SBATCH --time=1:00:00
-# shellcheck disable=SC2016  # what stands in single quotes is for the nodes to expand
+# shellcheck disable=SC2016  # the nodes expand the text in single quotes
 set -euo pipefail
 cd .
 export PYTHON=python3 NPROC=8
@@ -20,7 +20,7 @@ MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 export MASTER_ADDR MASTER_PORT=$((20000 + ${RUN_ID//[^0-9]/} % 10000))
 [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 
-on_node() {  # on every node; its number is known there alone
+on_node() {  # on every node; only the node knows its number
   exec "$PYTHON" -m torch.distributed.run "--nnodes=$NNODES" "--nproc-per-node=$NPROC" \
     "--node-rank=$NODE_RANK" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" \
     --rdzv-conf=timeout=300 --max-restarts=0 \

@@ -1,7 +1,7 @@
 """
 Check, launch and guard multi-node GPU training, and name the root cause when it hangs.
 
-From Python: `collect(nodes)` gives a `Cluster` of frozen facts, `judge(cluster)` what is wrong with it,
+From Python: `collect(nodes)` gives a `Cluster` of frozen facts, `judge(cluster)` its problems,
 `decide(cluster)` the plan for a job on it, `read_logs(paths)` the cause that logs show.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["SITE", "SOURCE", "__version__", "collect", "decide", "judge", "read_
 
 def collect(nodes: str, job: Job | None = None, *, ssh_config: str | None = None) -> Cluster:
     """
-    Facts of the nodes (`"node[1-8]"`, as `-H` takes them) and what was proven between them.
+    Facts of the nodes (`"node[1-8]"`, in the syntax of `-H`) and the results of the tests between them.
 
     A node that fails is a result.  Raises NodesError when the list cannot be read.
     """
@@ -34,7 +34,7 @@ def collect(nodes: str, job: Job | None = None, *, ssh_config: str | None = None
 
 
 def judge(cluster: Cluster) -> tuple[list[Finding], list[Skipped]]:
-    """What is wrong, weighed against the plan, worst first; and what could not be checked."""
+    """The problems, worst first, weighed against the plan; and the rules that could not be checked."""
     from ringup.cli import pipeline
 
     judged = pipeline.judge(cluster)

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """The command line; Ctrl-C while it is loaded is answered as any later one is."""
+    """The command line.  Ctrl-C has the same effect while modules are loaded as it has later."""
     try:
         from ringup.cli import command_line
     except KeyboardInterrupt:

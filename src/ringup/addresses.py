@@ -11,12 +11,12 @@ VIRTUAL_NAMES = re.compile(
     r"|nodelocaldns|nerdctl|podman|lxc|lxd|tailscale|vxlan|genev|dummy|tunl|ip6tnl|utun|zt"
     r"|(?:tun|tap|wg|sit|gre|gretap|ppp)(?:[-_\d]|$))"
 )
-"""How bridges, tunnels and ends of containers' cables are usually called."""
+"""Usual names of bridges, tunnels and the interfaces of containers."""
 
 
 def has_virtual_name(interface: str) -> bool:
     """
-    Whether an interface is called as containers, virtual machines and tunnels call theirs.
+    Whether an interface has a name that containers, virtual machines and tunnels usually have.
 
     >>> [has_virtual_name(name) for name in ("docker0", "tun0", "ib0", "green0")]
     [True, True, False, False]
@@ -35,13 +35,12 @@ def parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None
 
 
 def is_address(text: str) -> bool:
-    """Whether this is a literal address, not a name."""
     return parsed(text) is not None
 
 
 def is_loopback(address: str) -> bool:
     """
-    Whether an address only reaches its own host; False for what is no address.
+    Whether an address only reaches its own host; False for other text.
 
     >>> is_loopback("127.0.1.1"), is_loopback("::1"), is_loopback("::ffff:127.0.0.1"), is_loopback("10.0.0.1")
     (True, True, True, False)
@@ -52,7 +51,7 @@ def is_loopback(address: str) -> bool:
 
 @functools.lru_cache(maxsize=65536)
 def subnet(address: str, prefix_length: int) -> str:
-    """The network an address belongs to, as text; "" for what is no address."""
+    """The network of an address, as text; "" for other text."""
     try:
         return str(ipaddress.ip_network(f"{address}/{prefix_length}", strict=False))
     except ValueError:
@@ -64,7 +63,7 @@ _network = functools.lru_cache(maxsize=65536)(ipaddress.ip_network)
 
 @functools.lru_cache(maxsize=65536)
 def within(address: str, network: str) -> bool:
-    """Whether a subnet holds an address; False for "" and for what is no address."""
+    """Whether a subnet holds an address; False for "" and for other text."""
     try:
         net, own = _network(network), ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

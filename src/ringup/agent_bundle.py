@@ -1,4 +1,4 @@
-"""The programs for the nodes: a main file of `agent/` and the modules it imports, in one source."""
+"""The programs for the nodes: a main file of `agent/` and the modules it imports, as one source text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-# Modules are found under the names they have in the tree, and compiled when they are first imported.
+# Modules have the names of the source tree, and are compiled at their first import.
 _LOADER = """\
 import sys, zlib
 from _frozen_importlib import ModuleSpec
@@ -40,7 +40,7 @@ def source(name: str) -> str:
 
 @functools.cache
 def program(name: str, *others: str) -> str:
-    """One source of a file of `agent/`, of ringup's modules that it imports, and of `others` likewise."""
+    """One source text: a file of `agent/`, ringup's modules that it imports, and the same for `others`."""
     found: dict[str, str] = {}
     todo = [f"ringup.agent.{one}" for one in (name, *others)]
     while todo:
@@ -53,7 +53,7 @@ def program(name: str, *others: str) -> str:
 
 
 def pack(sources: Mapping[str, str], main: str) -> str:
-    """One source of several modules, which runs `main`; compressed, since an argument has 128 KiB at most."""
+    """One source text that runs `main` of several modules; compressed, as an argument has at most 128 KiB."""
     packages = {".".join(name.split(".")[:end]) for name in sources for end in range(1, name.count(".") + 1)}
     whole = {**dict.fromkeys(sorted(packages), ""), **dict(sorted(sources.items()))}
     text = "\0".join(word for pair in whole.items() for word in pair)
@@ -65,7 +65,7 @@ def imported(text: str) -> Iterator[str]:
     """
     ringup's modules that a source imports, anywhere in it.
 
-    By its text: a parser takes 40 ms for what one check sends.
+    Found by text search: a parser takes 40 ms for the programs of one check.
     """
     for name, words in _IMPORT.findall(text):
         if _read(name) is not None:
@@ -75,7 +75,7 @@ def imported(text: str) -> Iterator[str]:
 
 
 def without_docstrings(text: str) -> str:
-    """A source with its lines where they are, for tracebacks, and a quarter shorter on the way to a node."""
+    """A source with unchanged line numbers, for tracebacks, but a quarter shorter to send."""
 
     def short(match: re.Match[str]) -> str:
         is_docstring = not text[text.rfind("\n", 0, match.start()) + 1 : match.start()].strip()

@@ -1,5 +1,5 @@
 """
-A Cluster in a file: what `--save` writes and `--from` works on.
+A Cluster in a file: `--save` writes it, `--from` reads it.
 
 JSON, readable by a later version (new fields have defaults) and by an earlier one
 (fields it does not know are skipped).
@@ -32,7 +32,7 @@ Kind = TypeVar("Kind")
 
 
 def _saved(kind: type, **other: Any) -> Any:
-    """What is read of a class: those of its fields that were saved, some as plain data."""
+    """The fields of a class that are saved, some as plain data."""
     return TypedDict(kind.__name__, {**get_type_hints(kind), **other}, total=False)  # type: ignore[operator]
 
 
@@ -49,7 +49,7 @@ _CLUSTER = _saved(Cluster, nodes=list[_NODE], job=dict[str, Any])  # type: ignor
 
 
 def _encodable(value: Any) -> Any:
-    """JSON has no infinity (a limit that is none), UTF-8 no half characters (a file name in Latin-1)."""
+    """JSON has no infinity (a missing limit), UTF-8 no surrogates (a file name in Latin-1)."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, float) and math.isinf(value):
@@ -62,7 +62,7 @@ def _encodable(value: Any) -> Any:
 
 
 def to_json(cluster: Cluster) -> bytes:
-    """The file's content, the values of secrets hidden."""
+    """The file's content, with hidden secrets."""
     job = dataclasses.replace(cluster.job, env=redact_env(cluster.job.env))
     plain = _encodable(redact_data(msgspec.to_builtins(dataclasses.replace(cluster, job=job))))
     return msgspec.json.encode({"ringup": __version__, "schema": SCHEMA, "cluster": plain})
@@ -96,7 +96,7 @@ def from_json(data: bytes) -> Cluster:
 
 
 def _within_reason(cluster: Cluster) -> Cluster:
-    """Bounded as the answers of nodes are: checks and plans grow with GPUs and ranks.  Raises ValueError."""
+    """Bounded like nodes' answers: checks and plans grow with GPUs and ranks.  Raises ValueError."""
     job = cluster.job
     if job.backend not in ("", "nccl", "gloo"):
         raise ValueError(f"no backend {job.backend[:20]!r}")
@@ -109,12 +109,11 @@ def _within_reason(cluster: Cluster) -> Cluster:
 
 
 def _unlimited(saved: dict[str, Any], kind: type[Kind]) -> Kind:
-    """Limits; one that is "unlimited" is infinity."""
     return msgspec.convert({k: math.inf if v == "unlimited" else v for k, v in saved.items()}, kind)
 
 
 def _node(saved: dict[str, Any]) -> Node:
-    """A node; what an earlier version did not ask for is unknown, not empty."""
+    """A node.  Facts that an earlier version did not collect are unknown, not empty."""
     limited: dict[str, Any] = {
         name: _unlimited(saved[name], kind) for name, kind in _LIMITED.items() if name in saved
     }
@@ -129,7 +128,8 @@ def whole(path: Path) -> Iterator[Path]:
     """
     A temporary file that replaces `path` if the block succeeds.  Raises OSError.
 
-    A path that is no regular file (/dev/null, a pipe) is written into instead: root could replace it.
+    If `path` is not a regular file (/dev/null, a pipe), it is opened and written: root could otherwise
+    replace it.
     """
     if path.exists() and not path.is_file():
         yield path
@@ -146,13 +146,13 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def save(cluster: Cluster, path: Path) -> None:
-    """Write a cluster; the file is whole or not there.  Raises BundleError when it cannot be written."""
+    """Write a cluster; the file is complete or absent.  Raises BundleError if it cannot be written."""
     with writing(path, "name a file in a directory you may write", BundleError), whole(path) as place:
         place.write_bytes(to_json(cluster))
 
 
 def load(path: Path) -> Cluster:
-    """Read a cluster written by `save`.  Raises BundleError when it cannot be read or is something else."""
+    """Read a cluster written by `save`.  Raises BundleError if it cannot be read or is something else."""
     try:
         with path.open("rb") as file:
             data = file.read(65536)

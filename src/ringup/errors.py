@@ -1,4 +1,4 @@
-"""Every error a user can act on; only `cli` shows them.  Any other exception is a bug of ours: exit 70."""
+"""Errors that a user can act on; only `cli` shows them.  Any other exception is a bug in ringup: exit 70."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 class RingupError(Exception):
-    """Something the user can act on; shown as two lines, never a traceback."""
+    """An error that the user can act on; shown as two lines, never as a traceback."""
 
     exit_code = 4
 
@@ -17,7 +17,7 @@ class RingupError(Exception):
 
 
 class UsageError(RingupError):
-    """The command line asks for something that cannot be."""
+    """The command line is invalid or cannot be honoured."""
 
     exit_code = 2
 
@@ -31,15 +31,15 @@ class BundleError(RingupError):
 
 
 class NodeUnreachable(RingupError):
-    """One node could not be reached; carries ssh's own words."""
+    """A node could not be reached; contains ssh's error text."""
 
 
 class PastedError(RingupError):
-    """Nothing of what was pasted was understood."""
+    """Nothing in the pasted text was understood."""
 
 
 class LaunchError(RingupError):
-    """The job cannot be started as asked."""
+    """The job cannot be started as requested."""
 
 
 class LogsError(RingupError):
@@ -48,7 +48,7 @@ class LogsError(RingupError):
 
 @contextlib.contextmanager
 def writing(path: object, hint: str, kind: type[RingupError] = LaunchError) -> Iterator[None]:
-    """Turns an OSError of the block into an error that says that `path` cannot be written, and why."""
+    """Turns an OSError of the block into an error with `path` and the reason why it cannot be written."""
     try:
         yield
     except OSError as error:

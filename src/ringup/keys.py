@@ -1,9 +1,9 @@
 """
-Keys and certificates for ringup's own connections: TLS 1.3, each side proves itself to the other.
+Keys and certificates for ringup's own connections: TLS 1.3, both sides authenticate.
 
-Every certificate is signed by one authority, and nothing else is trusted.  The authority belongs to
-one run (its key never leaves the launcher) or is derived from the pods' token (every holder derives the
-same one).  Validity has no bounds in time: the nodes' clocks may be wrong, and the keys last one run.
+Every certificate is signed by one authority, and nothing else is trusted.  The authority belongs to one run
+(its key never leaves the launcher) or is derived from the pods' token (every holder derives the same one).
+Certificates have no time limits: the nodes' clocks may be wrong, and the keys last for one run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 @dataclass(frozen=True)
 class Identity:
-    """What one side needs: its key and certificate, and the authority that it trusts.  All PEM."""
+    """The data of one side: its key and certificate, and the authority that it trusts.  All PEM."""
 
     key: str
     certificate: str
@@ -33,19 +33,19 @@ class Authority:
     """Signs the certificates of one run, or of all holders of one token."""
 
     def __init__(self, secret: bytes | None = None) -> None:
-        """A fresh authority, or that of a secret of 128 bits or more (`hosts.pod` refuses less)."""
+        """A new authority, or the one of a secret of 128 bits or more (`hosts.pod` refuses less)."""
         from cryptography.hazmat.primitives.asymmetric import ec
 
         if secret is None:
             self._key = ec.generate_private_key(ec.SECP256R1())
         else:
-            # 48 bytes, so that the remainder is uniform to within 2^-128.
+            # 48 bytes, so that the remainder is uniform within 2^-128.
             seed = hashlib.scrypt(secret, salt=b"ringup pods, TLS 1.3", dklen=48, **SCRYPT)
             self._key = ec.derive_private_key(1 + int.from_bytes(seed, "big") % (ORDER - 1), ec.SECP256R1())
         self._certificate = self._sign("ringup authority", self._key.public_key(), is_authority=True)
 
     def issue(self, name: str) -> Identity:
-        """A fresh key and certificate; `name` is what the other side can demand (DNS name)."""
+        """A new key and certificate; `name` is the DNS name that the other side can check."""
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 

@@ -1,4 +1,4 @@
-"""The kernel's words for kinds of network devices -> our kinds; nodes carry it: Python 3.6."""
+"""The kernel's names for kinds of network devices -> ringup's kinds; runs on nodes too: Python 3.6."""
 
 KINDS = {
     "bridge": "bridge", "openvswitch": "bridge", "veth": "veth", "bond": "bond", "team": "bond",

@@ -1,4 +1,4 @@
-"""One line on stderr about what takes its time, rewritten in place; silent unless `allow` was called."""
+"""One line on stderr about a slow step, rewritten in place; silent unless `allow` was called."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _shown = ""
 
 
 def allow(is_wanted: bool) -> None:
-    """Whether lines are shown, on a terminal that can erase them; never in a program that imports ringup."""
+    """Show lines, on a terminal that can erase them; never called in a program that imports ringup."""
     global _allowed
     _allowed = is_wanted and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 @contextlib.contextmanager
 def line(text: str = "") -> Iterator[None]:
-    """Erases the line on every way out; decorates a function, too: `@progress.line("judging")`."""
+    """Erases the line on every exit; also a decorator: `@progress.line("judging")`."""
     try:
         show(text)
         yield
@@ -31,16 +31,16 @@ def line(text: str = "") -> Iterator[None]:
 
 
 def show(text: str) -> None:
-    """Put this in the place of the line before."""
+    """Replace the line by this text."""
     global _shown
     if _allowed and text and text != _shown:
         _shown = text
-        with contextlib.suppress(OSError, ValueError):  # a terminal that has gone away ends nothing
+        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone must not end the command
             _write(f"\r\x1b[K{_fitted(text)}")
 
 
 def hide() -> None:
-    """Erase the line, before anything else is written to the terminal."""
+    """Erase the line, before other output to the terminal."""
     global _shown
     if _shown:
         _shown = ""
@@ -50,7 +50,7 @@ def hide() -> None:
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """Something else is written to the terminal, above the line."""
+    """Output of the block goes above the line."""
     text = _shown
     hide()
     yield
@@ -59,7 +59,7 @@ def aside() -> Iterator[None]:
 
 def answered(what: str, names: Sequence[str], waiting: Sequence[str]) -> str:
     """
-    How many nodes have answered, and which have not.
+    The number of nodes that have answered, and the missing ones.
 
     >>> answered("facts", ["a", "b", "c"], ["b"]), answered("facts", ["a", "b"], ["a", "b"])
     ('facts: 2 of 3 nodes answered, waiting for b', 'facts: 0 of 2 nodes answered')
@@ -69,7 +69,7 @@ def answered(what: str, names: Sequence[str], waiting: Sequence[str]) -> str:
 
 
 def _fitted(text: str) -> str:
-    """As much as fits in one line of the terminal: a second line could not be erased."""
+    """The part that fits one line of the terminal: a second line could not be erased."""
     room = (os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1
     for end, letter in enumerate(text := printable(text, 1000)):
         room -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1

@@ -1,4 +1,4 @@
-"""A run by its run.json, for all who read one: what has no value there has its default here."""
+"""A run from its run.json, for all readers: missing values have their defaults here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SavedCause(msgspec.Struct):
 
 
 class RunHead(msgspec.Struct):
-    """What a list of runs shows: read in a tenth of the time."""
+    """The fields for a list of runs: parsed in a tenth of the time."""
 
     run: str
     outcome: str
@@ -54,7 +54,7 @@ class RunHead(msgspec.Struct):
 
 
 class SavedNode(NodeHead):
-    """As `planning.NodePlan`."""
+    """The same as `planning.NodePlan`."""
 
     nproc: int = 0
     first_rank: int = 0
@@ -118,8 +118,6 @@ class SavedHang(msgspec.Struct):
 
 
 class SavedVerdict(SavedCause):
-    """Of the run itself, when it was ended as hung."""
-
     ranks: list[int] = []
     evidence: list[str] = []
 
@@ -136,7 +134,7 @@ class AttemptProgress(msgspec.Struct, rename={"begin": "from", "end": "to"}):
 
 
 class SavedAttempt(msgspec.Struct):
-    """One start of the ranks; a supervisor writes what it learns of one into this."""
+    """One start of the ranks; a supervisor updates it."""
 
     number: int
     nodes: list[str] = []
@@ -147,7 +145,7 @@ class SavedAttempt(msgspec.Struct):
     cause: AttemptCause | None = None
     evidence: list[dict[str, Any]] = []
     decision: str | None = None
-    """What followed, None while it runs."""
+    """The decision after it, None while it runs."""
     because: str = ""
     progress: AttemptProgress | None = None
     seconds: dict[str, float | None] = {}
@@ -171,12 +169,12 @@ class SavedRun(RunHead):
 
 
 def head(folder: Path) -> RunHead | None:
-    """As `read`, without the details."""
+    """The same as `read`, without the details."""
     return _read(folder, RunHead)
 
 
 def read(folder: Path) -> SavedRun | None:
-    """The run of a folder, None where it has no run.json that can be read."""
+    """The run of a folder, None without a readable run.json."""
     return _read(folder, SavedRun)
 
 

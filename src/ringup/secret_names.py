@@ -1,4 +1,4 @@
-"""Which names hold secrets, for variables, options, fields and headers; nodes carry it: Python 3.8."""
+"""Names of variables, options, fields and headers that hold secrets; runs on nodes too: Python 3.8."""
 
 import re
 
@@ -10,7 +10,7 @@ def _set(words: str) -> "frozenset[str]":
     return frozenset(words.split())
 
 
-# A word of a name (WANDB_API_KEY is wandb, api, key) that begins or ends like one of these is a secret.
+# A word of a name (WANDB_API_KEY is wandb, api, key) that begins or ends like one of these marks a secret.
 _BEGINS = ("password", "passwd", "passphrase", "passcode", "passwort", "secret", "credential", "apikey")
 _ENDS = (
     *_BEGINS, "secrets", "credentials", "authtoken", "accesstoken", "accesskey", "secretkey",
@@ -25,7 +25,7 @@ _COUNTED = _set("""
     last low max min multi n next num one per prev render second single test tests third three total two
     warmup
 """)
-"""Before "pass": a turn, not a password."""
+"""Before "pass": an iteration, not a password."""
 _TEXT_TOKENS = _set("""
     added additional any assistant audio avg bad begin blank boi bos by byte cached cls completion
     consumed decoder domain draft each encoder end eod eoi eom eos eot fim first forced generated im
@@ -59,7 +59,7 @@ _WEAK = _set("""
     auth authenticity cert csrf hmac jsessionid jwt key keys oauth otp phpsessid pin sas session
     sessionid sid sig signature token tokens webhook xsrf
 """)
-"""Secret where the value looks random."""
+"""Secret if the value looks random."""
 _DESCRIBES = _set("""
     accuracy age alg algorithm at auth authentication bits budget checker class cmd column columns
     command count counts date dim dir directory embedding embeddings enabled endpoint error errors
@@ -70,7 +70,7 @@ _DESCRIBES = _set("""
     socket status stdin step store strategy time timeout ttl type types uri url usage user username
     valid validator var variable verified version
 """)
-"""Last in a name: it tells something about a secret, or of a text's tokens."""
+"""At the end of a name: a property of a secret, or of a text's tokens."""
 _PLAIN = _set("""
     any auto bool bytes changeme_not default disabled empty enabled expired false float hidden int
     invalid masked missing munge n/a na nil no none null object off on optional permission redacted
@@ -85,7 +85,7 @@ _HOLDERS = (
 
 def words_of(name: str) -> "list[str]":
     """
-    The words of a name, in small letters.
+    The words of a name, in lower case.
 
     >>> words_of("X-Api-Key"), words_of("awsSecretAccessKey"), words_of("HFToken2")
     (['x', 'api', 'key'], ['aws', 'secret', 'access', 'key'], ['hf', 'token2'])
@@ -98,7 +98,7 @@ _BETWEEN_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W_]
 
 def strength(name: str) -> int:
     """
-    2: a secret whatever its value; 1: where the value looks random; 0: no secret.
+    2: a secret whatever its value; 1: a secret if the value looks random; 0: not a secret.
 
     >>> strength("DB_PASSWD"), strength("session"), strength("TOKENIZERS_PARALLELISM")
     (2, 1, 0)
@@ -144,7 +144,7 @@ _LOOK_ALIKE = (
 
 def is_secret(name: str, value: "str | None" = None) -> bool:
     """
-    Whether a variable, option or header of this name holds a secret; with its value, whether that is one.
+    Whether a variable, option or header of this name holds a secret; with a value, whether the value is one.
 
     >>> is_secret("HF_TOKEN"), is_secret("eos_token", "</s>"), is_secret("HF_TOKEN", "$HF_TOKEN")
     (True, False, False)
@@ -169,7 +169,7 @@ def is_plain(name: str, value: str) -> bool:
     if _CODE.match(value) or low.split(".")[-1] in words:  # token = self.token
         return True
     if _CONSTANT.match(value) and {*words} & {*words_of(value)}:
-        return True  # the name of another
+        return True  # another name
     last = words[-1] if words else ""
     if last == "token" and _PATH.match(value):
         return True
@@ -190,7 +190,7 @@ def is_plain(name: str, value: str) -> bool:
         return not looks_random(value)
     if any(word in ("pass", "password", "passwd", "pwd", "pw", "passphrase") for word in words):
         return False
-    # A path where a secret was expected names the file it is in.
+    # A path in place of a secret is the name of its file.
     return (number and len(value) < 10) or (
         value.startswith(("/", "~/", "./")) and "=" not in value and "+" not in value
     )
@@ -198,7 +198,7 @@ def is_plain(name: str, value: str) -> bool:
 
 _CODE = re.compile(
     r"\(hidden|<|\[REDACTED|\[your_|\{\{|[*.x…X \\-]{3,}\Z|\\?\Z|[A-Za-z]{1,99}:\Z"
-    # $NAME, ${NAME}, ${NAME:?...}, $(command), %NAME%: what a script says instead of the secret.
+    # $NAME, ${NAME}, ${NAME:?...}, $(command), %NAME%: a reference in place of the secret
     r"|\$\(|%.{1,2000}%\Z|\$[A-Z_][A-Z0-9_]*\Z|\$\{(?![^}]*:[-=][^}])"
     r"|[A-Za-z._]{3,200}[(\[]"  # get_token(), os.environ["X"]
 )
@@ -208,7 +208,7 @@ _CONSTANT = re.compile(r"[A-Z]{1,99}_[A-Z_]{0,99}\Z")
 
 def looks_random(value: str) -> bool:
     """
-    16 or more letters and digits in a row, mixed as in no word; or base64, as its end shows.
+    16 or more letters and digits in a row, mixed unlike any word; or base64 with its padding.
 
     >>> looks_random("wJalrXUtnFEMIK7MDENG"), looks_random("model.layers.0.self_attn")
     (True, False)
@@ -225,7 +225,7 @@ def looks_random(value: str) -> bool:
 
 def without_password(value: str) -> str:
     """
-    A text without the passwords of its URLs.
+    A text without the passwords in its URLs.
 
     >>> without_password("http://ada:p/w@proxy:3128/"), without_password("tcp://10.0.0.1:29500")
     ('http://(hidden)@proxy:3128/', 'tcp://10.0.0.1:29500')
@@ -240,9 +240,9 @@ def without_password(value: str) -> str:
 
 def userinfo_end(scheme: str, rest: str) -> int:
     """
-    Where user and password end in what follows "://" (the place of its "@"); 0 where there are none.
+    End of user and password in the text after "://" (the position of "@"); 0 if there are none.
 
-    A password may hold "/" and "@" itself.  A path with "@" (repo@v1, @scope/package) is no password.
+    A password may contain "/" and "@".  A path with "@" (repo@v1, @scope/package) is not a password.
     """
     run = re.split(r"[\s\"'`<>|\\]", rest[:2000])[0]
     authority = re.split("[/?#]", run)[0]
@@ -264,12 +264,12 @@ def userinfo_end(scheme: str, rest: str) -> int:
 
 
 _DOMAIN = re.compile(r"[A-Za-z0-9.-]{0,250}\.[A-Za-z]{1,60}(?:[/:]|\Z)")
-"""db.example.com; a version (1.2.3) is none."""
+"""db.example.com, but not a version (1.2.3)."""
 
 
 def shown_words(words: "list[str]") -> "list[str]":
     """
-    The words of a command, the values of its secret options hidden, be they in one word with it or the next.
+    The arguments of a command with the values of secret options hidden, in the same or the next argument.
 
     >>> shown_words(["train.py", "--hf-token", "abc", "--api-key=abc", "--tokenizer", "gpt2", "ftp://a:b@c"])
     ['train.py', '--hf-token', '(hidden)', '--api-key=(hidden)', '--tokenizer', 'gpt2', 'ftp://(hidden)@c']

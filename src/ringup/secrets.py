@@ -1,10 +1,10 @@
 """
-Secrets taken out of text that leaves this process: files, job scripts, records, messages.
+Removes secrets from text that leaves this process: files, job scripts, records, messages.
 
-Lines are read one by one, and only those with a word that may announce a secret.  Four kinds are replaced:
-values of secret names (`secret_names`), passwords in URLs and in options of well-known commands, tokens that
-services mark by their first characters (`token_prefixes.txt`, from gitleaks), and parts of private keys.
-Every pattern is linear in the text, and lines are bounded before any pattern sees them.
+Lines are read one by one, but only those with a word that may introduce a secret.  Four kinds are replaced:
+values of secret names (`secret_names`), passwords in URLs and in options of well-known commands, tokens with
+a service's prefix (`token_prefixes.txt`, from gitleaks), and parts of private keys.  Every pattern takes
+linear time, and lines are bounded before any pattern sees them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ringup.secret_names import shown_words as _shown_words
 from ringup.units import printable
 
 LONGEST_LINE = 1 << 18
-"""Characters of one line that are shown; the rest is left out, and counted."""
+"""Most characters of a line that are shown; the rest is left out, and counted."""
 LONGEST_KEY_LINES = 400
 """Lines of one private key."""
 
-# Words, in small letters, without which a line holds no secret that is looked for.
+# Words in lower case; a line without any of them cannot contain a secret of these kinds.
 _NAMES = (
     "pass", "pwd", "_pw", "-pw", "psk", "secret", "token", "key", "cred", "cookie", "auth", "bearer", "sig",
     "session", "sid", "jwt", "otp", "mnemonic", "psw",
@@ -39,7 +39,7 @@ _OWN_PREFIXES = (
     "ghu_", "fw_", "jina_", "tvly-", "co_api_", "ak-", "as-", "rpa_", "vastai-", "syt_",
     "cfut_",
 )  # fmt: skip
-"""Beginnings of tokens that gitleaks has no rule for, or a pattern that says them in another way."""
+"""Prefixes of tokens without a rule in gitleaks, or with a rule of another form."""
 
 
 @functools.cache
@@ -64,7 +64,7 @@ def _tree(words: Iterable[str]) -> str:
 
 @functools.cache
 def _triggers() -> tuple[re.Pattern[str], ...]:
-    """For text in small letters.  Each begins with few characters, so that `re` skips most places."""
+    """For text in lower case.  Each begins with few characters, so that `re` skips most positions."""
     known = [p.lower() for p in _prefixes() if p not in ("SK", "key-", "ak-", "as-", "secret_")]
     words = [*_NAMES, *(word for word, _ in _OPTIONS), *known]
     words += ["://", "eyj", "-----", "---- begin", "private-", "hooks."]
@@ -96,7 +96,7 @@ _FIELD = re.compile(
     rf"(?P<close>{_QUOTE})\s?,?\s{{0,4}}(?:{_QUOTE})?[vV]alue(?:{_QUOTE})?\s?[:=]\s{{0,4}}(?={_QUOTE})"
 )
 _COMMA = re.compile(r",[^\S\n]{1,9}(?=[^\s\[{])")
-"""Between an option and its value in a list without quotes, as YAML may write one."""
+"""Between an option and its value in a YAML list without quotes."""
 _SPACE = re.compile(r"[^\S\n]{1,40}(?:\|[^\S\n]{1,40})?(?=\S)")
 _PROSE = re.compile(
     r"(?i:\s(?:(?:is|was|are|set to|changed to|equals)\s|(?:for|of) [^\s:]{1,80}:\s)\s{0,4})"
@@ -110,7 +110,7 @@ _STOP = re.compile(
     r"""(?<!\\)\s|["'`](?=[ ,;)\]}\\:]|$)|&quot;|[)\]}](?=[ ,;)\]}"'\\]|$)|<|(?<= )\|"""
     r"""|[,;&](?=\s*(?:$|["'\\\])}]|\s|[A-Za-z_][\w.\[\]-]{0,80}\\?["']?\s?[=:]|amp;))"""
 )
-"""Where a value without quotes ends."""
+"""End of a value without quotes."""
 _BEARER = re.compile(
     r"(?i)\b(?P<head>(?:bearer|basic|negotiate|apikey)\s{1,4})"
     r"(?=[\w+/.~-]{0,200}[\d=]|[\w+/.~-]{24})[\w+/=.~-]{8,}"
@@ -165,7 +165,7 @@ _OPTIONS = tuple(
         ("configure set", rf"(?i)configure set [\w.]{{0,60}}?(?:secret|key|token)\w{{0,40}} {_ARG}"),
     )
 )
-"""Of commands that take a password without saying so."""
+"""Options of commands that take a password under another name."""
 
 _MARK = re.compile(
     r"(?P<begin>-{4,5} ?BEGIN [A-Z0-9 ]{0,60}PRIVATE KEY[A-Z ]{0,10}-{4,5}|Private-Lines: \d+"
@@ -188,14 +188,14 @@ _OPTION_ALONE = re.compile(r"--?[A-Za-z][\w-]{0,100}$")
 _ITEM = re.compile(
     r"(?:- {1,8})?(?! |- |[\"']?(?:[\w\"'.-]{1,100}\s?:(?:\s|$)|--|[\[{(]\s{0,200}$|[\d.,\s]{0,200}$))"
 )
-"""What stands before an item of a list, or a word of a command that goes on; nothing else has a value."""
+"""Text before an item of a list, or before an argument of a continued command; other lines have no value."""
 
 
 def redact(text: str) -> str:
     """
     The text with secrets replaced by "(hidden)".
 
-    What looks like a secret only to its owner stays: read what you send.
+    A secret without any recognizable form is not found: read the text before you send it.
 
     >>> redact("export HF_TOKEN=hf_x1 WANDB_API_KEY='a b' n=3")
     "export HF_TOKEN=(hidden) WANDB_API_KEY='(hidden)' n=3"
@@ -220,7 +220,7 @@ def redact(text: str) -> str:
 
 
 def safe(text: str, limit: int = 400) -> str:
-    """Text from elsewhere for people: without secrets, safe for a terminal, at most so long."""
+    """Text from other programs for people: without secrets, safe for a terminal, with a bounded length."""
     return printable(redact(text), limit)
 
 
@@ -229,9 +229,9 @@ _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,40}[A-Za-z]")
 
 def _document(lines: list[str], coloured: list[str], found: set[int], is_k8s_secret: bool) -> list[str]:
     """
-    Lines in order: private keys, blocks of YAML and options whose values stand on the next line.
+    Lines in order: private keys, blocks of YAML, and options whose values are on the next line.
 
-    `coloured` are the same lines with a terminal's colours, which a line that holds a secret loses.
+    `coloured` are the same lines with a terminal's colours; a line with a secret loses its colours.
     """
     parts = _key_parts(lines, found)
     shown: list[str] = []
@@ -252,7 +252,7 @@ def _document(lines: list[str], coloured: list[str], found: set[int], is_k8s_sec
 
 
 def _without_key(line: str) -> str:
-    """A line without private keys and what it holds of one that begins or ends on it."""
+    """A line without private keys, including parts of a key that begins or ends on it."""
     shown, done, is_open = "", 0, False
     for mark in _MARK.finditer(line):
         if not is_open:
@@ -263,7 +263,7 @@ def _without_key(line: str) -> str:
 
 
 def _key_parts(lines: list[str], found: set[int]) -> set[int]:
-    """Numbers of the lines that hold nothing but a part of a private key."""
+    """Numbers of the lines that contain only a part of a private key."""
     parts: set[int] = set()
     for at in sorted(found):
         marks = [mark.lastgroup for mark in _MARK.finditer(lines[at])]
@@ -282,7 +282,7 @@ def _key_parts(lines: list[str], found: set[int]) -> set[int]:
 
 
 def _touching(lines: list[str], at: int, step: int) -> Iterator[int]:
-    """Lines of a key below one that begins it (step 1), or above its end (-1)."""
+    """Lines of a key below its first line (step 1), or above its last line (-1)."""
     for count in range(1, LONGEST_KEY_LINES):
         number = at + count * step
         line = lines[number] if 0 <= number < len(lines) else "?"
@@ -296,7 +296,7 @@ _BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 
 
 def _body(line: str) -> str:
-    """The run of base64 at a line's end, if it is a word of its own."""
+    """The base64 text at a line's end, if it is a separate word."""
     text = line[-2000:].rstrip(" \t\r\"',+\\")
     while text.endswith(("\\n", "\\r")):
         text = text[:-2]
@@ -305,26 +305,26 @@ def _body(line: str) -> str:
 
 
 def _is_body(line: str) -> bool:
-    """Whether a line ends with a line of a key in base64."""
+    """Whether a line ends with a line of a base64 key."""
     size = len(_body(line))
     return size >= 40 or (size >= 16 and size == len(line.strip()))
 
 
 def _is_last_body(line: str) -> bool:
-    """The same of a key's last line, which is short."""
+    """The same for a key's last line, which is short."""
     size = len(_body(line))
     return size > 1 and not {*"=:"} & {*line[:-size].rstrip("=")} and len(line) - size <= 40
 
 
 def _is_body_alone(line: str) -> bool:
-    """The same where nothing else tells of a key: long, and no checksum."""
+    """The same without other signs of a key: long, and not a checksum."""
     text = _body(line)
     is_mixed = any(c.isupper() for c in text) and any(c.islower() for c in text)
     return 60 <= len(text) <= 80 and is_mixed and any(c.isdigit() for c in text)
 
 
 def _secret_data(line: str, indent: int) -> tuple[int, str]:
-    """A line of a Kubernetes Secret: (indentation of `data:` or -1, the line without values in it)."""
+    """A line of a Kubernetes Secret: (indentation of `data:` or -1, the line without values)."""
     own = len(line) - len(line.lstrip())
     if _DATA.fullmatch(line.strip()):
         return own, line
@@ -339,7 +339,7 @@ def _secret_data(line: str, indent: int) -> tuple[int, str]:
 
 
 def _expected(line: str) -> Any:
-    """What the next line is taken for: a function line -> (line, the next such function or None)."""
+    """How to read the next line: a function line -> (line, the next such function or None)."""
     text = line.strip()
     if (field := _FIELD_NAME.match(text)) and strength(field["name"]):
         return lambda line: (_behind(f"{field['name']}: ", line, _FIELD_VALUE), None)
@@ -362,7 +362,7 @@ def _expected(line: str) -> Any:
 
 
 def _behind(lead: str, line: str, before: re.Pattern[str]) -> str:
-    """A line that holds the value of the name in `lead`, which the line before it ends with."""
+    """A line with the value of the name `lead`, which is at the end of the previous line."""
     text = line.lstrip()
     if (head := before.match(text)) is None:
         return line
@@ -370,7 +370,6 @@ def _behind(lead: str, line: str, before: re.Pattern[str]) -> str:
 
 
 def _line(line: str) -> str:
-    """One line without its secrets."""
     if "://" in line:
         line = without_password(line)
     elif "@" in line:
@@ -390,16 +389,16 @@ _ACCOUNT = re.compile(
 
 
 def _without_groups(found: re.Match[str]) -> str:
-    """The match with what its groups caught hidden."""
+    """The match with the text of its groups hidden."""
     for group, value in found.groupdict().items():
-        if value and is_secret("password", value):  # no placeholder for one
+        if value and is_secret("password", value):  # not a placeholder
             start, end = (place - found.start() for place in found.span(group))
             return found.group()[:start] + HIDDEN + found.group()[end:]
     return found.group()
 
 
 def _token(found: re.Match[str]) -> str:
-    """A token of a service that marks its tokens by how they begin."""
+    """A token with a service's prefix, hidden."""
     if (body := found["body"]) is None:
         return HIDDEN
     kinds = (str.isdigit, str.isupper, str.islower)
@@ -408,7 +407,6 @@ def _token(found: re.Match[str]) -> str:
 
 
 def _named(line: str) -> str:
-    """A line without the values of secret names."""
     pieces, done = [], 0
     for word in _WORD.finditer(line):
         whole = word[0].rstrip(".-$")
@@ -425,11 +423,11 @@ _strength = functools.lru_cache(maxsize=4096)(strength)
 _LONGEST_NAME = 100
 _BEFORE_KEY = "api|access|secret|private|account|auth|encryption|signing|shared|license"
 _WORD = re.compile(rf"(?i)(?:(?:{_BEFORE_KEY}) (?=(?:key|token)\b))?[a-z0-9_.$-]+")
-""" "API key" is a name, too."""
+""""API key" is also a name."""
 
 
 def _secret_of(line: str, start: int, end: int, name: str) -> tuple[int, int] | None:
-    """Where the value of the secret name at start:end is; None where there is none."""
+    """Position of the value of the secret name at start:end; None if there is none."""
     before = _QUOTE_BEFORE.search(line, max(0, start - 33), start)
     opened = before[0] if before else ""
     found = _SEPARATOR.match(line, end)
@@ -454,7 +452,6 @@ def _secret_of(line: str, start: int, end: int, name: str) -> tuple[int, int] | 
 
 
 def _is_listed(line: str, at: int) -> bool:
-    """Whether what is at this place is in a list in brackets."""
     before = line[max(0, at - 999) : at]
     return before.rstrip()[-1:] in ("[", ",") and before.rfind("[") > before.rfind("]")
 
@@ -481,7 +478,7 @@ def _follows(line: str, gap: re.Match[str], start: int, name: str, opened: str) 
         return not inner.isalpha() and (
             _bare(name) not in ("token", "key", "secret", "pass") or looks_random(inner)
         )
-    # After HF_TOKEN or "with password" a value may follow without a sign.
+    # After HF_TOKEN or "with password" a value may follow without a separator.
     is_loud = name.isupper() and "_" in name
     is_loud = is_loud or (command in ("with", "using", "use") and _bare(name) == "password")
     is_mixed = len(value) > 5 and has_digit and any(c.isalpha() for c in value)
@@ -495,7 +492,7 @@ _SETTINGS = ("requirepass", "masterauth", "_authtoken", "auth-pass")
 def _value(
     line: str, at: int, name: str, enclosing: str = "", found: re.Match[str] | None = None
 ) -> tuple[int, int] | None:
-    """Where the value at `at` is, if it is a secret; `enclosing` is the quote around name and value."""
+    """Position of the value at `at`, if it is a secret; `enclosing` is the quote around name and value."""
     is_rest = _bare(name) in _REST and found is not None and ":" in found["sep"]
     quoted = _OPENER.match(line, at)
     if line[at : at + 1] == "[" and _strength(name) == 2:
@@ -523,7 +520,7 @@ def _bare(name: str) -> str:
 
 
 def _quoted(line: str, quoted: re.Match[str]) -> tuple[int, int]:
-    """Where the text in quotes begins and ends; a shell joins what follows without a space."""
+    """Begin and end of the quoted text; a shell joins text that follows without a space."""
     quote, first = quoted["quote"], quoted.end()
     close = re.compile(rf"(?<!\\){re.escape(quote)}").search(line, first)
     if close is None:
@@ -537,7 +534,7 @@ def _quoted(line: str, quoted: re.Match[str]) -> tuple[int, int]:
 
 
 def _is_all(line: str, at: int, name: str, found: re.Match[str] | None) -> bool:
-    """Whether a line is a name and its value alone, as in YAML and INI files: such values have spaces."""
+    """Whether a line is only a name and its value, as in YAML and INI files: such values may have spaces."""
     if not found or _strength(name) < 2 or _bare(name).split("_")[-1] in ("token", "tokens", "key", "keys"):
         return False
     is_first = not line[: found.start() - len(name)].strip(" -\t")
@@ -545,7 +542,6 @@ def _is_all(line: str, at: int, name: str, found: re.Match[str] | None) -> bool:
 
 
 def _end_of(line: str, at: int, enclosing: str, to_end: bool, found: re.Match[str] | None) -> int:
-    """Where an unquoted value ends."""
     stops = [line.find(enclosing, at) if enclosing else -1]
     if found and found["xml"]:
         stops.append(line.find("<", at))
@@ -555,7 +551,6 @@ def _end_of(line: str, at: int, enclosing: str, to_end: bool, found: re.Match[st
 
 
 def redact_env(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables with the values of secrets hidden."""
     return {name: _shown_value(name, value) for name, value in env.items()}
 
 
@@ -564,18 +559,18 @@ def _shown_value(name: str, value: str) -> str:
 
 
 def holds_secret(name: str, value: str) -> bool:
-    """Whether a variable's value may not be shown: by its name, or for what it is."""
+    """Whether a variable's value must be hidden, because of its name or of the value itself."""
     return _shown_value(name, value) != value
 
 
 def redact_words(words: Iterable[str]) -> tuple[str, ...]:
-    """The words of a command without secrets, be they in one word with their option or the next."""
+    """The arguments of a command without secrets, in the same argument as their option or in the next."""
     return tuple(redact(word) for word in _shown_words([*words]))
 
 
 def redact_data(value: Any) -> Any:
     """
-    The same for data of JSON: every text, lists of words, and what stands under a secret name.
+    The same for JSON data: every text, lists of words, and values under a secret name.
 
     >>> redact_data({"API_KEY": "x", "args": ["--hf-token", "abc"], "env": {"name": "MY_PW", "value": "x"}})
     {'API_KEY': '(hidden)', 'args': ['--hf-token', '(hidden)'], 'env': {'name': 'MY_PW', 'value': '(hidden)'}}

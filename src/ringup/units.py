@@ -1,4 +1,4 @@
-"""Sizes, rates and durations: read from the words tools print, shown for people."""
+"""Sizes, rates and durations: parsed from tools' output, formatted for people."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parse_size_bytes(text: str) -> int:
     """
     Bytes in a size as people write it; K, M, G are powers of 1024 as in `du` and nccl-tests.
 
-    Raises ValueError for anything else.
+    Raises ValueError for other text.
 
     >>> parse_size_bytes("64M"), parse_size_bytes("1GiB"), parse_size_bytes("512")
     (67108864, 1073741824, 512)
@@ -38,7 +38,7 @@ def parse_rate_gbit_s(text: str) -> float:
     """
     Gigabits per second in a rate as sysfs or ethtool prints it.
 
-    Raises ValueError for anything else.
+    Raises ValueError for other text.
 
     >>> parse_rate_gbit_s("200 Gb/sec (4X HDR)"), parse_rate_gbit_s("1000Mb/s")
     (200.0, 1.0)
@@ -68,7 +68,7 @@ def show_bytes(size_bytes: float) -> str:
 
 def show_seconds(seconds: float) -> str:
     """
-    A duration in words short enough for a table.
+    A duration, short enough for a table.
 
     >>> show_seconds(0.0004), show_seconds(3.25), show_seconds(4000), show_seconds(200000)
     ('0.4 ms', '3.2 s', '1 h 6 min', '2 d 7 h')
@@ -114,7 +114,7 @@ def first_of_each(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, Value]:
 
 def summarize_names(names: Iterable[object], most: int = 4, between: str = ", ") -> str:
     """
-    Names in a line, each once, the rest counted.
+    Names in a line, without duplicates; the rest is counted.
 
     >>> summarize_names(["a", "b", "c"], most=2), summarize_names(["a", "b", "a"], most=2, between="; ")
     ('a, b and 1 more', 'a; b')
@@ -126,7 +126,7 @@ def summarize_names(names: Iterable[object], most: int = 4, between: str = ", ")
 
 def ranges(numbers: Iterable[int]) -> str:
     """
-    Whole numbers in order, neighbours as ranges.
+    Whole numbers in order, with neighbours as ranges.
 
     >>> ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'
@@ -147,7 +147,7 @@ def _neighbours(numbers: Iterable[int]) -> list[list[int]]:
 
 def show_ranks(ranks: Iterable[int], most: int = 8) -> str:
     """
-    Ranks for people; of more than `most` ranges the rest is counted.
+    Ranks as text; above `most` ranges the rest is counted.
 
     >>> show_ranks([3]), show_ranks([7, 0, 1, 2]), show_ranks([0, 2, 4], most=2)
     ('rank 3', 'ranks 0-2, 7', 'ranks 0, 2 and 1 more')
@@ -160,7 +160,7 @@ def show_ranks(ranks: Iterable[int], most: int = 8) -> str:
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
     """
-    A count with its noun; `nouns` where the plural is irregular.
+    A count with its noun; `nouns` for an irregular plural.
 
     >>> plural(1, "rank"), plural(1200, "rank"), plural(0, "index", "indices")
     ('1 rank', '1,200 ranks', '0 indices')
@@ -170,7 +170,7 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
 
 def signal_name(number: int) -> str:
     """
-    A signal for people.
+    A signal's name as text.
 
     >>> signal_name(9), signal_name(99)
     ('SIGKILL', 'signal 99')
@@ -182,12 +182,12 @@ def signal_name(number: int) -> str:
 
 
 LONGEST_LINE = 2048
-"""Characters of one line of foreign text that are looked at."""
+"""Most characters of one line of other programs' text that are read."""
 
 
 def lines_of(text: str) -> list[str]:
     """
-    The lines of a tool's output or of a script, each of bounded length; a cut line ends by saying so.
+    The lines of a tool's output or of a script, each of bounded length; a cut line has a mark at its end.
 
     >>> lines_of("a\\n" + "b" * 2050)[1].removeprefix("b" * LONGEST_LINE)
     ' [2 characters left out]'
@@ -204,18 +204,19 @@ def lines_of(text: str) -> list[str]:
 
 
 def columns(stream: TextIO) -> int:
-    """Characters a line may have, at least 40: COLUMNS, else a terminal's width, else 100."""
+    """Characters per line, at least 40: COLUMNS, else a terminal's width, else 100."""
     given = os.environ.get("COLUMNS", "")
     found = int(given) if given.isdecimal() and len(given) < 6 else 0
     if not found:
-        with contextlib.suppress(OSError, ValueError):  # a pipe or a file; a closed stream or no file's
+        # a pipe or a file; a closed stream or one without a file
+        with contextlib.suppress(OSError, ValueError):
             found = os.get_terminal_size(stream.fileno()).columns
     return max(found, 40) if found else 100
 
 
 def printable(text: str, limit: int = 400) -> str:
     """
-    Text from elsewhere made safe for a terminal: control characters shown, length bounded.
+    Text from other programs made safe for a terminal: control characters shown, length bounded.
 
     >>> printable("a\\x1b[31mred\\x07")
     'a\\\\x1b[31mred\\\\x07'
@@ -229,9 +230,9 @@ def printable(text: str, limit: int = 400) -> str:
 
 def safe_data(value: Any, longest: int = 400) -> Any:
     """
-    Plain data with every string in it (keys, too) safe for a terminal and at most that long.
+    Plain data in which every string (keys, too) is safe for a terminal and of bounded length.
 
-    Raises ValueError for a number that no counter of a kernel reaches.
+    Raises ValueError for a number larger than any counter of a kernel.
 
     >>> safe_data({"a": ["x\\x1b[1my", 1]})
     {'a': ['x\\\\x1b[1my', 1]}
@@ -249,7 +250,7 @@ def safe_data(value: Any, longest: int = 400) -> Any:
 
 def word(text: str) -> str:
     """
-    One word of a shell, in quotes unless it is plain: `==a` looks wrong, and zsh would look for a program.
+    One word of a shell, quoted unless it is plain: `==a` looks wrong, and zsh would search for a program.
 
     >>> print(word("=a,b"), word("1"), word("it's"))
     '=a,b' 1 'it'"'"'s'
@@ -260,7 +261,7 @@ def word(text: str) -> str:
 
 def assignment(name: str, value: str) -> str:
     """
-    A variable as somebody may paste it, whatever a node or a log put into its value.
+    A variable's assignment, safe to paste even if a node or a log supplied its value.
 
     >>> assignment("NCCL_SOCKET_IFNAME", "=e$(id)"), assignment("NCCL_IB_HCA", "mlx5_0")
     ("NCCL_SOCKET_IFNAME='=e$(id)'", 'NCCL_IB_HCA=mlx5_0')

@@ -2,5 +2,5 @@
 
 __version__ = "0.1.0"
 SITE = "https://ringup.readthedocs.io/en/stable"
-"""The documentation, without a slash at the end."""
+"""The documentation's URL, without a slash at the end."""
 SOURCE = "https://github.com/ringup-project/ringup"

@@ -33,13 +33,13 @@ UNFINISHED = re.compile(
 )
 NO_CHECKPOINT = re.compile(r"(?i)^\.|tfevents|\.(?:log|out|err|txt|json|jsonl|csv|ya?ml|md|py|sh)$")
 POINTERS = ("latest_checkpointed_iteration.txt", "dlrover_latest.txt", "latest")
-"""Files that name the newest complete checkpoint: of Megatron-LM, DLRover, DeepSpeed."""
+"""Files that Megatron-LM, DLRover and DeepSpeed write to name the newest complete checkpoint."""
 MARKERS = ("trainer_state.json", ".metadata")
-"""Written last into a checkpoint's directory: by transformers, by torch.distributed.checkpoint."""
+"""Files that transformers and torch.distributed.checkpoint write last into a checkpoint's directory."""
 LATEST = re.compile(
     r"latest-rank0(?:\.pt)?$|last(?:-v\d{1,9})?\.ckpt$|(?=.{0,250}\.ckpt$).{0,200}step=\d|(?:snapshot|checkpoint|ckpt|last|latest)\.pth?$"
 )
-"""Checkpoints in one file: of Composer, of Lightning, of PyTorch's examples."""
+"""Names of single-file checkpoints: Composer, Lightning, PyTorch's examples."""
 
 
 def number_in(name, pattern=STEP):
@@ -54,13 +54,13 @@ def number_in(name, pattern=STEP):
 
 
 def number_of(path):
-    """The first number that a small file holds; None where there is none."""
+    """The first number in a small file; None without one."""
     found = NUMBER.search(read(path, 4096).decode("utf-8", "replace"))
     return float(found.group()) if found and abs(float(found.group())) < 1e15 else None
 
 
 def is_whole(path):
-    """Whether a file is regular, not empty and, of torch.save's format (ZIP), has its end."""
+    """Whether a file is regular, not empty and, in torch.save's format (ZIP), has its end record."""
     info = os.stat(path)
     if not stat.S_ISREG(info.st_mode) or not info.st_size:
         return False
@@ -72,7 +72,7 @@ def is_whole(path):
 
 
 def is_complete(path):
-    """Whether a checkpoint, a file or a directory, looks as if it had been written to its end."""
+    """Whether a checkpoint (a file or a directory) looks complete."""
     try:
         if UNFINISHED.search(os.path.basename(path)):
             return False
@@ -90,7 +90,7 @@ def is_complete(path):
 
 
 def entry(path, value, group, at_s):
-    """`value` None: by time alone, in seconds since the epoch."""
+    """With `value` None, the entry has a time only: `at_s`, in seconds since the epoch."""
     kind, value = ("time", at_s) if value is None else ("step", value)
     source, group = (os.fsencode(one).decode("utf-8", "backslashreplace") for one in (path, group))
     return {"value": value, "kind": kind, "source": source, "group": group, "at_s": at_s}
@@ -101,9 +101,9 @@ def modified_s(path):
 
 
 def of_directory(folder):
-    """Complete and incomplete entries of a directory of checkpoints; a pointer in it decides."""
+    """Complete and incomplete entries of a directory of checkpoints; a pointer file has priority."""
     names = [n for n in listed(folder)[:MOST_ENTRIES] if n in POINTERS or not NO_CHECKPOINT.search(n)]
-    # One way of naming for all: the word "step", else a last number, else none.
+    # All names are read in the same way: the number after "step", else the last number, else none.
     numbered = [p for p in (STEP, LAST) if any(number_in(name, p) is not None for name in names)]
     complete, incomplete, pointed = [], [], []
     for name in names:
@@ -121,7 +121,7 @@ def of_directory(folder):
 
 
 def pointed_at(folder, name):
-    """What a pointer names, if that is there; a number alone needs no directory."""
+    """The entry that a pointer file names, if that checkpoint exists (a bare number needs no directory)."""
     path = os.path.join(folder, name)
     if not os.path.isfile(path):
         return []
@@ -154,7 +154,7 @@ def below(top, until):
 
 
 def of_markers(top, until):
-    """The checkpoints below a directory that known frameworks mark."""
+    """The checkpoints below a directory that have a marker file of a known framework."""
     complete, incomplete = [], []
     for folder, files in below(top, until):
         for name in files:
@@ -195,7 +195,7 @@ def answer(path, folder, limit_s):
 
 
 def main(path, folder, limit_s):
-    """The answer, from a child process: a file server that is down would block this one."""
+    """The answer, computed in a child process: a file server that is down would block this process."""
 
     def work(write_end):
         text = json.dumps(answer(path, folder, limit_s))

@@ -1,4 +1,4 @@
-"""A small character model for `ringup demo`: an ordinary data-parallel script, nothing in it knows ringup."""
+"""A small character model for `ringup demo`: an ordinary data-parallel script that does not use ringup."""
 
 import argparse
 import os

@@ -1,7 +1,7 @@
 """
-Find where the ranks can meet: an address of the head node that every node of the job reaches.
+Finds the rendezvous address: an address of the head node that every node of the job reaches.
 
-    lead COUNT COMMAND...             on the head; COMMAND starts `join` once on every node, itself too
+    lead COUNT COMMAND...             on the head; COMMAND starts `join` once on every node, also on the head
     join RANK TOKEN PORTS ADDRESSES   on a node; the last three are appended to COMMAND
 
 `lead` prints "ADDRESS PORT", then for each node "RANK ADDRESS INTERFACE", its own on that network.
@@ -21,7 +21,7 @@ import time
 
 PORTS = range(29500, 29517)  # torch's default first, all below Linux's ephemeral range
 OFFERED, TRY_S, ALL_S = 3, 4, 90
-PAYLOAD = b"x" * 65536  # many full packets: there are paths that small ones pass alone
+PAYLOAD = b"x" * 65536  # many full packets: some paths lose only large ones
 
 
 def cards():
@@ -43,7 +43,6 @@ def cards():
 
 
 def speed(name):
-    """Mbit/s, 0 where the kernel does not tell."""
     try:
         return int(open("/sys/class/net/" + name + "/speed").read())
     except (OSError, ValueError):
@@ -51,7 +50,7 @@ def speed(name):
 
 
 def listen(port):
-    """A socket that hears IPv4 and IPv6, None where the port is taken."""
+    """A socket that listens on IPv4 and IPv6, None if the port is in use."""
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     try:
@@ -61,7 +60,7 @@ def listen(port):
 
 
 def read(s, size):
-    """So many bytes; a peer that dribbles has TRY_S for all of them, not for each."""
+    """Read exactly so many bytes; TRY_S limits the whole read, even with a slow peer."""
     data, until = b"", time.monotonic() + TRY_S
     while len(data) < size:
         s.settimeout(max(0.001, until - time.monotonic()))
@@ -73,7 +72,7 @@ def read(s, size):
 
 
 def hear(s, token, reached):
-    """Note one attempt of one node in `reached`: (address, port) -> rank -> its own card there."""
+    """Record one attempt of one node in `reached`: (address, port) -> rank -> the node's own NIC there."""
     try:
         with s:
             words = read(s, 256 + len(PAYLOAD))[:256].decode().split()
@@ -90,12 +89,12 @@ def accept(listener, token, reached):
             s = listener.accept()[0]
             threading.Thread(target=hear, args=(s, token, reached), daemon=True).start()
         except (OSError, RuntimeError):
-            # No descriptor or thread is left: strangers may hold them, for TRY_S at most.
+            # No descriptor or thread is left: strangers may hold them, for at most TRY_S.
             time.sleep(0.05)
 
 
 def allow_files():
-    """As many open files as the limit of this machine allows."""
+    """Raise the limit of open files to the machine's maximum."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -120,7 +119,7 @@ def lead(count, command):
     until = time.monotonic() + ALL_S
     while started.poll() is None and time.monotonic() < until:
         if len(reached.get((addresses[0], ports[0]), ())) == count:
-            break  # it gets no better
+            break  # further waiting would not help
         time.sleep(0.05)
     for place in [(a, p) for a in addresses for p in ports]:
         nodes = reached.get(place, {})
@@ -146,7 +145,7 @@ def attempt(rank, token, address, port):
 
 
 def join(rank, token, ports, addresses):
-    """Try every address and port of the head, side by side."""
+    """Try every address and port of the head in parallel."""
     places = [(rank, token, a, p) for a in addresses.split(",") for p in ports.split(",")]
     threads = [threading.Thread(target=attempt, args=place, daemon=True) for place in places]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""What can be wrong: pure functions from a `Cluster` to findings.  Importing this fills the registry."""
+"""The checks: pure functions from a `Cluster` to findings.  Importing this fills the registry."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,4 +1,4 @@
-"""Variables that are already set where the job will run."""
+"""Variables that are already set on the nodes."""
 
 from __future__ import annotations
 
@@ -20,46 +20,45 @@ LEFT_ON: dict[str, tuple[tuple[str, ...], str]] = {
     "NCCL_P2P_DISABLE": (("1",), "GPUs of a node exchange data through host memory"),
     "NCCL_SHM_DISABLE": (("1",), "ranks of a node exchange data through the network"),
     "NCCL_IB_DISABLE": (("1",), "InfiniBand and RoCE are not used, data goes over TCP"),
-    "NCCL_DEBUG": (("TRACE", "ABORT"), "every call is written out, or the job ends at the first warning"),
-    "CUDA_LAUNCH_BLOCKING": (("1",), "every kernel waits for the one before"),
+    "NCCL_DEBUG": (("TRACE", "ABORT"), "every call is logged, or the job ends at the first warning"),
+    "CUDA_LAUNCH_BLOCKING": (("1",), "every kernel waits for the previous one"),
     "TORCH_DISTRIBUTED_DEBUG": (("DETAIL",), "every collective is checked by another one first"),
     "TORCH_NCCL_BLOCKING_WAIT": (("1",), "timeouts and errors are handled by waiting"),
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": (("0",), "a dead peer hangs the job for ever"),
     "NCCL_CHECKS_DISABLE": (("1",), "NCCL does not check its arguments"),
     "NCCL_SOCKET_FAMILY": (("AF_INET6",), "only IPv6 addresses are used"),
 }
-"""Variable -> values that are for experiments only, and what each costs."""
+"""Variable -> values that are only for experiments, and the cost of each."""
 
 SWITCHES = ("NCCL_IB_DISABLE", "NCCL_NET")
-"""What turns RDMA off on a node."""
+"""Variables that turn RDMA off on a node."""
 
 FORCED = ("NCCL_PROTO", "NCCL_ALGO", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_COMM_ID")
-"""Settings that replace NCCL's own decision whatever their value."""
+"""Settings that replace NCCL's own decision, whatever their value."""
 
 SHARED = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "TORCH_FR_", "FI_", "OFI_NCCL_", "UCX_")
-"""Prefixes of what both ends of a connection should agree on."""
+"""Prefixes of variables on which both ends of a connection should agree."""
 
 
 def value(cluster: Cluster, node: Node, name: str) -> str:
-    """What a rank would see without the plan; "" where unset."""
+    """The value that a rank would see without the plan; "" if unset."""
     return interface_choice.effective(node, cluster.job.env).get(name, "")
 
 
 def origin(cluster: Cluster, node: Node, name: str) -> str:
-    """Where a variable comes from, in words."""
     if name in cluster.job.env:
         return "set for this job"
     return f"already set on {node.name}" if name in node.environment else f"from nccl.conf on {node.name}"
 
 
 def at_variable(cluster: Cluster, node: Node, name: str) -> Place:
-    """A variable on a node; a plan may avoid it unless it is the user's own `--env`."""
+    """A variable on a node; a plan may change it unless it is the user's own `--env`."""
     return at(node, name, "" if name in cluster.job.env else f"env:{name}@{node.name}")
 
 
 @once
 def settings(cluster: Cluster) -> dict[str, dict[str, list[Node]]]:
-    """Variable -> value -> the nodes on which a rank would see it."""
+    """Variable -> value -> nodes on which a rank would see it."""
     found: dict[str, dict[str, list[Node]]] = {}
     for node in cluster.nodes:
         for name, text in interface_choice.effective(node, cluster.job.env).items():
@@ -69,7 +68,7 @@ def settings(cluster: Cluster) -> dict[str, dict[str, list[Node]]]:
 
 @check("interface-name-missing", reads=READS)
 def interface_name_missing(node: Node, cluster: Cluster, predictions: Predictions) -> Iterator[Finding]:
-    """What NCCL and Gloo would find for the value on this node: nothing."""
+    """NCCL or Gloo would find no interface for the value on this node."""
     names = [
         n for n in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if finds_nothing(predictions.of(node), n)
     ]
@@ -95,7 +94,7 @@ def interface_name_missing(node: Node, cluster: Cluster, predictions: Prediction
 
 
 def finds_nothing(selection: Selection, name: str) -> bool:
-    """Whether this variable leaves its reader without any interface on this node."""
+    """Whether this variable leaves NCCL or Gloo without any interface on this node."""
     text = selection.environment.get(name, "")
     if len(text) < 2:
         return False
@@ -145,7 +144,7 @@ def takes_loopback(selection: Selection, name: str) -> bool:
 
 
 def parts_networks(cluster: Cluster, name: str) -> bool:
-    """Whether this switch keeps some nodes from RDMA, over which the others would send to them."""
+    """Whether this switch turns RDMA off on some nodes while the others would use RDMA to reach them."""
     if name not in SWITCHES or uses_nccl(cluster) == "no":
         return False
     nodes = [n for n in cluster.nodes if "rdma_ports" not in n.unknown]
@@ -157,7 +156,7 @@ def parts_networks(cluster: Cluster, name: str) -> bool:
 
 @check("environment-differs-between-nodes", reads=("environment",))
 def environment_differs_between_nodes(cluster: Cluster) -> Iterator[Finding]:
-    """Interface names may differ; what decides the size of messages may not.  Bad values have their rules."""
+    """Interface names may differ, settings for message sizes may not.  Other rules report bad values."""
     for name, nodes_of in settings(cluster).items():
         row, (bad_values, _) = variables.row_of(name), LEFT_ON.get(name, ((), ""))
         named = {t for t in nodes_of if t.upper() in bad_values or variables.meant(name)}
@@ -179,7 +178,7 @@ def environment_differs_between_nodes(cluster: Cluster) -> Iterator[Finding]:
 @check("harmful-env-left-on", reads=("environment",))
 def harmful_env_left_on(cluster: Cluster) -> Iterator[Finding]:
     """
-    A setting meant for experiments or debugging is still on.
+    A setting for experiments or debugging is still on.
 
     Why: each of them costs speed, hides errors or replaces NCCL's own decision.
     Fix: unset it in the shell's start-up files, the image or nccl.conf.
@@ -193,7 +192,7 @@ def harmful_env_left_on(cluster: Cluster) -> Iterator[Finding]:
             # On a node without RDMA it changes nothing.
             nodes = [n for n in everyone if not is_switch or "rdma_ports" in n.unknown or n.rdma_ports]
             is_bad = text.upper() in bad_values or (name in FORCED and text)
-            if not is_bad or not nodes or name in cluster.job.env:  # the user has just asked for it
+            if not is_bad or not nodes or name in cluster.job.env:  # the user has just set it
                 continue
             yield at(nodes, name, f"env:{name}@{nodes[0].name}").finding(
                 found=f"{name}={printable(text, 100)}: {cost} ({origin(cluster, nodes[0], name)})",
@@ -220,7 +219,7 @@ def stale_nccl_config(node: Node) -> Iterator[Finding]:
     """
     A nccl.conf sets variables without the user's knowledge.
 
-    Why: NCCL reads /etc/nccl.conf and ~/.nccl.conf and prints what is in them as `set by
+    Why: NCCL reads /etc/nccl.conf and ~/.nccl.conf and prints their settings as `set by
     environment`; a file copied from another cluster names interfaces this one does not have.
     Fix: check the file, and remove settings for another cluster.
     """
@@ -257,7 +256,7 @@ def address_not_of_rank0(cluster: Cluster) -> Iterator[Finding]:
     """
     MASTER_ADDR is not an address of the first node.
 
-    Why: the store is opened on the first node; the others look for it where MASTER_ADDR says.
+    Why: the first node opens the store; the others connect to MASTER_ADDR.
     Fix: leave it to ringup, or name the first node's address on the shared network.
     In logs: `The client socket has timed out`, or EADDRNOTAVAIL on rank 0.
     """
@@ -271,7 +270,7 @@ def address_not_of_rank0(cluster: Cluster) -> Iterator[Finding]:
         best = paths.best(cluster)
         own = best.addresses[head.name] if best else ""
         yield at(head, "MASTER_ADDR").finding(
-            found=f"MASTER_ADDR={printable(wanted, 100)} is no address of {head.name} for its peers",
+            found=f"MASTER_ADDR={printable(wanted, 100)} is not an address of {head.name} for its peers",
             wanted=own or f"an address of {head.name}",
             env={"MASTER_ADDR": own} if own else {},
         )

@@ -34,13 +34,13 @@ RETRIED = {
 }
 EFA = {"rx_drops": 0.0, "retrans_timeout_events": 0.0, "unresponsive_remote_events": 0.0}
 """
-Counter -> rises a second above which it is a fault.
+Counter -> rises per second above which it is a fault.
 
 0 means any.  Rates of NVIDIA's NVSentinel (docs/configuration/nic-health-monitor.md, 07b82dc2);
 out_of_sequence is left out, as adaptive routing makes it rise.
 """
 CARD = ("rx_errors", "rx_crc_errors", "tx_errors", "tx_carrier_errors")
-"""Dropped packets are not among them: a protocol nobody here speaks (LLDP) counts as dropped."""
+"""Dropped packets are not included: an unused protocol (LLDP) also counts as dropped."""
 LEAST_BUFFER_BYTES = 4 << 20
 """Largest buffer Linux gives a connection by default (tcp_wmem); 10 Gbit/s for 3 ms on the way."""
 FAST_GBIT_S = 10.0
@@ -49,7 +49,7 @@ NEARLY_FULL = 0.8
 
 
 def rise(node: Node, port: RdmaPort, limits: Rates) -> tuple[str, bool]:
-    """Which of these counters of a port rose while the check ran, "" for none, and whether too fast."""
+    """The counters of a port that rose while the check ran ("" for none), and whether they rose too fast."""
     rose = verbs.rose(node, f"rdma:{port.name}")
     by = {name: rise for name, rise in rose.by.items() if name in limits}
     words = ", ".join(f"{name} rose by {rise}" for name, rise in by.items())
@@ -64,7 +64,7 @@ def findings(
     wanted: str,
     worst: Severity = "warning",
 ) -> Iterator[Finding]:
-    """A finding for each port whose counters rose; a note where they rise as on a healthy link."""
+    """One finding for each port with risen counters; a note if they rise as on a healthy link."""
     for port in ports:
         words, too_fast = rise(node, port, limits)
         files = f"/sys/class/infiniband/{shlex.quote(port.device)}/ports/{port.number}"
@@ -79,7 +79,7 @@ def findings(
 
 @check("link-flapped", reads=READS, scope="rdma")
 def link_flapped(node: Node, view: View) -> Iterator[Finding | Skipped]:
-    """During the check itself: a job would have died of it."""
+    """During the check: a job would have failed at that moment."""
     yield from verbs.counted_once(node, view.main[node.name])
     ports = view.allowed(node)
     yield from findings(node, ports, FLAPPED, "a link that stays up", "error")
@@ -88,20 +88,20 @@ def link_flapped(node: Node, view: View) -> Iterator[Finding | Skipped]:
 
 
 def counter_rule(node: Node, view: View, name: str) -> Iterator[Finding]:
-    """Main ports of which these counters rose; not where other, faster ones explain it."""
+    """Main ports whose counters of this rule rose, except where more specific counters explain it."""
     limits, wanted, unless = COUNTER_RULES[name]
     ports = [p for p in view.main[node.name] if not rise(node, p, unless)[1]]
     yield from findings(node, ports, limits, wanted)
 
 
 COUNTER_RULES: dict[str, tuple[Rates, str, Rates]] = {
-    "symbol-errors": (SYMBOLS, "fewer than 10 a second", {}),
-    # Damaged symbols make damaged packets: one cable, one finding.
+    "symbol-errors": (SYMBOLS, "fewer than 10 per second", {}),
+    # Damaged symbols cause damaged packets: one cable, one finding.
     "receive-errors": (RECEIVED, "none while nothing is wrong", SYMBOLS),
-    "transmit-discards": ({"port_xmit_discards": 100.0}, "fewer than 100 a second", {}),
-    "transport-retries": (RETRIED, "none on a sound fabric", {}),
+    "transmit-discards": ({"port_xmit_discards": 100.0}, "fewer than 100 per second", {}),
+    "transport-retries": (RETRIED, "none on a healthy fabric", {}),
 }
-"""Rule -> its counters, what should be, and the counters that explain them."""
+"""Rule -> its counters, the expected state, and the counters that explain them."""
 
 for _name in COUNTER_RULES:
     check(_name, reads=READS, scope="rdma")(partial(counter_rule, name=_name))
@@ -112,7 +112,7 @@ def efa_underneath(node: Node) -> Iterator[Finding | Skipped]:
     """
     An EFA device, whose port is always ACTIVE, loses packets or peers.
 
-    Why: EFA does not show its link in the port's state; what does not arrive is seen in its counters only.
+    Why: EFA does not show its link in the port's state; only its counters show lost packets.
     Fix: a security group that allows all traffic from and to itself, both ways; the same subnet and placement
     group; then the instance's health.
     """
@@ -122,7 +122,7 @@ def efa_underneath(node: Node) -> Iterator[Finding | Skipped]:
 
 
 def watched(node: Node, cluster: Cluster, view: View) -> set[str]:
-    """Interfaces a job would use on a node: what NCCL and Gloo take, the best network, RoCE's."""
+    """Interfaces a job would use on a node: those of NCCL and Gloo, the best network, RoCE's."""
     best = paths.best(cluster)
     names = {p.interface for p in picks(cluster, node)}
     names |= {best.interfaces[node.name]} if best and node.name in best.interfaces else set()
@@ -159,8 +159,8 @@ def backlog_overflow(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     The head node's queue of new connections is shorter than the job has ranks, or has just overflowed.
 
-    Why: all ranks connect to the store at once; a connection for which there is no room is dropped and tried
-    again after seconds, and some ranks say that the store timed out.
+    Why: all ranks connect to the store at once; a connection without room is dropped and retried after
+    seconds, and some ranks report that the store timed out.
     Fix: `sysctl net.core.somaxconn=4096` on the first node.
     """
     if node.name != cluster.head_name:
@@ -238,7 +238,6 @@ def bond_misconfigured(node: Node, cluster: Cluster, view: View) -> Iterator[Fin
 
 
 def trouble(bond: Bond) -> str:
-    """What is wrong with a bond, "" for nothing."""
     if bond.down:
         return f"{', '.join(printable(s, 40) for s in bond.down)} of {len(bond.slaves)} slaves without link"
     if "active-backup" in bond.mode and len(bond.slaves) > 1:

@@ -1,4 +1,4 @@
-"""GPUs a job would use: are they all there, free, alike, and able to reach each other."""
+"""GPUs a job would use: all present, free, of one kind, and able to reach each other."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ringup.units import grouped, printable, show_bytes, summarize_names
 MIB = 1024**2
 HELD_BYTES = 500 * MIB
 UNSEEN_BYTES = 1024 * MIB
-"""Older drivers count their own reserve, some hundred MiB, as used."""
+"""Older drivers count their own reserve, a few hundred MiB, as used."""
 RETIRED_FULL = 60
-"""Pages; Azure/azurehpc-health-checks takes a node out near this many."""
+"""Pages; Azure/azurehpc-health-checks removes a node from service near this many."""
 SLOWED = {
     0x8: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -46,7 +46,6 @@ def named(gpus: Iterable[Gpu]) -> str:
 
 
 def by_model(cluster: Cluster, value: Callable[[Gpu], float]) -> dict[str, list[float]]:
-    """Model -> the value of each GPU that the job sees."""
     return grouped((g.name, value(g)) for n in cluster.nodes for g in visible(n))
 
 
@@ -55,7 +54,6 @@ def of_gpu(gpu: Gpu) -> str:
 
 
 def has_memory_fault(gpu: Gpu) -> bool:
-    """Whether a rule about its memory names it already."""
     retired = (gpu.retired_pages or 0) >= RETIRED_FULL or bool(gpu.retirement_pending)
     return bool(gpu.ecc_uncorrected or gpu.remap_pending or gpu.remap_failed or retired)
 
@@ -67,7 +65,7 @@ def without_driver(node: Node) -> list[str]:
 
 @check("gpu-missing", reads=("gpu_driver", "pci"), scope="gpus")
 def gpu_missing(cluster: Cluster) -> Iterator[Finding]:
-    """Only what is proved: a GPU hidden by a container or a scheduler is not missing."""
+    """Only proven cases: a GPU hidden by a container or a scheduler is not missing."""
     elsewhere = any(n.gpu_count for n in cluster.nodes)
     for node in cluster.nodes:
         lost = [*node.gpu_driver.lost, *(g.bus_id for g in node.gpus if "lost" in g.trouble)]
@@ -77,7 +75,7 @@ def gpu_missing(cluster: Cluster) -> Iterator[Finding]:
             yield at(node, f"GPU {bus}").finding(
                 found=f"the driver lists it but nvidia-smi gets no answer{last}",
                 wanted="every GPU of the machine answers",
-                fix="drain the node and power it off and on; replace the GPU if it goes again",
+                fix="drain the node and power it off and on; replace the GPU if it disappears again",
                 run="sudo dmesg | grep -i -e Xid -e AER | tail",
             )
         own = sum(device.is_own_gpu for device in node.pci)
@@ -88,7 +86,7 @@ def gpu_missing(cluster: Cluster) -> Iterator[Finding]:
         elif own and node.gpu_driver.error.startswith("No devices were found") and not lost:
             why = ", and none for the job's shell: nvidia-smi finds no device there"
             wanted, command = "GPUs that the job may use", "ls -l /dev/nvidia*"
-            fix = "ask the scheduler or container for GPUs (--gres, --gpus); if given, see the driver's log"
+            fix = "request GPUs from the scheduler or container (--gres, --gpus), or read the driver's log"
         else:
             continue
         yield at(node).finding(
@@ -109,7 +107,7 @@ def gpu_held_by_other_process(node: Node) -> Iterator[Finding]:
     shares the GPU and slows every rank.
     Fix: find its owner: `ringup clean` for your own leftovers, the scheduler for others'.
     """
-    # Ranks of an earlier or another run are named by their own rules.
+    # Other rules name ranks of an earlier or another run.
     named_elsewhere = {p.pid for p in node.leftovers}
     holders = [p for p in node.gpu_processes if p.pid not in named_elsewhere]
     taken = []
@@ -257,7 +255,7 @@ def p2p_not_supported(cluster: Cluster) -> Iterator[Finding]:
 
 
 def refused_pairs(node: Node) -> list[str]:
-    """Why GPUs have no access to each other, a reason for each pair; none where MIG makes it so."""
+    """Why GPUs have no access to each other, one reason per pair; empty if MIG is the reason."""
     hidden = {g.index for g in node.gpus if not g.is_visible}
     links = () if any(g.is_mig for g in node.gpus) else node.gpu_links
     return [x.peer for x in links if x.peer not in ("OK", "") and not hidden & {x.first, x.second}]

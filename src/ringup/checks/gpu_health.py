@@ -1,4 +1,4 @@
-"""What a GPU, its NVLinks and its driver say of their own health."""
+"""The health that a GPU, its NVLinks and its driver report."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from ringup.rules import Finding, Severity, Skipped, at, check
 from ringup.units import printable, show_seconds, summarize_names
 
 HARMLESS = {63, 92, 94}
-"""A row remapped, many single bit errors, an error contained to its process: the GPU goes on."""
+"""A remapped row, many single bit errors, an error contained to its process: the GPU stays usable."""
 FAULTS = (
     {48, 92, 119, 120}
     | {*range(56, 59), *range(62, 66), *range(68, 78), *range(79, 87), 88, 89}
     | {*range(94, 106), *range(110, 118), *range(122, 126)}
 )
-"""Azure/azurehpc-health-checks and imbue-ai/cluster-health take a node out for these."""
+"""Azure/azurehpc-health-checks and imbue-ai/cluster-health remove a node from service for these."""
 RECENT_S = 86400.0
 NVLINK_ERRORS = 5
-"""imbue-ai/cluster-health: from five on a link is looked at."""
+"""imbue-ai/cluster-health inspects a link from five errors on."""
 
 
 def refused_fields(node: Node, *fields: str) -> Iterator[Skipped]:
-    """That a node's driver is too old to be asked."""
+    """The node's driver is too old for this query."""
     missing = [f for f in fields if f in node.gpu_driver.refused]
     if node.gpus and missing:
         release = printable(node.gpu_driver.version, 40)
-        yield Skipped("", node.name, f"driver {release} does not tell {summarize_names(missing)}")
+        yield Skipped("", node.name, f"driver {release} does not report {summarize_names(missing)}")
 
 
 @check("ecc-uncorrectable", reads=("gpus",), scope="gpus")
 def ecc_uncorrectable(node: Node) -> Iterator[Finding]:
-    """Where the driver says that the GPU may be used on, it is no reason to stop."""
+    """If the driver allows further use of the GPU, the job may start."""
     for gpu in visible(node):
         if gpu.ecc_uncorrected:
             pending = "; a remap of its rows waits for a reset" if gpu.remap_pending else ""
@@ -103,7 +103,7 @@ def recovery_action_needed(node: Node) -> Iterator[Finding | Skipped]:
     The driver says that a GPU must be reset, drained or its node rebooted before it is used again.
 
     Why: this is the driver's verdict after a fault; programs on that GPU fail or hang.
-    Fix: do what it says: `nvidia-smi --gpu-reset -i N`, or a reboot.
+    Fix: follow it: `nvidia-smi --gpu-reset -i N`, or a reboot.
     """
     yield from refused_fields(node, "gpu_recovery_action")
     for gpu in visible(node):
@@ -118,7 +118,7 @@ def recovery_action_needed(node: Node) -> Iterator[Finding | Skipped]:
 
 
 def explained(node: Node, bus: str) -> bool:
-    """Whether another rule names this GPU's fault already."""
+    """Whether another rule already names this GPU's fault."""
     return bus in node.gpu_driver.lost or any(
         has_memory_fault(g) or needs_action(g) or bool(g.trouble) for g in node.gpus if g.bus_id == bus
     )
@@ -126,7 +126,7 @@ def explained(node: Node, bus: str) -> bool:
 
 @check("xid-in-kernel-log", reads=("kernel_events",), scope="gpus")
 def xid_in_kernel_log(node: Node) -> Iterator[Finding]:
-    """Those a program may cause itself are left out; old ones, and GPUs the driver calls well, only warn."""
+    """Without errors that programs may cause.  Old errors, and GPUs the driver calls healthy, only warn."""
     for bus in dict.fromkeys(e.bus_id for e in node.kernel_events if e.kind == "xid"):
         events = [e for e in node.kernel_events if e.bus_id == bus and e.code in FAULTS]
         if not events or explained(node, bus) or any(g.bus_id == bus and not g.is_visible for g in node.gpus):
@@ -227,7 +227,7 @@ def nvlink_errors(cluster: Cluster) -> Iterator[Finding]:
 
 @check("fabric-manager-not-running", reads=("gpus",), scope="gpus")
 def fabric_manager_not_running(node: Node) -> Iterator[Finding | Skipped]:
-    """The GPUs' own state of the fabric where the driver tells it; else the process, where NVSwitches are."""
+    """The GPUs' own fabric state if the driver reports it; else the process, on machines with NVSwitches."""
     manager = node.gpu_driver.fabric_manager
     unready = [g for g in visible(node) if g.fabric_state and not is_ready(g)]
     has_state = any(g.fabric_state for g in visible(node))
@@ -260,7 +260,7 @@ LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
 
 def branch(release: str) -> int:
     """
-    The driver's branch, 0 where it is unknown.
+    The driver's branch, 0 if unknown.
 
     >>> branch("590.48.01"), branch("")
     (590, 0)
@@ -271,7 +271,7 @@ def branch(release: str) -> int:
 
 @check("driver-too-old-for-cuda", reads=("gpu_driver", "interpreter"), scope="gpus")
 def driver_too_old_for_cuda(node: Node) -> Iterator[Finding]:
-    """A compatibility library on LD_LIBRARY_PATH can make it work all the same: then it only warns."""
+    """Only a warning with a compatibility library on LD_LIBRARY_PATH, which can make it work."""
     cuda = branch(node.interpreter.cuda)
     least = LEAST_DRIVER.get(cuda, 0)
     own = branch(node.gpu_driver.version)
@@ -292,7 +292,7 @@ def driver_versions_differ(cluster: Cluster) -> Iterator[Finding]:
     """
     The nodes have different releases of the GPU driver.
 
-    Why: one node lacks what the others use (NVLink SHARP, DMA-BUF, a fix), or is slower; failures on that
+    Why: one node lacks a feature of the others (NVLink SHARP, DMA-BUF, a fix), or is slower; failures on that
     node alone look like hardware faults.
     Fix: one release everywhere.
     """
@@ -306,7 +306,7 @@ def driver_versions_differ(cluster: Cluster) -> Iterator[Finding]:
 
 @check("driver-library-mismatch", reads=("gpu_driver",), scope="gpus")
 def driver_library_mismatch(node: Node) -> Iterator[Finding]:
-    """In nvidia-smi's own words (NVML error 18)."""
+    """nvidia-smi's own error text (NVML error 18)."""
     driver = node.gpu_driver
     if "Driver/library version mismatch" in driver.error:
         yield at(node).finding(

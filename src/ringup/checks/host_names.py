@@ -1,4 +1,4 @@
-"""Host names: what a node's own name means on itself and on its peers."""
+"""Host names: the addresses of a node's own name on the node and on its peers."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ringup.units import grouped, summarize_names
 READS = ("own_name", "interfaces", "hostname")
 SLOW_LOOKUP_S = 1.5
 """
-Worth a word when the others are faster: TCPStore looks up every client that connects.
+Seconds that are reported if the other nodes are faster: TCPStore looks up every client that connects.
 
-64 hosts that share two CPUs take up to 1.3 s with nothing wrong.
+64 healthy hosts that share two CPUs take up to 1.3 s.
 """
 DEAD_SERVER_S = 4.0
-"""A name server that does not answer costs 5 s a try (resolv.conf's default timeout)."""
+"""Seconds: a name server that does not answer costs 5 s per try (resolv.conf's default timeout)."""
 
 
 def misnamed(
     cluster: Cluster, node: Node, found: str, wanted: str, severity: Severity, where: str = ""
 ) -> Finding:
-    """The finding, with the line for the hosts file and the variable that makes it unnecessary."""
+    """The finding, with the line for the hosts file and the variable that replaces it."""
     network = best(cluster)
     address = network.addresses.get(node.name, "") if network else ""
     name, host = node.hostname or node.name, where or node.name
@@ -47,7 +47,7 @@ def misnamed(
 
 
 def own_name_fault(cluster: Cluster, node: Node) -> str:
-    """The most exact rule about a node's own name on the node itself that finds something; "" for none."""
+    """The most specific rule that applies to a node's own name on the node itself; "" for none."""
     addresses = [a for a in node.own_name.addresses if is_address(a)]
     if not addresses:
         return "reverse-dns-slow" if node.own_name.is_late else "own-hostname-unresolvable"
@@ -73,7 +73,7 @@ def ipv4_named(cluster: Cluster) -> set[str]:
 
 
 def is_anothers_name(cluster: Cluster, node: Node) -> bool:
-    """Whether the name means an address of another node of the same name: that has its own rule."""
+    """Whether the name resolves to another node with the same name, which another rule reports."""
     fault = own_name_fault(cluster, node) == "hostname-resolves-to-wrong-address"
     return fault and any(
         other.hostname == node.hostname and any(gloo.owner(other, a) for a in node.own_name.addresses)
@@ -83,7 +83,7 @@ def is_anothers_name(cluster: Cluster, node: Node) -> bool:
 
 
 def knows_nothing(node: Node) -> bool:
-    """Whether no name at all is known on this node, its own included."""
+    """Whether this node can resolve no name at all, not even its own."""
     others = any(r.addresses for r in node.peer_names if not is_address(r.name))
     return "peer_names" not in node.unknown and not node.own_name.addresses and not others
 
@@ -104,12 +104,12 @@ OWN_NAME = {
         "an address that peers can reach",
     ),
 }
-"""Rule about a node's own name -> what is wrong, and what should be."""
+"""Rule about a node's own name -> the problem, and the expected state."""
 
 
 def own_name_rule(node: Node, cluster: Cluster, name: str) -> Iterator[Finding]:
     words, wanted = OWN_NAME[name]
-    # A name matters less where Gloo is given its interface.
+    # A host name matters less if Gloo has its interface by a variable.
     pinned = effective(node, cluster.job.env).get("GLOO_SOCKET_IFNAME")
     if own_name_fault(cluster, node) == name and not is_anothers_name(cluster, node):
         own, also, error = ", ".join(node.own_name.addresses[:4]), "", ""
@@ -126,11 +126,11 @@ for _name in OWN_NAME:
 
 @check("hostname-unresolvable-from-peer", reads=(*READS, "peer_names"))
 def hostname_unresolvable_from_peer(cluster: Cluster) -> Iterator[Finding]:
-    """A name that is an alias in ssh's configuration alone, known nowhere, is nobody's fault."""
+    """An alias that exists only in ssh's configuration is not a fault."""
     asked = [n for n in cluster.nodes if not knows_nothing(n)]
     own: dict[str, set[str]] = {}
     for node in cluster.nodes:
-        for name in {node.name, node.hostname}:  # a name of two nodes has no one right answer
+        for name in {node.name, node.hostname}:  # a name that two nodes share has no correct answer
             own[name] = set() if name in own else {a for a in node.own_name.addresses if is_address(a)}
     none: set[str] = set()
     views = grouped(
@@ -158,28 +158,28 @@ def hostname_unresolvable_from_peer(cluster: Cluster) -> Iterator[Finding]:
 
 
 def is_own_name(node: Node) -> bool:
-    """Whether the user's word for the node is what the node calls itself, and not ssh's alias."""
+    """Whether the user's name for the node is its host name, not an alias in ssh's configuration."""
     return node.name.split(".")[0].lower() == node.hostname.split(".")[0].lower()
 
 
 def wrong_view(node: Node, place: Node, resolution: Resolution) -> str:
     addresses = [a for a in resolution.addresses if is_address(a)]
     if resolution.is_late:
-        return ""  # It may be known all the same: `reverse-dns-slow` says it of the place.
+        return ""  # The name may be known: `reverse-dns-slow` reports the slow resolver.
     if not addresses:
         if resolution.name != node.hostname and not is_own_name(node):
-            return ""  # ssh's alias; nothing but ssh uses it.
+            return ""  # An alias of ssh; only ssh uses it.
         error = f" ({resolution.error})" if resolution.error else ""
         return f"{place.name} does not know {resolution.name}{error}"
     if set(addresses) & set(node.own_name.addresses):
-        return ""  # Wrong or right, it is what the node says of itself.
+        return ""  # Right or wrong, it is the node's own answer.
     if any(gloo.owner(node, a) is not None and not is_loopback(a) for a in addresses):
         return ""
     return f"{resolution.name} is {', '.join(addresses[:3])} on {place.name}, which {node.name} does not have"
 
 
 def late_names(node: Node) -> list[str]:
-    """Names for which this node's resolver had no answer when time was up, its own first."""
+    """Names for which this node's resolver had no answer in time, its own first."""
     own = [node.hostname] if node.own_name.is_late else []
     return own + [r.name for r in node.peer_names if not r.addresses and r.is_late and r.name not in own]
 
@@ -201,7 +201,7 @@ def reverse_dns_slow(cluster: Cluster) -> Iterator[Finding | Skipped]:
     for node in cluster.nodes:
         late = late_names(node)
         if late:
-            # A lookup that was given up is slow, and its name not known to be unknown.
+            # An abandoned lookup was slow; whether the name exists is unknown.
             limit_s = max(r.took_s for r in (node.own_name, *node.peer_names) if r.is_late)
             names = summarize_names(late, 3)
             yield at(node).finding(
@@ -215,7 +215,7 @@ def reverse_dns_slow(cluster: Cluster) -> Iterator[Finding | Skipped]:
             continue
         forward = node.own_name.took_s
         if forward and not node.own_name.addresses:
-            continue  # A resolver that knows not even the node itself is named for that.
+            continue  # If the resolver does not even know the node itself, the finding names the node.
         slowest = max(node.reverse_lookup_s, forward)
         stands_out = node.reverse_lookup_s > max(SLOW_LOOKUP_S, 4 * elsewhere[node.name])
         if stands_out or slowest > DEAD_SERVER_S:

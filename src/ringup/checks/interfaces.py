@@ -1,4 +1,4 @@
-"""Interfaces themselves: down, doubled, virtual, slow, of unequal MTU, and names that match none."""
+"""Interfaces: down, with a duplicate address, virtual, slow, of unequal MTU, and names that match none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ringup.units import grouped, summarize_names
 
 READS = paths.READS
 MARKED_SLOWER = 0.5
-"""An interface with less than this share of the best one's rate is not worth carrying data."""
+"""An interface below this share of the best one's rate should not carry data."""
 
 
 def subject(node: Node, name: str) -> str:
@@ -49,7 +49,7 @@ def interface_down(cluster: Cluster) -> Iterator[Finding]:
 
 @once
 def missed(cluster: Cluster) -> set[tuple[str, str]]:
-    """Node and interface that should have a link: others have it on their network, or under their name."""
+    """Node and interface that should have a link: others have it on this network or for this name."""
     found: set[tuple[str, str]] = set()
     for members in paths.shared_subnets(cluster).values():
         if any(map(is_linked, cards_of(cluster, members).values())):
@@ -61,13 +61,13 @@ def missed(cluster: Cluster) -> set[tuple[str, str]]:
 
 
 def cards_of(cluster: Cluster, members: Mapping[str, str]) -> dict[str, Interface]:
-    """Node -> its interface, of the nodes and interfaces of a network."""
+    """Node -> its interface on a network."""
     return {name: i for name, own in members.items() if (i := cluster.node(name).interface(own)) is not None}
 
 
 @check("same-address-on-two-nodes", reads=READS, scope="machines")
 def same_address_on_two_nodes(cluster: Cluster) -> Iterator[Finding]:
-    """Cards only: that docker0 is the same everywhere harms nobody who does not use it."""
+    """Physical NICs only: the same docker0 on every node is harmless while no job uses it."""
     if same_machine(cluster):
         return
     doubled = False
@@ -96,21 +96,21 @@ def same_address_on_two_nodes(cluster: Cluster) -> Iterator[Finding]:
 
 
 def same_machine(cluster: Cluster) -> bool:
-    """Whether two names of the list are one machine: then it is that, not a doubled address."""
+    """Whether two names of the list are one machine: then the address is not a duplicate."""
     ids = [n.boot_id for n in cluster.nodes if n.boot_id]
     hosts = [n.hostname for n in cluster.nodes if n.hostname]
     return len(set(ids)) < len(ids) and len(set(hosts)) < len(hosts)
 
 
 def are_apart(nodes: Iterable[Node]) -> bool:
-    """Whether their cards have no address in common: containers of one machine, or clones of one snapshot."""
+    """Whether their NICs have no address in common: containers of one machine, or clones of one snapshot."""
     own = [[a.address for i in n.interfaces if is_candidate(i) for a in i.usable_addresses] for n in nodes]
     return all(own) and sum(map(len, own)) == len({address for addresses in own for address in addresses})
 
 
 @check("virtual-interface-chosen", reads=(*READS, "cluster.links"), scope="machines")
 def virtual_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
-    """One that every peer reaches under an address of its own is fine, whatever it is called."""
+    """An interface that every peer reaches at an address of its own is fine, whatever its name."""
     owned = paths.owners(cluster)
 
     def is_fine(node: Node, pick: Pick) -> bool:
@@ -149,10 +149,10 @@ def slow_interface_chosen(cluster: Cluster, view: View) -> Iterator[Finding]:
     In logs: `NET/Socket : Using [0]eno1` on machines with a faster card.
     """
     best = paths.best(cluster)
-    # Over RDMA the interface carries a few words when the ranks meet, and no data.
+    # With RDMA the interface carries only a few messages at the rendezvous, and no data.
     over_rdma = len(view.nodes) == len(cluster.nodes) and all(view.main.values())
     fastest = (best.speed_gbit_s or 0.0) if best and not over_rdma else 0.0
-    # Where a path to the interface fails, another rule names that.
+    # If a path to the interface fails, another rule reports it.
     in_trouble = {(e.dst, e.interface) for f in paths.faults(cluster) for e in f.edges}
     for node in cluster.nodes:
         chosen = {p.interface: p for p in picks(cluster, node)}
@@ -179,7 +179,7 @@ def slow_interface_chosen(cluster: Cluster, view: View) -> Iterator[Finding]:
 
 
 def pins_elsewhere(cluster: Cluster, node: Node, name: str) -> dict[str, str]:
-    """The variables that keep a job on another interface than this, where there is one."""
+    """Variables that keep a job on a different interface than this one, if there is one."""
     best = paths.best(cluster)
     return network_setup.pins(cluster) if best and best.interfaces.get(node.name) != name else {}
 
@@ -211,7 +211,7 @@ def mtu_differs(cluster: Cluster, view: View) -> Iterator[Finding]:
     Interfaces on one network have different MTUs.
 
     Why: TCP settles on the smaller one; RDMA and UDP do not, and a router between them drops
-    what is too large.
+    larger packets.
     Fix: the same MTU on every node and switch port of the network.
     """
     holes = {f.network for f in paths.faults(cluster) if f.kind == "black-hole"}
@@ -219,7 +219,7 @@ def mtu_differs(cluster: Cluster, view: View) -> Iterator[Finding]:
     for network, members in paths.shared_subnets(cluster).items():
         mtus = {name: i.mtu_bytes for name, i in cards_of(cluster, members).items() if i.is_up}
         usual = most_common_number(mtus.values())
-        # Of RoCE ports another rule says it: there it is no small matter.
+        # Another rule reports RoCE ports, for which this matters more.
         odd = [n for n, mtu in mtus.items() if mtu != usual and members[n] not in over_roce.get(n, ())]
         if odd and network not in holes:
             yield at_each(((n, members[n]) for n in odd), f"interface:{odd[0]}/{members[odd[0]]}").finding(
@@ -234,7 +234,7 @@ def several_interfaces_one_subnet(cluster: Cluster, view: View) -> Iterator[Find
     Interfaces of a node lie in one subnet, and paths to it fail or RoCE ports answer for each other.
 
     Why: replies leave through one interface, whichever interface the request came in on.  Strict filtering by
-    reverse path then drops what comes in on the other; and peers learn one port's hardware address
+    reverse path then drops packets that come in on the other; peers learn one port's hardware address
     for all RoCE ports, which so share a single lane.
     Fix: a subnet for each interface, or `net.ipv4.conf.all.rp_filter=2`, `arp_ignore=1` and
     `arp_announce=2` with a routing rule for each address.

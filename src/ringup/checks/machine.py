@@ -1,4 +1,4 @@
-"""The machine around the job: limits, memory and CPUs for its ranks, stuck processes, slow paths."""
+"""The machine: limits, memory and CPUs for the ranks, stuck processes, slow paths."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ringup.units import plural, printable, show_bytes, show_seconds, summarize_
 
 GIB = 1024**3
 PROCESSES_A_RANK = 128
-"""Threads count too: OpenMP's, NCCL's and the data loaders' (some 60 before the first step)."""
+"""Includes threads: OpenMP's, NCCL's and the data loaders' (about 60 before the first step)."""
 MEMORY_A_RANK_BYTES = 2 * GIB
-"""torch, its CUDA context and NCCL's buffers on the host, before any data."""
+"""torch, its CUDA context and NCCL's host buffers, before any data."""
 SWAP_SHARE = 0.01
 STALL_SHARE = 0.05
 MANY_ZOMBIES, ZOMBIE_SHARE = 20, 0.2
@@ -54,10 +54,10 @@ def cgroup_limits_tight(cluster: Cluster) -> Iterator[Finding]:
 
 
 def judged_limits(node: Node, ranks: int, usual_cpus: float) -> tuple[list[str], bool]:
-    """What is tight on a node, and whether it surely falls short: of its ranks, or of what its peers have."""
+    """The tight limits of a node, and whether one is certainly too low for its ranks or next to its peers."""
     limits, tight, short = node.container, [], False
     odd = limits.cpus < usual_cpus / 2
-    # Where the job may use few CPUs at all, `processors-fewer-than-ranks` finds that.
+    # If the job may only use few CPUs, `processors-fewer-than-ranks` reports it.
     allowed = node.cpu_count or limits.cpus
     if limits.cpus < min(2 * ranks, allowed) or (odd and limits.cpus < allowed):
         tight.append(f"{limits.cpus:.3g} CPUs of time")
@@ -81,7 +81,7 @@ def numa_balancing_on(cluster: Cluster) -> Iterator[Finding]:
     Fix: `sysctl kernel.numa_balancing=0` on every node.
     """
     on = [n for n in cluster.nodes if n.numa.nodes > 1 and n.numa.is_balancing]
-    # The default of many distributions: where all are alike it is worth knowing, an odd node is slower.
+    # The default of many distributions: a note if all nodes are alike; a single odd node is slower.
     odd = on if len(on) < len(cluster.nodes) / 2 else []
     for node in on:
         yield at(node).finding(
@@ -98,7 +98,7 @@ def swap_in_use(node: Node) -> Iterator[Finding]:
     A node has moved memory to a disk, or its tasks wait for memory.
 
     Why: a rank whose pages come back from a disk stalls for seconds, and all others with it.
-    Fix: end what uses the memory; then `swapoff -a`.
+    Fix: end the processes that use the memory; then `swapoff -a`.
     """
     memory = node.memory
     used = memory.swap_used_bytes > max(FEW_BYTES, SWAP_SHARE * node.memory_bytes)
@@ -114,14 +114,14 @@ def swap_in_use(node: Node) -> Iterator[Finding]:
         found=(shown if has_swap else "there is no swap") + read_back + waits,
         wanted="no swap in use" if has_swap else "no task that waits for memory",
         severity="warning" if stalled or moving else "note",
-        fix="see who uses the memory" + (", then switch swap off" if has_swap else ""),
+        fix="find the processes that use the memory" + (", then switch swap off" if has_swap else ""),
         run="free -h; ps axo pid,user,rss,args --sort=-rss | head",
     )
 
 
 @check("oom-killer-ran", reads=("container", "memory"))
 def oom_killer_ran(cluster: Cluster) -> Iterator[Finding]:
-    """What happened in the job's own container or while we looked; long ago, it is worth knowing at most."""
+    """A warning for the job's own container or during the check; an earlier kill is a note at most."""
     lucky = sum(not n.memory.oom_kills for n in cluster.nodes)
     for node in cluster.nodes:
         now = rose(node, "memory").by.get("oom_kill", 0)
@@ -155,7 +155,7 @@ def stuck_processes(node: Node) -> Iterator[Finding]:
     stuck = node.stuck
     many = stuck.zombies >= max(MANY_ZOMBIES, ZOMBIE_SHARE * stuck.processes)
     words = []
-    # Who waits for a path that does not answer is no fault of its own.
+    # A process that waits for an unresponsive path is not at fault.
     dead_path = any(not x.answered for x in node.looks)
     if stuck.blocked and not dead_path:
         shown = summarize_names((f"{printable(p.command, 60)} (pid {p.pid})" for p in stuck.blocked), 3)
@@ -180,7 +180,7 @@ def shm_cleaned_by_systemd(node: Node) -> Iterator[Finding]:
     """
     set_on = node.remove_ipc in ("yes", "true", "1", "on")
     ordinary = node.uid >= SYSTEM_USERS_BELOW
-    # Unset, it is on as systemd ships it and off as Red Hat builds it.
+    # If unset, it is on in systemd's own build and off in Red Hat's.
     if ordinary and not node.container.has_login_session and (set_on or not node.remove_ipc):
         yield at(node).finding(
             found=f"RemoveIPC is {node.remove_ipc or 'unset, mostly yes'}; no login session here",
@@ -218,14 +218,14 @@ def nfs_mount_slow(node: Node) -> Iterator[Finding]:
 
     Why: a rank that waits for a file server, or for a bad disk, cannot be interrupted, and its peers time out
     in NCCL; the most common cause of an "NCCL timeout" without a network fault.
-    Fix: `stat -f` names the file system: mend the server or the disk, or use a copy elsewhere; on a local
-    disk first see what else keeps it busy.  `mount -o remount` does not help a dead server.
+    Fix: `stat -f` names the file system: repair the server or the disk, or use a copy elsewhere; on a local
+    disk first find the programs that keep it busy.  `mount -o remount` does not help a dead server.
     In logs: `nfs: server NAME not responding, still trying`.
     """
     for look in node.looks:
         if look.answered and look.took_s <= SLOW_LOOK_S:
             continue
-        path, how = shlex.quote(look.path), "one look took" if look.answered else "no answer within"
+        path, how = shlex.quote(look.path), "one access took" if look.answered else "no answer within"
         yield at(node, printable(look.path, 200)).finding(
             found=f"{how} {show_seconds(look.took_s)}",
             wanted=f"an answer within {show_seconds(SLOW_LOOK_S)}",
@@ -237,10 +237,10 @@ def nfs_mount_slow(node: Node) -> Iterator[Finding]:
 @check("shm-left-over", reads=("shm_files",), severity="note")
 def shm_left_over(node: Node) -> Iterator[Finding]:
     """
-    Files of earlier runs lie in /dev/shm.
+    Files of earlier runs are in /dev/shm.
 
-    Why: they hold memory until somebody removes them, and NCCL or a data loader fails when none is left.
-    Fix: `ringup clean` lists those that nobody uses, `ringup clean --kill` removes proven leftovers.
+    Why: they hold memory until they are removed, and NCCL or a data loader fails when no memory is left.
+    Fix: `ringup clean` lists the unused ones, `ringup clean --kill` removes proven leftovers.
     """
     left = [f for f in node.shm_files if f.owner == "gone" or (f.owner == "unknown" and f.age_s > OLD_S)]
     size = sum(f.size_bytes for f in left)
@@ -255,13 +255,13 @@ def shm_left_over(node: Node) -> Iterator[Finding]:
 
 
 CROWD = 16
-"""Ranks a CPU that can only be a mistake: each gets less than a tenth of one."""
+"""Ranks per CPU that can only be a mistake: each gets less than a tenth of a CPU."""
 LEAST_RANK_BYTES = 64 * 1024**2
-"""What a rank surely keeps: after `import torch` alone (2.13 for CPUs) it is 142 MiB of private memory."""
+"""Memory that a rank certainly uses: after `import torch` (2.13, CPU build) it has 142 MiB of its own."""
 
 
 def on_machine(cluster: Cluster, node: Node) -> int:
-    """Ranks on the machine this node is: `--local` plays all nodes on one."""
+    """Ranks on the machine of this node: with `--local` all nodes are on one machine."""
     return cluster.ranks_on(node) * (len(cluster.nodes) if cluster.is_local else 1)
 
 
@@ -272,7 +272,7 @@ def for_ranks(cluster: Cluster, node: Node) -> str:
 
 
 def least_bytes(cluster: Cluster, node: Node) -> int:
-    """What the ranks that were asked for surely need, where that is more than the machine has; else 0."""
+    """Bytes that the requested ranks certainly need if the machine has fewer; else 0."""
     asked, needed = cluster.job.nproc or node.host.slots, on_machine(cluster, node) * LEAST_RANK_BYTES
     return needed if asked and 0 < node.memory_bytes < needed else 0
 

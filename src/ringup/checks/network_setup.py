@@ -1,4 +1,4 @@
-"""What the pair tests found wrong on the networks a job would use: unreachable peers, lost packets."""
+"""Results of the pair tests on the networks a job would use: unreachable peers, lost packets."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ LOST_AT_LEAST = 3
 LOST_WARNING = 0.1
 LOST_NOTE = 0.05
 """
-Share of connections that had to send something again.
+Share of connections that retransmitted.
 
-Measured with 20 % of the packets dropped on one side of two hosts: a sixth to a half of all
-connections; on 64 healthy hosts that share two CPUs: none of 956 short ones.
+Measured with 20 % of the packets dropped on one side of two hosts: a sixth to a half of all connections.  On
+64 healthy hosts that share two CPUs: none of 956 short ones.
 """
 
 ROUND_S = 4.0
-"""What an attempt of the pair tests may last, at least."""
+"""Shortest time limit for an attempt of the pair tests."""
 
 
 def listed(items: Iterable[object]) -> str:
-    """A few of many, and how many more there are, apart by semicolons."""
+    """The first few items and the number of the others, separated by semicolons."""
     return summarize_names(items, SHOWN, "; ")
 
 
 def place(fault: Fault) -> Place:
-    """The blamed node's interface, or all that cannot be reached."""
+    """The blamed node's interface, or all unreachable interfaces."""
     if fault.node:
         interface = fault.interface
         subject = f"interface:{fault.node}/{interface}" if interface and fault.network else ""
@@ -49,27 +49,26 @@ def place(fault: Fault) -> Place:
 
 
 def place_to_avoid(cluster: Cluster, fault: Fault) -> Place:
-    """The same; a subject only where ranks can go another way."""
+    """The same; with a subject only if ranks can use another path."""
     found = place(fault)
     return found if paths.proven(cluster) else replace(found, subject="")
 
 
 @once
 def pins(cluster: Cluster) -> dict[str, str]:
-    """The variables that keep NCCL and Gloo on the best proven network, where it has one name everywhere."""
+    """Variables that keep NCCL and Gloo on the best working network, if its interface has one name."""
     network = paths.best(cluster)
     names = set(network.interfaces.values()) if network else set()
     if len(names) != 1:
         return {}
     name = names.pop()
     by_nccl = {"NCCL_SOCKET_IFNAME": f"={name}"}
-    if cluster.job.launcher == "jax":  # reads no variable for Gloo
+    if cluster.job.launcher == "jax":  # it reads no variable for Gloo
         return by_nccl if uses_nccl(cluster) != "no" else {}
     return {**by_nccl, "GLOO_SOCKET_IFNAME": name}
 
 
 def keep_off(cluster: Cluster, edge: Edge) -> str:
-    """How a job stays on the good network, in words."""
     network = paths.best(cluster)
     if cluster.job.launcher == "jax" and network and edge.dst in network.addresses:
         name = printable(cluster.node(edge.dst).hostname, 80)
@@ -81,7 +80,7 @@ def keep_off(cluster: Cluster, edge: Edge) -> str:
 
 
 def why_used(cluster: Cluster, edge: Edge) -> str:
-    """Who would use the address, in words; "" when it is only one of the networks the nodes share."""
+    """The reasons why NCCL or Gloo would use the address, as text; "" if none would."""
     reasons = [
         p.because
         for p in picks(cluster, cluster.node(edge.dst))
@@ -95,13 +94,13 @@ def of_kind(cluster: Cluster, kind: paths.Kind) -> Iterator[Fault]:
 
 
 def is_wall(cluster: Cluster, fault: Fault) -> bool:
-    """Whether this fault is that nodes sharing a network reach each other on none at all."""
+    """Whether, because of this fault, nodes that share networks reach each other on none of them."""
     return not paths.proven(cluster) and any("/" in e.network and e.network[0].isdigit() for e in fault.edges)
 
 
 @check("peer-unreachable-on-interface", reads=READS)
 def peer_unreachable_on_interface(cluster: Cluster) -> Iterator[Finding | Skipped]:
-    """A network is left, and this address is not on it."""
+    """Another network works, but this address cannot be reached."""
     yield from paths.untested(cluster)
     for fault in of_kind(cluster, "unreachable"):
         if is_wall(cluster, fault):
@@ -112,7 +111,7 @@ def peer_unreachable_on_interface(cluster: Cluster) -> Iterator[Finding | Skippe
             found=listed(fault.edges) + why_used(cluster, first),
             wanted="every peer can reach every address that NCCL or Gloo announces",
             fix=f"{keep_off(cluster, first)}; then repair the cable, VLAN, route or "
-            "firewall of this one, or take its address away",
+            "firewall of this one, or remove its address",
             commands=[ssh(first.src, c) for c in (f"ip route get {address}", f"ping -c 3 {address}")],
             env=pins(cluster),
         )
@@ -123,7 +122,7 @@ def pairs_not_tested(node: Node, cluster: Cluster) -> Iterator[Finding | Skipped
     """
     A node could not test its paths to the others.
 
-    Why: without the proof no interface can be chosen for it, and the job may hang.
+    Why: without the test no interface can be chosen for it, and the job may hang.
     Fix: see the reason; the test needs a python3 (3.8 or newer) on the node and an answer in time.
     """
     reason = cluster.pairs_unknown.get(node.name, "")
@@ -159,7 +158,7 @@ def no_common_network(cluster: Cluster) -> Iterator[Finding | Skipped]:
     found = paths.faults(cluster)
     walls = [f for f in found if f.kind == "unreachable" and is_wall(cluster, f)]
     if not walls and found:
-        return  # The fault that cuts the last network is named by its own rule.
+        return  # If the fault leaves no network, another rule reports it.
     pairs = cut_pairs(cluster)
     edges = [e for f in walls for e in f.edges]
     words = listed(edges) or listed(f"{src} reaches no address of {dst}" for src, dst in pairs)
@@ -199,7 +198,7 @@ def asymmetric_reachability(cluster: Cluster) -> Iterator[Finding | Skipped]:
 
 @check("firewall-drops-high-ports", reads=READS)
 def firewall_drops_high_ports(cluster: Cluster) -> Iterator[Finding | Skipped]:
-    """Only low ports answer; one finding for a node, whatever the number of its networks."""
+    """Only low ports answer; one finding per node, whatever the number of its networks."""
     yield from paths.untested(cluster)
     for fault in of_kind(cluster, "filtered"):
         yield place_to_avoid(cluster, fault).finding(
@@ -228,7 +227,7 @@ def path_mtu_black_hole(cluster: Cluster) -> Iterator[Finding | Skipped]:
 
 
 def opening(cluster: Cluster, edges: Iterable[Edge]) -> list[str]:
-    """Commands that let the peers in, on the nodes that drop, for the firewall most distributions have."""
+    """Commands that admit the peers on the nodes that drop, for the usual firewall of most distributions."""
     lines = []
     for edge in edges:
         sender, dropper = edge.cut
@@ -251,7 +250,7 @@ Way = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Lossy:
-    """A network that loses packets; `way` is the worst of `ways`, `alone` when it stands out from them."""
+    """A network that loses packets; `way` is the worst of `ways`, `alone` if it differs from the others."""
 
     network: str
     way: Way
@@ -294,7 +293,7 @@ def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding | Skipped]:
 
 @once
 def starving(cluster: Cluster) -> dict[str, str]:
-    """Nodes whose kernel may have repeated what was only late, with the reason."""
+    """Nodes whose kernel may have retransmitted packets that were only late, with the reason."""
     waits = {n.name: n.cpu_waits.get("pairs", 0.0) for n in cluster.nodes}
     return {
         n.name: cpu_starvation.words(n.name, waits[n.name], n.load, n.cpu_count)
@@ -305,7 +304,7 @@ def starving(cluster: Cluster) -> dict[str, str]:
 
 @once
 def lossy_networks(cluster: Cluster) -> list[Lossy]:
-    """Networks on which too many connections had to send something again."""
+    """Networks on which too many connections retransmitted."""
     found = []
     busy = starving(cluster)
     cluster = cluster.only(n for n in paths.tested(cluster).nodes if n.name not in busy)
@@ -313,7 +312,7 @@ def lossy_networks(cluster: Cluster) -> list[Lossy]:
         shares = {way: sum(lost) / len(lost) for way, lost in ways.items()}
         way = max(shares, key=lambda way: (shares[way], sum(ways[way])))
         worst, share = sum(ways[way]), shares[way]
-        # Each connection is counted where it goes in and where it came out.
+        # Each connection counts at its source and at its destination.
         affected = sum(map(sum, ways.values())) // 2
         everywhere = 2 * affected / sum(map(len, ways.values()))
         alone = len(cluster.nodes) > 2 and worst >= LOST_AT_LEAST and share > 3 * median(shares.values())
@@ -325,7 +324,7 @@ def lossy_networks(cluster: Cluster) -> list[Lossy]:
 
 
 def connections(cluster: Cluster) -> dict[str, dict[Way, list[bool]]]:
-    """Network -> way -> whether each connection lost packets; of paths that work and a job would use."""
+    """Network -> way -> whether each connection lost packets; only of working paths that a job would use."""
     found: dict[str, dict[Way, list[bool]]] = {}
     if not any(link.retransmitted for link in cluster.links):
         return found
@@ -338,6 +337,6 @@ def connections(cluster: Cluster) -> dict[str, dict[Way, list[bool]]]:
             into = (link.dst, link.dst_interface, "into")
             out_of = (link.src, view.subnets[network].get(link.src, ""), "out of")
             for way in (into, out_of):
-                # A receiver that is late makes the sender of a large message repeat one segment.
+                # A late receiver makes the sender of a large message retransmit one segment.
                 ways.setdefault(way, []).append(link.retransmitted > (link.purpose == "interface"))
     return found

@@ -1,4 +1,4 @@
-"""Failing paths of the pair tests: each gets one kind of fault, and those of one kind and network are one."""
+"""Failing paths of the pair tests: each has one kind of fault; equal kinds on a network are one fault."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ringup.units import grouped
 READS = ("interfaces",)
 
 STRICT = 1
-"""rp_filter: a packet is dropped unless the way back leads out of the interface it came in by (RFC 3704)."""
+"""rp_filter: a packet is dropped unless its return route uses the interface it came in on (RFC 3704)."""
 
 Kind = Literal["down", "duplicate", "ambiguous", "filtered", "black-hole", "one-way", "unreachable"]
 
 
 def is_virtual(interface: Interface) -> bool:
-    """Whether this is a bridge, a tunnel or a veth; a veth with an address counts as a container's card."""
+    """Whether this is a bridge, a tunnel or a veth; a veth with an address counts as a container's NIC."""
     if interface.kind in ("bridge", "tunnel", "virtual"):
         return True
     if interface.kind == "veth" and not interface.usable_addresses:
@@ -32,12 +32,12 @@ def is_virtual(interface: Interface) -> bool:
 
 
 def is_card(interface: Interface) -> bool:
-    """Not a bridge, tunnel, loopback or part of a bond: something that should have a link."""
+    """Not a bridge, tunnel, loopback or part of a bond: an interface that should have a link."""
     return interface.kind != "loopback" and not interface.master and not is_virtual(interface)
 
 
 def is_candidate(interface: Interface) -> bool:
-    """Whether ranks could meet here: a card of its own with an address that peers can be told."""
+    """Whether ranks could use it: a separate NIC with an address that peers can use."""
     return bool(interface.usable_addresses) and is_card(interface)
 
 
@@ -47,7 +47,7 @@ def is_linked(interface: Interface | None) -> bool:
 
 @dataclass(frozen=True)
 class Edge:
-    """A path that fails: `src` trying an address of `dst`; packets are lost from `cut[0]` to `cut[1]`."""
+    """A failing path from `src` to an address of `dst`; packets are lost from `cut[0]` to `cut[1]`."""
 
     src: str
     dst: str
@@ -65,7 +65,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong, with all edges it explains; `node` is "" when it may be either end."""
+    """One fault, with all paths it explains; `node` is "" if either end may be at fault."""
 
     kind: Kind
     network: str
@@ -74,7 +74,7 @@ class Fault:
 
     @property
     def interface(self) -> str:
-        """The blamed node's interface, "" when there are several or it is not known."""
+        """The blamed node's interface, "" if there are several or it is unknown."""
         names = {e.interface for e in self.edges if e.dst == self.node}
         names |= {e.src_interface for e in self.edges if e.src == self.node and e.src_interface}
         return names.pop() if len(names) == 1 else ""
@@ -82,12 +82,11 @@ class Fault:
 
 @once
 def tested(cluster: Cluster) -> Cluster:
-    """The nodes that the pair tests could test."""
     return cluster.only(n for n in cluster.nodes if n.name not in cluster.pairs_unknown)
 
 
 def untested(cluster: Cluster) -> Iterator[Skipped]:
-    """Why a rule about paths says nothing of some nodes, or of any."""
+    """Why a rule about paths has no result for some nodes, or for any."""
     if cluster.is_local or len(cluster.nodes) < 2:
         return
     for node in cluster.nodes:
@@ -99,7 +98,7 @@ def untested(cluster: Cluster) -> Iterator[Skipped]:
 
 @once
 def shared_subnets(cluster: Cluster) -> dict[str, dict[str, str]]:
-    """Subnet -> node -> interface, for subnets in which several nodes have a card that could be used."""
+    """Subnet -> node -> interface, for subnets in which several nodes have a usable NIC."""
     found: dict[str, dict[str, str]] = {}
     for node, card in ((n, i) for n in cluster.nodes for i in n.interfaces if is_candidate(i)):
         for a in card.usable_addresses:
@@ -109,25 +108,25 @@ def shared_subnets(cluster: Cluster) -> dict[str, dict[str, str]]:
 
 @once
 def owners(cluster: Cluster) -> dict[str, list[tuple[Node, str]]]:
-    """Address -> every node and interface that has it; loopback and link-local ones left out."""
+    """Address -> every node and interface that has it; without loopback and link-local addresses."""
     cards = [(n, i) for n in cluster.nodes for i in n.interfaces if i.kind != "loopback"]
     return grouped((a.address, (n, i.name)) for n, i in cards for a in i.usable_addresses)
 
 
 @once
 def faults(cluster: Cluster) -> tuple[Fault, ...]:
-    """Everything the pair tests found wrong on interfaces a job would use."""
+    """All faults that the pair tests found on interfaces a job would use."""
     cluster = tested(cluster)
     if cluster.is_local or len(cluster.nodes) < 2:
         return ()
-    # A firewall belongs to a node whatever the network; the rest belongs to a network.
+    # A firewall belongs to a node, whatever the network; other faults belong to a network.
     groups = grouped(((e.kind, e.dst if e.kind == "filtered" else e.network), e) for e in edges(cluster))
     found = [Fault(kind, where, tuple(es), blamed(es)) for (kind, where), es in groups.items()]
     return tuple(found) if networks(cluster) else tuple(merged(found))
 
 
 def merged(found: list[Fault]) -> Iterator[Fault]:
-    """Faults of one kind and the same directions are one when no network is left: a wall, not a cable."""
+    """Faults of one kind and the same directions are one if no network works: a firewall, not a cable."""
     groups = grouped(
         ((f.kind, frozenset(e.cut for e in f.edges if f.kind != "unreachable")), f) for f in found
     )
@@ -137,7 +136,7 @@ def merged(found: list[Fault]) -> Iterator[Fault]:
 
 
 def blamed(bad: list[Edge] | tuple[Edge, ...]) -> str:
-    """The one node that every lost packet was going to (or else coming from); "" when there is none."""
+    """The one node that all lost packets were going to (or else coming from); "" if there is none."""
     for end in (1, 0):
         ends = {e.cut[end] for e in bad}
         if len(ends) == 1:
@@ -146,7 +145,7 @@ def blamed(bad: list[Edge] | tuple[Edge, ...]) -> str:
 
 
 def edges(cluster: Cluster) -> Iterator[Edge]:
-    """Failing paths to addresses the job would use or could meet on, each with its kind."""
+    """Failing paths to addresses that the job would use, each with its kind."""
     view = view_of(cluster)
     for (src, dst, address), link in view.tried.items():
         if link.ok and link.large_packet_ok is not False and (src, dst, address) not in view.filtered:
@@ -170,7 +169,7 @@ def edges(cluster: Cluster) -> Iterator[Edge]:
 
 @once
 def routed(cluster: Cluster) -> dict[tuple[str, str, str], Link]:
-    """The attempt as NCCL and Gloo make it, for each node and address of a peer; the best one counts."""
+    """(node, peer, address) -> the best attempt that used the kernel's routes, as NCCL and Gloo do."""
     found: dict[tuple[str, str, str], Link] = {}
     names = {n.name for n in cluster.nodes}
     for link in cluster.links:
@@ -183,12 +182,11 @@ def routed(cluster: Cluster) -> dict[tuple[str, str, str], Link]:
 
 @once
 def attempts(cluster: Cluster) -> dict[tuple[str, str], list[Link]]:
-    """Those attempts by the node and the address that is tried."""
     return grouped(((dst, address), link) for (_, dst, address), link in routed(cluster).items())
 
 
 class View:
-    """What the explanation of one failing path looks at, each part worked out once for a cluster."""
+    """Data that explain a failing path, each computed once per cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -208,7 +206,7 @@ class View:
 
     @cached_property
     def filtered(self) -> set[tuple[str, str, str]]:
-        """Paths of which only ports answer that the kernel never gives out by itself."""
+        """Paths on which only ports below the kernel's ephemeral range answer."""
         known = (n.ports.ephemeral_first for n in self.cluster.nodes if "ports" not in n.unknown)
         first = min(known, default=32768)
         return {key for key, ports in port_filters(self.cluster).items() if max(ports) < first}
@@ -222,11 +220,11 @@ class View:
         return {n.name: strict_twins(n) for n in self.cluster.nodes}
 
     def network_of(self, node: str, address: str) -> str:
-        """The shared subnet an address of a node lies in, "" when it is that node's alone."""
+        """The shared subnet of a node's address, "" if no other node is in it."""
         return next((net for net in self.subnets_of.get(node, ()) if within(address, net)), "")
 
     def concerns(self, link: Link, network: str) -> bool:
-        """Whether a job would care: a network both are on, or an interface NCCL or Gloo takes there."""
+        """Whether a job would use it: both nodes share the network, or NCCL or Gloo takes the interface."""
         node = self.cluster.node(link.dst)
         interface = node.interface(link.dst_interface)
         if interface is None or is_virtual(interface):
@@ -235,7 +233,7 @@ class View:
         return link.src in self.subnets.get(network, {}) or link.dst_interface in picked
 
     def kind(self, link: Link, network: str) -> Kind:
-        """The one explanation of a failing path, the most exact first."""
+        """The explanation of a failing path, the most specific one first."""
         if any(self.is_down(name, network) for name in (link.src, link.dst)):
             return "down"
         wrong_peer = ("own address", "another node answered", "stranger answered")
@@ -250,7 +248,7 @@ class View:
         return "one-way" if self.is_one_way(link, network) else "unreachable"
 
     def is_doubled(self, link: Link, network: str) -> bool:
-        """Whether the address that is tried, or one of those it is tried from, is another node's as well."""
+        """Whether another node also has the target address, or one of the source addresses."""
         own = self.cluster.node(link.src).interface(self.subnets.get(network, {}).get(link.src, ""))
         return not self.doubled.isdisjoint(
             {link.address, *(a.address for a in (own.usable_addresses if own else ()))}
@@ -261,10 +259,10 @@ class View:
         return interface is not None and not is_linked(interface)
 
     def is_one_way(self, link: Link, network: str) -> bool:
-        """Whether packets pass the other way on the same network."""
+        """Whether packets get through in the other direction on the same network."""
         reverse = self.between.get((link.dst, link.src), ()) if network else ()
         back = [other for other in reverse if within(other.address, network)]
-        # Both fail, yet one side saw the request and its answer got lost: one direction is cut.
+        # Both directions fail, yet one side saw the request and its answer was lost: one direction is cut.
         errors = {link.error, *(other.error for other in back)}
         return any(other.ok for other in back) or (bool(back) and errors == {"timed out", "answer lost"})
 
@@ -273,7 +271,7 @@ view_of = once(View)
 
 
 def strict_twins(node: Node) -> dict[str, list[Interface]]:
-    """Subnet -> this node's cards in it, where there are several and one of them filters strictly."""
+    """Subnet -> this node's NICs in it, if there are several and one of them filters strictly."""
     cards = [i for i in node.interfaces if is_candidate(i) and is_linked(i)]
     members = grouped(
         (net, i) for i in cards for net in {subnet(a.address, a.prefix_length) for a in i.usable_addresses}
@@ -284,10 +282,10 @@ def strict_twins(node: Node) -> dict[str, list[Interface]]:
 
 @once
 def proven(cluster: Cluster) -> tuple[Network, ...]:
-    """The networks that join all nodes that could be tested, best first."""
+    """The networks on which all tested nodes reach each other, best first."""
     return networks(tested(cluster))
 
 
 def best(cluster: Cluster) -> Network | None:
-    """The fastest network every pair reached, or None."""
+    """The fastest network on which all pairs work, or None."""
     return next(iter(proven(cluster)), None)

@@ -1,4 +1,4 @@
-"""The PCI tree between GPUs, network cards and CPUs."""
+"""The PCI tree between GPUs, NICs and CPUs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CORRECTABLE_LEAST = 1000
 GPU_IDLE = 0x1
 """Bit of nvmlClocksEventReasons; an idle GPU lowers its link's speed."""
 AMD = 0x1002
-"""Of its GPUs; root ports of its CPUs have 0x1022."""
+"""Vendor id of AMD's GPUs; root ports of AMD's CPUs have 0x1022."""
 NETWORK = (0x0200, 0x0207)
 REDIRECTS = 0b1100
-"""Bits of the ACS control register: requests and completions between peers are sent upwards."""
+"""Bits of the ACS control register: requests and completions between peers are redirected upstream."""
 
 
 def kind_of(device: PciDevice) -> str:
@@ -36,8 +36,8 @@ def place_of(node: Node, device: PciDevice) -> Place:
 
 
 def may_rest(node: Node, device: PciDevice) -> bool:
-    """Whether the link may only be slow because nobody uses it: of a GPU that is not known to be busy."""
-    if device.vendor == AMD:  # a GPU, or the switch on its board: whether it is idle is unknown
+    """Whether the link may be slow only because it is idle: a GPU that is not known to be busy."""
+    if device.vendor == AMD:  # a GPU, or the switch on its board: its activity is unknown
         return True
     if not device.is_nvidia_gpu:
         return False
@@ -59,10 +59,10 @@ def pcie_link_degraded(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         by_bus = {d.bus_id: d for d in node.pci}
         for device in node.pci:
-            # A root or downstream port tells of the link below it, which its device tells of, too.
+            # A root or downstream port describes the link below it, as does the device there.
             if device.is_bridge and len(device.above) % 2 == 0:
                 continue
-            # A virtual machine's ports say what they like; only peers count there.
+            # Ports of a virtual machine may report any value; only the comparison with peers counts there.
             wide, fast = (0, 0.0) if node.virtual_machine else best_link(device, by_bus)
             wide = max(wide, widest[device.bus_id, device.vendor, device.device])
             narrow = 0 < (device.link_width or 0) < wide
@@ -79,14 +79,14 @@ def pcie_link_degraded(cluster: Cluster) -> Iterator[Finding]:
 
 
 def bus_matters(node: Node) -> Severity:
-    """A warning where data goes over the bus: RDMA devices, or GPUs that NVLink does not join."""
+    """A warning if data use the bus: RDMA devices, or GPUs without NVLink to each other."""
     cards = any(p.state == "ACTIVE" for p in node.rdma_ports)
     paths = [link.path for link in node.gpu_links] if "gpu_links" not in node.unknown else [""]
     return "warning" if cards or any(not path.startswith("NV") for path in paths) else "note"
 
 
 def best_link(device: PciDevice, by_bus: Mapping[str, PciDevice]) -> tuple[int, float]:
-    """Lanes and GT/s that both ends of the link above a device can; 0 where unknown."""
+    """The most lanes and GT/s that both ends of the link above a device support; 0 if unknown."""
     port = by_bus.get(device.above[-1]) if device.above else None
     if port is None or not (device.max_link_width and port.max_link_width):
         return 0, 0.0
@@ -96,7 +96,7 @@ def best_link(device: PciDevice, by_bus: Mapping[str, PciDevice]) -> tuple[int, 
 
 @check("pcie-errors", reads=("pci", "uptime_s"), scope="gpus")
 def pcie_errors(node: Node) -> Iterator[Finding]:
-    """Errors that rise while the check looks; of those since boot only what is uncorrectable or frequent."""
+    """Errors that rise during the check; of the errors since boot only uncorrectable or frequent ones."""
     for device in node.pci:
         errors = bus_errors(node, device)
         if not errors or device.bus_id in node.gpu_driver.lost:
@@ -107,7 +107,6 @@ def pcie_errors(node: Node) -> Iterator[Finding]:
 
 
 def bus_errors(node: Node, device: PciDevice) -> tuple[str, Severity] | None:
-    """What is wrong with the link of a device, and how bad that is."""
     rise = rose(node, f"pci:{device.bus_id}")
     worse = rise.by.get("fatal_errors", 0) + rise.by.get("nonfatal_errors", 0)
     often = rise.by.get("correctable_errors", 0)
@@ -142,7 +141,7 @@ def gpu_nic_far_apart(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         own = nearest[node.name]
         far = [gpu for gpu in own if gpu in near and own[gpu][0] in ("NODE", "SYS")]
-        # A card that is gone is another fault.
+        # Another rule reports a missing NIC.
         if far and counts[node.name] == max(counts.values()):
             way, card = own[far[0]]
             yield at(node, f"GPU {summarize_names(far, 8)}").finding(
@@ -166,7 +165,7 @@ def nearest_cards(node: Node) -> dict[int, tuple[pci.Distance, str]]:
 
 @check("gpudirect-module-missing", reads=("gpu_driver", "rdma_ports", "kernel"), scope="gpus")
 def gpudirect_module_missing(node: Node) -> Iterator[Finding]:
-    """DMA-BUF does as well: the open kernel module on Linux 5.12.  GeForce boards have neither."""
+    """DMA-BUF (the open kernel module on Linux 5.12) replaces the module.  GeForce boards have neither."""
     drivers = {d.bus_id: d.driver for d in node.pci}
     ports = [p for p in node.rdma_ports if p.state == "ACTIVE" and drivers.get(p.bus_id) != "efa"]
     consumer = bool(node.gpus) and all("GeForce" in g.name for g in node.gpus)
@@ -181,7 +180,7 @@ def gpudirect_module_missing(node: Node) -> Iterator[Finding]:
 
 
 def peers_of_interest(node: Node) -> list[PciDevice]:
-    """GPUs and RDMA cards: what talks to each other over the bus."""
+    """GPUs and RDMA NICs: the devices that send data to each other over the bus."""
     cards = {p.bus_id for p in node.rdma_ports}
     return [d for d in node.pci if d.is_nvidia_gpu or d.bus_id in cards]
 
@@ -189,8 +188,9 @@ def peers_of_interest(node: Node) -> list[PciDevice]:
 @check("acs-enabled", reads=("pci",), scope="gpus")
 def acs_enabled(node: Node) -> Iterator[Finding | Skipped]:
     """
-    Told by the register where root asks, else by IOMMU groups: the kernel puts devices below one switch into
-    one group unless ACS keeps them apart (pci_acs_path_enabled).  In a virtual machine it cannot be off.
+    From the register if the check runs as root, else from IOMMU groups: the kernel puts devices below one
+    switch into one group unless ACS separates them (pci_acs_path_enabled).  In a virtual machine ACS cannot
+    be turned off.
     """
     if node.virtual_machine:
         return
@@ -231,7 +231,6 @@ def acs_finding(node: Node, ports: Sequence[str], found: str) -> Finding:
 
 
 def below_one_switch(devices: list[PciDevice]) -> list[tuple[PciDevice, PciDevice]]:
-    """Pairs that could speak to each other without leaving their switch."""
     pairs = combinations([d for d in devices if d.above], 2)
     return [(a, b) for a, b in pairs if a.above[-1] != b.above[-1] and pci.distance(a, b) in ("PIX", "PXB")]
 
@@ -239,12 +238,12 @@ def below_one_switch(devices: list[PciDevice]) -> list[tuple[PciDevice, PciDevic
 @check("iommu-translating", reads=("pci", "machine"), severity="warning", scope="gpus")
 def iommu_translating(node: Node) -> Iterator[Finding]:
     """
-    The IOMMU translates what GPUs and network cards send, on a machine that is not virtual.
+    The IOMMU translates addresses of GPUs and NICs, on a machine that is not virtual.
 
     Why: transfers between them go through the CPU and are slow; on some boards they hang or corrupt data.
     Fix: `iommu=pt` on the kernel's command line (or the IOMMU off in the BIOS), then reboot.
     """
-    # On other architectures than x86 that is how they work.
+    # On architectures other than x86 this is normal.
     if node.virtual_machine or node.machine != "x86_64":
         return
     devices = peers_of_interest(node)

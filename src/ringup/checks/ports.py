@@ -1,4 +1,4 @@
-"""The rendezvous port, and what earlier runs left behind."""
+"""The rendezvous port, and leftovers of earlier runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ringup.rules import Finding, Skipped, at, check, ssh
 from ringup.units import grouped, printable, show_seconds
 
 DEFAULT_PORT = 29500
-"""torch's default for --master-port; what every recipe uses."""
+"""torch's default for --master-port, which most instructions use."""
 
 
 def wanted_port(cluster: Cluster) -> int:
@@ -26,7 +26,7 @@ def described(process: Process) -> str:
 
 
 def by_run(processes: Iterable[Process]) -> Iterator[str]:
-    """The oldest of each run in words, and how many more that run has."""
+    """The oldest process of each run as text, and the number of its other processes."""
     for same in grouped((p.run_id or str(p.pid), p) for p in processes).values():
         first = max(same, key=lambda process: process.age_s)
         more = f", and {len(same) - 1} more of that run" if len(same) > 1 else ""
@@ -34,24 +34,24 @@ def by_run(processes: Iterable[Process]) -> Iterator[str]:
 
 
 def holder(node: Node, port: int) -> Listener | None:
-    """Who listens on a port of this node, the one with a visible owner first."""
+    """The listener on a port of this node, preferably one with a visible owner."""
     found = [li for li in node.listeners if li.port == port]
     return next((li for li in found if li.process), found[0] if found else None)
 
 
 def orphans(node: Node) -> tuple[Process, ...]:
-    """What earlier runs left; the probe also lists processes of running jobs, marked as such."""
+    """Leftovers of earlier runs; the probe also lists processes of running jobs, with a mark."""
     return tuple(p for p in node.leftovers if not p.evidence.startswith("running"))
 
 
 def is_leftover(node: Node, listener: Listener) -> bool:
-    """Whether the listener belongs to a run that `orphan-of-earlier-run` already names."""
+    """Whether the listener belongs to a run that `orphan-of-earlier-run` already reports."""
     return listener.process is not None and listener.process.pid in {p.pid for p in orphans(node)}
 
 
 @check("port-in-use", reads=("listeners",))
 def port_in_use(node: Node, cluster: Cluster) -> Iterator[Finding]:
-    """On the head only: nobody else listens there."""
+    """On the head only: no other node listens there."""
     if node.name != cluster.head_name:
         return
     port = wanted_port(cluster)
@@ -79,8 +79,8 @@ def rendezvous_port_filtered(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     The rendezvous port of the head node is closed to its peers, while other ports answer.
 
-    Why: a filter on just this port; the head waits for ever, its peers say `timed out` after a
-    minute, even where they were refused at once.
+    Why: a filter on just this port; the head waits for ever, its peers report `timed out` after a minute,
+    even if they were refused at once.
     Fix: another port, or open this one on the head node.
     In logs: `The client socket has timed out after 60000ms while trying to connect to (node0, 29500)`.
     """
@@ -118,7 +118,7 @@ def rendezvous_port_filtered(cluster: Cluster) -> Iterator[Finding | Skipped]:
 
 @check("orphan-of-earlier-run", reads=("leftovers",))
 def orphan_of_earlier_run(cluster: Cluster) -> Iterator[Finding]:
-    """One finding for a node, whatever the number of processes."""
+    """One finding per node, whatever the number of processes."""
     port = wanted_port(cluster)
     for node in cluster.nodes:
         left = orphans(node)

@@ -1,4 +1,4 @@
-"""What an ordinary user could not see on the nodes, and what root would run to see it."""
+"""Facts that an ordinary user could not see on the nodes, and the commands that show them to root."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HIDDEN = {
     ),
     "oom-killer-ran": ("only the kernel log shows which processes were killed", KERNEL_LOG),
     "stuck-processes": (
-        "what a blocked process waits for in the kernel is not shown",
+        "the kernel function in which a process is blocked is hidden",
         "sudo cat /proc/PID/stack",
     ),
     "firewall-drops-high-ports": (
@@ -32,18 +32,18 @@ HIDDEN = {
         "sudo lspci -vvv | grep -i acsctl",
     ),
 }
-"""Rule that is judged for an ordinary user, and would know more as root -> why, and what root would run."""
+"""Rule that works for an ordinary user but knows more as root -> why, and root's command."""
 MATTERS: dict[str, Callable[[Node], bool]] = {
     "port-in-use": lambda node: any(li.process is None for li in node.listeners),
     "stuck-processes": lambda node: bool(node.stuck.blocked),
     "acs-enabled": lambda node: node.gpu_count > 0,
 }
-"""Where root would know more; everywhere for the other rules."""
+"""Whether root would know more on a node; always true for the other rules."""
 
 
 def would_add(cluster: Cluster, skipped: Iterable[Skipped]) -> list[Skipped]:
-    """What was not checked, with what root would run; and what was judged without all that root sees."""
-    # A login that is refused is no right of root's.
+    """The unchecked rules, with root's command; and rules that were judged without root's facts."""
+    # A refused login is not a missing privilege.
     unreached = {node.name for node in cluster.nodes if node.unreached}
     found = [s if s.node in unreached else with_command(s) for s in skipped]
     listed = {(s.rule, s.node) for s in found}
@@ -58,7 +58,7 @@ def would_add(cluster: Cluster, skipped: Iterable[Skipped]) -> list[Skipped]:
 
 
 def with_command(skipped: Skipped) -> Skipped:
-    """The same, with what root would run where a right was missing."""
+    """The same, with root's command if a privilege was missing."""
     if skipped.as_root or not any(word in skipped.reason for word in DENIED):
         return skipped
     _, own = HIDDEN.get(skipped.rule, ("", ""))

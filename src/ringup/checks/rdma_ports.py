@@ -1,4 +1,4 @@
-"""RDMA ports and devices: down, slow, unlike the peers', of two kinds; and present, yet not usable."""
+"""RDMA ports and devices: down, slow, unlike those of the peers, of two kinds; and present but unusable."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ringup.units import assignment, grouped, plural, printable, summarize_names
 
 READS = verbs.READS
 PROVIDERS = {"mlx5_core": "mlx5", "mlx4_core": "mlx4", "efa": "efa"}
-"""Kernel driver -> the driver of libibverbs that belongs to it (rdma-core, providers/)."""
+"""Kernel driver -> the matching driver of libibverbs (rdma-core, providers/)."""
 
 
 def waits_for_manager(port: RdmaPort) -> bool:
-    """An InfiniBand link that is up and whose port nobody has configured."""
+    """An InfiniBand port whose link is up, but which no subnet manager has configured."""
     linked = port.physical_state.replace("_", "").lower() == "linkup"
     return port.link_layer == "InfiniBand" and port.state == "INIT" and linked
 
 
 def missed(view: View, node: Node, port: RdmaPort) -> bool:
-    """Whether a port should be active: NCCL_IB_HCA names it, or most peers that have it use it."""
+    """Whether a port should be active: NCCL_IB_HCA names it, or most peers use their port of this name."""
     accepted = rdma_devices.hca_filter(view.of(node).environment, view.of(node).version)
     if not accepted.negate and any(name == port.device for name, _ in accepted.items):
         return True
@@ -37,7 +37,7 @@ def missed(view: View, node: Node, port: RdmaPort) -> bool:
 
 @check("rdma-port-not-active", reads=READS, scope="rdma")
 def rdma_port_not_active(view: View, cluster: Cluster) -> Iterator[Finding]:
-    """Not a port that is down on every node, nor one whose interface is down (`interface-down`)."""
+    """Without ports that are down on every node, or whose interface is down (`interface-down`)."""
     every = [(n, p) for n in view.nodes for p in view.allowed(n) if p.state not in ("ACTIVE", "")]
     idle = [(n, p) for n, p in every if not waits_for_manager(p) and missed(view, n, p)]
     down = {f.subject for f in interfaces.interface_down(cluster)} if idle else set()
@@ -109,7 +109,7 @@ def rdma_rate_low(view: View, cluster: Cluster) -> Iterator[Finding]:
 
 @check("rdma-device-set-differs", reads=READS, scope="rdma")
 def rdma_device_set_differs(view: View) -> Iterator[Finding]:
-    """Devices that are there; other rules find ports that are down and devices that cannot be opened."""
+    """Existing devices only; other rules report ports that are down and devices that cannot be opened."""
     there = {n.name: {p.name for p in n.rdma_ports} for n in view.nodes}
     asked = {n.name: n for n in view.nodes if view.is_asked(n) and not lacks_module(n)}
     lacking: dict[str, list[str]] = {}
@@ -120,7 +120,7 @@ def rdma_device_set_differs(view: View) -> Iterator[Finding]:
         for node in without if is_usual else [n for n in asked if n not in without]:
             (lacking if is_usual else extra).setdefault(node, []).append(name)
     kinds = {tuple((p.link_layer, p.rate_gbit_s) for p in view.main[n]) for n in asked}
-    if (lacking or extra) and len(kinds) == 1:  # the same ports in the same order, under other names
+    if (lacking or extra) and len(kinds) == 1:  # the same ports in the same order, with different names
         yield Place("RDMA device names", ()).finding(
             found=listed(f"{n}: {summarize_names(p.name for p in view.main[n])}" for n in asked),
             wanted="the same names on every node, so that one NCCL_IB_HCA fits all",
@@ -134,7 +134,7 @@ def rdma_device_set_differs(view: View) -> Iterator[Finding]:
 
 
 def lacks_module(node: Node) -> bool:
-    """Whether an adapter is there without any RDMA device, because that side's driver is not loaded."""
+    """Whether an adapter has no RDMA device because its RDMA driver is not loaded."""
     return not node.rdma_ports and bool(node.verbs.bound) and "mlx5_ib" not in node.verbs.modules
 
 
@@ -152,7 +152,7 @@ def unlike(view: View, node: Node, what: str) -> Finding:
 
 
 def kinds_differ(view: View) -> Iterator[Finding]:
-    """Firmware or board of the same port that is not everywhere the same: no fault, but worth knowing."""
+    """Firmware or board of a port differs between nodes: a note, not a fault."""
     odd = []
     mains = grouped((p.name, (n, p)) for n, ports in view.main.items() for p in ports)
     for name, here in mains.items():
@@ -173,7 +173,7 @@ def kinds_differ(view: View) -> Iterator[Finding]:
 
 @check("mixed-link-layers-selected", reads=READS, scope="rdma")
 def mixed_link_layers_selected(view: View) -> Iterator[Finding]:
-    """Harmless where the n-th ports agree on all nodes, but the slower kind carries data as well."""
+    """Harmless if the n-th ports agree on all nodes, but the slower kind carries data as well."""
     mixed = [n for n in view.nodes if is_mixed(view.taken[n.name])]
     if not mixed:
         yield from unlike_kinds(view)
@@ -193,7 +193,7 @@ def mixed_link_layers_selected(view: View) -> Iterator[Finding]:
 
 
 def unlike_kinds(view: View) -> Iterator[Finding]:
-    """Nodes of one kind each, but not of the same: the n-th port of one meets the n-th of another."""
+    """Nodes whose ports are of one kind each, but not all of the same kind: the n-th ports do not match."""
     kinds = {n.name: view.taken[n.name][0].link_layer for n in view.nodes if view.taken[n.name]}
     known = Counter(k for k in kinds.values() if k)
     if len(known) < 2:
@@ -222,7 +222,7 @@ def management_port_selected(view: View) -> Iterator[Finding]:
     In logs: a device too many in the `NET/IB : Using` line.
     """
     taken = [(n, p) for n in view.nodes if not is_mixed(view.taken[n.name]) for p in view.taken[n.name]]
-    # A port that peers use at its full rate is slow here: `rdma-rate-low` finds it.
+    # A port that peers use at its full rate is slow here: `rdma-rate-low` reports it.
     found = [(n, p) for n, p in taken if p not in view.main[n.name] and not view.is_peers_main(n, p.name)]
     if not found:
         return
@@ -241,7 +241,7 @@ def management_port_selected(view: View) -> Iterator[Finding]:
 
 @check("uverbs-not-accessible", reads=READS, scope="rdma")
 def uverbs_not_accessible(node: Node, view: View) -> Iterator[Finding]:
-    """One finding for a node, whatever the number of devices."""
+    """One finding per node, whatever the number of devices."""
     shut = [p for p in view.ready(node) if not p.can_open]
     if shut:
         names = summarize_names(p.device for p in shut)
@@ -311,7 +311,7 @@ def ib_userspace_missing(node: Node, view: View) -> Iterator[Finding]:
 
 @check("rdma-device-name-missing", reads=READS, scope="rdma")
 def rdma_device_name_missing(node: Node, view: View, cluster: Cluster) -> Iterator[Finding]:
-    """The value leaves none of the node's active ports."""
+    """The value matches none of the node's active ports."""
     value = view.of(node).environment.get("NCCL_IB_HCA", "")
     usable = [p for p in node.rdma_ports if p.state == "ACTIVE" and p.link_layer != "Unspecified"]
     if not (value and usable and view.is_asked(node)) or view.allowed(node):
@@ -332,7 +332,7 @@ def rdma_device_name_missing(node: Node, view: View, cluster: Cluster) -> Iterat
 
 @check("ipoib-used-for-data", reads=READS, scope="rdma")
 def ipoib_used_for_data(node: Node, view: View, cluster: Cluster) -> Iterator[Finding]:
-    """Where verbs would work and were turned off; other rules find why they do not work."""
+    """If verbs would work but are turned off; other rules report why they do not work."""
     own = {**node.nccl_conf, **node.environment}
     left_on = rdma_devices.is_disabled(own) and "NCCL_IB_DISABLE" not in cluster.job.env
     ready = [

@@ -1,4 +1,4 @@
-"""What RDMA traffic is addressed by and marked with: GIDs, subnets, MTU, traffic class, partitions."""
+"""Addressing and marking of RDMA traffic: GIDs, subnets, MTU, traffic class, partitions."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ from ringup.units import summarize_names
 
 READS = verbs.READS
 FULL_MTU_BYTES = 4200
-"""RoCE sends 4096 bytes a packet where headers of up to 104 fit beside them, else 2048 or 1024."""
+"""RoCE sends 4096 bytes per packet if the MTU has room for headers of up to 104 bytes, else 2048 or 1024."""
 FAST_GBIT_S = 100.0
 CLASS_FILE = "/sys/class/infiniband/{0.device}/tc/{0.number}/traffic_class"
 FULL_MEMBER = 0x8000
-"""Top bit of a partition key: a full member, who may talk to all; limited ones talk to full ones only."""
+"""Top bit of a partition key: full members can reach all members, limited ones only full members."""
 
 
 def gid_of(view: View, node: Node, port: RdmaPort) -> rdma_devices.GidChoice:
-    """The entry NCCL connects with."""
     return rdma_devices.gid_index(port, view.of(node).environment, view.of(node).version)
 
 
 def kind_of(chosen: rdma_devices.GidChoice, port: RdmaPort) -> str:
-    """ "v1", "v2", "none" for an entry that is not there, "" where it is not known."""
+    """ "v1", "v2", "none" for a missing entry, "" if unknown."""
     gid = port.gids[0] if chosen.index is None and len(port.gids) == 1 else chosen.gid
     return "none" if gid is None else "v2" if "v2" in gid.kind else "v1" if gid.kind else ""
 
 
 @check("gid-missing-or-wrong", reads=READS, scope="rdma")
 def gid_missing_or_wrong(view: View, cluster: Cluster) -> Iterator[Finding]:
-    """RoCE v1 on every node alike works as far as one switch; where nodes differ nothing connects."""
+    """RoCE v1 on every node works behind a single switch; if the nodes differ, nothing connects."""
     kinds: dict[str, dict[str, str]] = {}
     for node in view.nodes:
         for port in view.roce(node):
@@ -66,13 +65,13 @@ def gid_missing_or_wrong(view: View, cluster: Cluster) -> Iterator[Finding]:
 
 
 def entry(chosen: rdma_devices.GidChoice) -> str:
-    """Which entry is used and why, and what stands there."""
+    """The entry in use, the reason, and its GID."""
     there = f"{chosen.gid.gid}, {chosen.gid.kind}" if chosen.gid else ""
     return chosen.because if there in chosen.because else f"{chosen.because}; it is {there}"
 
 
 def rails(view: View, node: Node) -> dict[str, str]:
-    """RoCE port -> the IPv4 subnet of the address NCCL connects it with."""
+    """RoCE port -> the IPv4 subnet of the address that NCCL uses for it."""
     subnets = {a.address: subnet(a.address, a.prefix_length) for i in node.interfaces for a in i.addresses}
     chosen = {port.name: gid_of(view, node, port).gid for port in view.roce(node)}
     own = {name: gid.gid.removeprefix("::ffff:") for name, gid in chosen.items() if gid}
@@ -97,7 +96,7 @@ def gid_subnets_differ(view: View) -> Iterator[Finding]:
             continue
         rail = common[0][0]
         for node, own_subnet in here.items():
-            # A routed fabric has a subnet for each port; only where the rail is there too is it crossed.
+            # A routed fabric has a subnet per port; cables are crossed only if this node has that rail, too.
             other = next((p for p, s in own[node].items() if s == rail and p != name), "")
             if own_subnet != rail and other:
                 usual = next(n for n, s in here.items() if s == rail)
@@ -110,7 +109,7 @@ def gid_subnets_differ(view: View) -> Iterator[Finding]:
 
 
 def on_each(ports: list[tuple[Node, RdmaPort]], command: str) -> list[str]:
-    """A command with each port's {netdev} or {class_file} in it; of the first ports only."""
+    """A command with {netdev} or {class_file} filled in for each of the first ports."""
     paths = [(n, shlex.quote(p.netdev), shlex.quote(CLASS_FILE.format(p))) for n, p in ports[:4]]
     return [ssh(n, command.format(netdev=netdev, class_file=file)) for n, netdev, file in paths]
 
@@ -151,7 +150,7 @@ def rdma_mtu_low(view: View) -> Iterator[Finding]:
 @check("dscp-not-trusted", reads=READS, scope="rdma", severity="warning")
 def dscp_not_trusted(view: View) -> Iterator[Finding]:
     """
-    RoCE ports do not sort packets by the mark NCCL's traffic has, or not all nodes do it alike.
+    RoCE ports do not sort packets by the mark of NCCL's traffic, or the nodes differ in this.
 
     Why: a traffic class (NCCL_IB_TC) is a mark in the IP header; a port that trusts VLAN priorities (pcp)
     ignores it, and the traffic goes through the lossy queue.
@@ -162,7 +161,7 @@ def dscp_not_trusted(view: View) -> Iterator[Finding]:
     blind = [(n, p) for n, p in marked if p.trust == "pcp"]
     trusts = {p.trust for _, p in ports if p.trust}
     classes = {p.traffic_class for _, p in ports if p.traffic_class is not None}
-    # Where somebody set a class for all RoCE traffic, a port without one is unlike the others.
+    # If a traffic class is set for all RoCE traffic, a port without one differs from the others.
     unset = [(n, p) for n, p in ports if classes and p.traffic_class is None and p.trust]
     if blind:
         odd, words = blind, "sorts by VLAN priority (pcp), NCCL_IB_TC marks the IP header"
@@ -191,14 +190,14 @@ def pfc_not_configured(view: View) -> Iterator[Finding]:
     """
     RoCE ports have flow control (PFC) for other priorities than the ports of the other nodes.
 
-    Why: a port that does not stop when told to, or on another priority, loses packets where the others wait;
+    Why: a port that ignores pause frames, or pauses another priority, loses packets while the others wait;
     RoCE recovers from losses slowly.
     Fix: the same priorities on every node and switch port: `mlnx_qos -i IFNAME --pfc 0,0,0,1,0,0,0,0`.
     """
     configured = [(n, p) for n in view.nodes for p in view.roce(n) if p.pfc is not None]
-    # That it is nowhere may be meant: some fabrics live by ECN alone.
+    # No PFC anywhere may be intended: some fabrics use only ECN.
     usual = int(most_common_number(p.pfc or 0 for _, p in configured))
-    # `dscp-not-trusted` finds a node on which nothing was set up for RoCE.
+    # `dscp-not-trusted` reports a node on which nothing was set up for RoCE.
     trust_differs = {p.trust for _, p in configured} >= {"pcp", "dscp"}
     odd = [(n, p) for n, p in configured if p.pfc != usual and not (trust_differs and p.trust == "pcp")]
     if not odd:

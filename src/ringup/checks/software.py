@@ -1,4 +1,4 @@
-"""What the job brings: interpreter and packages, script and code, libraries (and what NCCL selects), time."""
+"""The job's software: interpreter and packages, script and code, libraries (and NCCL's selection), time."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from ringup.units import printable, show_seconds
 DEFAULT_TIMEOUT_S = {"nccl": 600.0, "gloo": 1800.0}
 """torch/distributed/constants.py: ten minutes for NCCL, thirty for the others."""
 RECORDS = (2, 8)
-"""torch before this keeps none by itself: TORCH_NCCL_TRACE_BUFFER_SIZE was 0 (FlightRecorder.hpp)."""
+"""Earlier torch keeps no records by default: TORCH_NCCL_TRACE_BUFFER_SIZE was 0 (FlightRecorder.hpp)."""
 WORKERS = ("num_workers", "workers", "dataloader_num_workers", "data_workers")
 BUFFER_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 
 
 def usual(cluster: Cluster, value: Callable[[Node], str]) -> str:
-    """What most nodes have, the head's in a tie; "" when nobody has any."""
+    """The value of most nodes, in a tie the head's; "" if no node has one."""
     return most_common(map(value, cluster.nodes))
 
 
 def unusual(cluster: Cluster, value: Callable[[Node], str]) -> list[tuple[Node, str, str]]:
-    """Nodes whose value is not the usual one, with both."""
+    """Nodes with another value than the usual one, with both values."""
     wanted = usual(cluster, value)
     return [(n, own, wanted) for n in cluster.nodes if (own := value(n)) and own != wanted]
 
 
 def most_common(values: Iterable[str]) -> str:
-    """Of equally common ones the first; "" does not count."""
+    """The first of equally common values; "" does not count."""
     return next((value for value, _ in Counter(filter(None, values)).most_common(1)), "")
 
 
 def most_common_number(numbers: Iterable[float]) -> float:
     """
-    Of equally common ones the largest, as the other is what went wrong.
+    The largest of equally common values, because the smaller one is usually the fault.
 
     >>> most_common_number([100.0, 200.0]), most_common_number([1.0, 1.0, 2.0]), most_common_number([])
     (200.0, 1.0, 0.0)
@@ -52,7 +52,7 @@ def most_common_number(numbers: Iterable[float]) -> float:
 
 def usual_elsewhere(values: Sequence[float]) -> list[float]:
     """
-    For each value the lower median of all others; 0 where there are none.
+    For each value the lower median of the others; 0 if there are none.
 
     >>> usual_elsewhere([1.0, 5.0, 2.0, 9.0]), usual_elsewhere([3.0])
     ([5.0, 2.0, 5.0, 2.0], [0.0])
@@ -70,7 +70,7 @@ def packaged(node: Node, package: str) -> str:
 
 
 def torch_of(node: Node, _: str = "torch") -> str:
-    """The version torch reports; with the one pip recorded where an upgrade was left half done."""
+    """The version that torch reports; with the one that pip recorded if an upgrade was incomplete."""
     own, recorded = node.interpreter.torch, packaged(node, "torch")
     same = not recorded or recorded.partition("+")[0] == own.partition("+")[0]
     return own if same or not own else f"{own}, by pip's record {recorded}"
@@ -94,7 +94,7 @@ def setup_fails(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     The `--setup` command fails on a node.
 
-    Why: it comes before the job and before every probe, so neither can be trusted there.
+    Why: it runs before the job and before every probe, so neither can be trusted there.
     Fix: run it by hand on that node, in a non-interactive shell.
     """
     if node.setup_error:
@@ -107,7 +107,7 @@ def setup_fails(node: Node, cluster: Cluster) -> Iterator[Finding]:
 
 @check("python-or-launcher-missing", reads=("interpreter",))
 def python_or_launcher_missing(cluster: Cluster) -> Iterator[Finding]:
-    """No matter where its command is: a launcher is started as a module of the interpreter."""
+    """The location of its command does not matter: a launcher is started as a module of the interpreter."""
     package = cluster.job.launcher_package
     yield from lacking(cluster, package, lambda n: packaged(n, package))
     for node in cluster.nodes:
@@ -126,7 +126,7 @@ def torch_without_cuda(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     The node has GPUs, and the torch the job would use was built without support for any.
 
-    Why: `backend="nccl"` and `.cuda()` raise on every rank of that node; a script that first asks whether
+    Why: `backend="nccl"` and `.cuda()` raise on every rank of that node; a script that first checks whether
     CUDA is available trains on CPUs instead, without a message.
     Fix: install the build for the driver's CUDA (`pip install torch` from PyTorch's own index for it), or
     name the environment that has it (`--python`, `--setup`).
@@ -164,11 +164,11 @@ VERSIONS: dict[str, tuple[str, Callable[[Node, str], str]]] = {
     "cuda-versions-differ": ("CUDA", lambda n, _: n.interpreter.cuda),
     "python-versions-differ": ("Python", lambda n, _: ".".join(n.interpreter.version.split(".")[:2])),
 }
-"""Rule -> the package, "" for the launcher's, and its version on a node."""
+"""Rule -> the package ("" for the launcher's) and its version on a node."""
 
 
 def versions_differ(cluster: Cluster, rule: str) -> Iterator[Finding]:
-    """Nodes where a package is not of the usual version; one that comes with torch, where torch is alike."""
+    """Nodes with an unusual version of a package; for one that comes with torch, only with the same torch."""
     package, value = VERSIONS[rule]
     name = package or cluster.job.launcher_package
     own = [value(n, name) for n in cluster.nodes]
@@ -200,7 +200,7 @@ def launcher_not_on_path(cluster: Cluster) -> Iterator[Finding]:
     """
     if cluster.is_local or cluster.job.launcher not in ("torchrun", ""):
         return
-    # Where torch itself is missing torchrun cannot be there: that fault has its own name.
+    # Without torch there is no torchrun: another rule reports that.
     able = [n for n in cluster.nodes if n.interpreter.torch]
     missing = [n for n in able if not n.torchrun_on_path]
     everywhere = len(missing) == len(able)
@@ -216,7 +216,7 @@ def launcher_not_on_path(cluster: Cluster) -> Iterator[Finding]:
 
 
 def copying(cluster: Cluster, node: Node, path: str, sha256: str = "") -> tuple[str, ...]:
-    """What copies a path to a node from the launching machine, where that has it (with this content)."""
+    """A command that copies a path to a node, if the launching machine has that path (with this content)."""
     here = cluster.here.get(path.rstrip("/"))
     if cluster.is_local or here is None or (sha256 and here != sha256):
         return ()
@@ -225,7 +225,7 @@ def copying(cluster: Cluster, node: Node, path: str, sha256: str = "") -> tuple[
 
 
 def advice(cluster: Cluster, path: str, having: list[Node]) -> str:
-    """How a node gets a file or directory that only the nodes `having` it have."""
+    """How a node can get a file or directory that only the nodes in `having` have."""
     if path in cluster.here:
         return "copy it there"
     lost = "no node has it: correct its name, or copy it there"
@@ -301,7 +301,7 @@ def fork_of_code_differs(cluster: Cluster) -> Iterator[Finding]:
     Why: ranks that run different code call different collectives, and hang.
     Fix: the same commit everywhere: `git checkout`, a shared file system, or one image.
     """
-    # The script itself is compared byte by byte, and a missing directory named, by rules of their own.
+    # Other rules compare the script byte by byte and report a missing directory.
     hashes = {n.script.sha256 for n in cluster.nodes if n.script.exists}
     if len(hashes - {""}) > 1:
         return
@@ -319,7 +319,8 @@ def two_nccl_libraries(node: Node) -> Iterator[Finding]:
     """
     The job would load another NCCL than the one torch was installed with.
 
-    Why: torch prints the version it was built with; faults and variables are those of the one loaded.
+    Why: torch prints the version that it was built with, but the loaded version has its own faults and
+    variables.
     Fix: `unset LD_PRELOAD`, and take the directory out of LD_LIBRARY_PATH; or install that release.
     """
     wheel = next((x for x in node.nccl_libraries if x.source == "wheel"), None)
@@ -339,7 +340,7 @@ def two_nccl_libraries(node: Node) -> Iterator[Finding]:
 
 @check("network-plugin-missing", reads=("nccl_plugins", "rdma_ports", "interpreter", "gpu_count"))
 def network_plugin_missing(cluster: Cluster) -> Iterator[Finding]:
-    """Amazon's EFA has no verbs that NCCL can use: without the plugin all data goes over TCP."""
+    """NCCL cannot use the verbs of Amazon's EFA: without the plugin all data use TCP."""
     nodes = [n for n in cluster.nodes if runs_nccl(cluster, n)]
     for node in nodes:
         devices = [p.device for p in node.rdma_ports if p.driver == "efa"]
@@ -366,7 +367,7 @@ def network_plugin_missing(cluster: Cluster) -> Iterator[Finding]:
 
 
 def runs_nccl(cluster: Cluster, node: Node) -> bool:
-    """Whether NCCL surely runs on this node: the job uses it there, and torch comes with CUDA."""
+    """Whether this node certainly runs NCCL: the job uses it there, and torch comes with CUDA."""
     return bool(node.interpreter.cuda) and uses_nccl(Cluster((node,), job=cluster.job)) == "yes"
 
 
@@ -375,12 +376,12 @@ def timeout_longer_than_scheduler(cluster: Cluster) -> Iterator[Finding]:
     """
     The scheduler ends the job before a hung collective would be reported.
 
-    Why: the time that is left is shorter than the backend's timeout, so a hang ends as "time limit" and
-    nobody learns where.
+    Why: the time that is left is shorter than the backend's timeout, so a hang ends as "time limit" and its
+    place stays unknown.
     Fix: a longer allocation, or a shorter `timeout=` for `init_process_group`.
     """
     left = cluster.job.time_left_s
-    # Where GPUs could not be counted the shorter limit is meant: no false alarm.
+    # If GPUs could not be counted, the shorter limit applies, to avoid a false alarm.
     backend = "gloo" if uses_nccl(cluster) == "no" else "nccl"
     timeout = DEFAULT_TIMEOUT_S[backend]
     if not isinf(left) and left < timeout:
@@ -411,7 +412,7 @@ def dataloader_can_starve(node: Node, cluster: Cluster) -> Iterator[Finding]:
 
 def workers_in(arguments: Sequence[str]) -> int:
     """
-    The number of data loader workers among a script's arguments, 0 where none is given.
+    The number of data loader workers in a script's arguments, 0 if not given.
 
     >>> workers_in(["--num-workers=8"]), workers_in(["--lr", "1", "-j", "4", "--workers", "x"])
     (8, 0)

@@ -1,4 +1,4 @@
-"""How nodes were not reached: one rule for each of ssh's ways to fail."""
+"""Nodes that could not be reached: one rule for each way in which ssh fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ringup.rules import Finding, Fix, Skipped, at, check, ssh_target
 from ringup.units import printable
 
 SLOW_ANSWER_S = 5.0
-"""The whole answer of a healthy node takes one to three seconds, on busy machines too."""
+"""Seconds; a healthy node, even a busy one, sends its whole answer in one to three."""
 TRY_SLOW = ("time ssh {target} true", "ssh {target} uptime", "ping -c 50 -i 0.2 {host}")
 _NO_BANNER = re.compile(r"no banner of sshd|banner exchange")
 
@@ -62,7 +62,7 @@ UNREACHED = {
     ),
     "no-answer": ("an answer within the deadline", "time ssh {target} true", "ssh {target} uptime"),
 }
-"""A way to fail -> what should be, and what to try from here; the texts are in `rules.problems`."""
+"""Way to fail -> the expected state, and a command to try from here; the texts are in `rules.problems`."""
 
 
 def unreached(node: Node, kind: str) -> Iterator[Finding | Skipped]:
@@ -77,7 +77,7 @@ def unreached(node: Node, kind: str) -> Iterator[Finding | Skipped]:
 
 
 def without_banner(finding: Finding, commands: list[str]) -> Finding:
-    """Where the first, short, line of sshd did not come: nothing about long packets."""
+    """If sshd's first, short line did not come, nothing follows about long packets."""
     advice = "check the node's load and sshd, on the console or through its BMC"
     return replace(
         finding,
@@ -105,8 +105,9 @@ def answer_slow(cluster: Cluster) -> Iterator[Finding]:
     elsewhere = usual_elsewhere([n.answer_s for n in cluster.nodes])
     for node, usual in zip(cluster.nodes, elsewhere, strict=True):
         if node.name in lossy:
-            continue  # Lost packets are named as such; that they delay ssh too is no second fault.
-        # `nvidia-smi-hangs` and `nfs-mount-slow` name what it waited for.
+            # Another rule reports lost packets; the ssh delay that they cause is not a second fault.
+            continue
+        # `nvidia-smi-hangs` and `nfs-mount-slow` name the cause of the delay.
         named_s = node.gpu_driver.silent_s + sum(look.took_s for look in node.looks)
         if node.answer_s - named_s > max(SLOW_ANSWER_S, 3 * usual):
             waited_s = max(node.cpu_waits.values(), default=0.0)

@@ -1,4 +1,4 @@
-"""The machine around the job: identity, limits, room, clock."""
+"""The machine: identity, limits, space, clock."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ringup.units import grouped, printable, show_bytes, show_seconds, summarize
 MIB = 1024**2
 GIB = 1024**3
 SHM_WANTED_BYTES = GIB
-"""Docker gives 64 MiB; NCCL and a few loader workers want more."""
+"""Docker gives 64 MiB; NCCL and a few loader workers need more."""
 TMP_WANTED_BYTES = 64 * MIB
 FULL_SHARE, ENOUGH_BYTES = 0.95, 10 * GIB
-"""imbue's host checks call a disk full at 95 %; a twentieth of a very large one is room enough."""
+"""imbue's host checks report a disk at 95 %; a twentieth of a very large disk is enough space."""
 CLOCK_WARNING_S = 1.0
 CLOCK_NOTE_S = 0.1
 FILES_SURELY_SHORT = 256
-"""Open files a torch process needs before the first peer (libraries, loaders, logs), generously."""
+"""Open files a torch process needs before the first peer (libraries, loaders, logs); a generous estimate."""
 FILES_WANTED = 1024
 LIMITS_FILE = "/etc/security/limits.d/rdma.conf"
 ONE_PROCESS = ("jax", "spawn")
-"""Launchers under which a host file's slots start nothing: the script runs once a node."""
+"""Launchers that ignore a host file's slots: the script runs once per node."""
 
 
 def alike(cluster: Cluster, value: Callable[[Node], str]) -> Iterator[tuple[list[Node], str]]:
-    """Groups of nodes, with their names, that have one value where each should have its own."""
+    """Groups of names of nodes that share a value which should be unique."""
     groups = grouped((own, n) for n in cluster.nodes if (own := value(n)))
     return ((same, summarize_names(n.name for n in same)) for same in groups.values() if len(same) > 1)
 
@@ -59,7 +59,7 @@ def same_machine_twice(cluster: Cluster) -> Iterator[Finding]:
 
 @check("duplicate-hostname", reads=("hostname",), scope="machines")
 def duplicate_hostname(cluster: Cluster) -> Iterator[Finding]:
-    """Not for one machine named twice: `same-machine-twice` finds that."""
+    """Not for one machine with two names: `same-machine-twice` reports that."""
     for same, names in () if same_machine(cluster) else alike(cluster, lambda n: n.hostname):
         yield at(same).finding(
             found=f"{names} are all called {printable(same[0].hostname, 80)}",
@@ -72,7 +72,7 @@ def duplicate_hostname(cluster: Cluster) -> Iterator[Finding]:
 
 @check("duplicate-boot-id", reads=("boot_id",), scope="machines")
 def duplicate_boot_id(cluster: Cluster) -> Iterator[Finding]:
-    """NCCL's host hash is host name and boot id together: harmful only where both are equal."""
+    """NCCL's host hash is the host name plus the boot id: harmful only if both are equal."""
     for same, names in () if same_machine(cluster) else alike(cluster, lambda n: n.boot_id):
         yield at(same).finding(
             found=f"{names} have one boot id",
@@ -99,7 +99,7 @@ def machines_not_alike(cluster: Cluster) -> Iterator[Finding]:
 
 @check("shm-too-small", reads=("shm",))
 def shm_too_small(cluster: Cluster) -> Iterator[Finding]:
-    """Compared with the peers first; where all are alike and there is no GPU it is only worth knowing."""
+    """Compared with the peers first; if all are alike and without GPUs, it is only a note."""
     largest = max((n.shm.total_bytes for n in cluster.nodes), default=0)
     for node in cluster.nodes:
         total, free = node.shm.total_bytes, node.shm.free_bytes
@@ -155,7 +155,7 @@ def disk_full(node: Node, cluster: Cluster) -> Iterator[Finding]:
 
 @check("open-files-too-low", reads=("limits",))
 def open_files_too_low(cluster: Cluster) -> Iterator[Finding]:
-    """A socket to every peer and group, and the loaders' pipes, come on top of what every process opens."""
+    """A process also needs a socket for every peer and group, and pipes for the loaders."""
     ranks = sum(map(cluster.ranks_on, cluster.nodes))
     for node in cluster.nodes:
         limit = node.limits.open_files
@@ -171,7 +171,7 @@ def open_files_too_low(cluster: Cluster) -> Iterator[Finding]:
 
 @check("memlock-too-low", reads=("limits", "interfaces"), scope="gpus")
 def memlock_too_low(node: Node, cluster: Cluster) -> Iterator[Finding]:
-    """Only where there is RDMA and NCCL may use it: sockets lock nothing, and root what it likes."""
+    """Only if there is RDMA and NCCL may use it: sockets lock no memory, and root has no limit."""
     active = any(p.state == "ACTIVE" for p in node.rdma_ports)
     rdma = active or any(i.kind == "infiniband" for i in node.interfaces)
     if rdma and node.limits.memlock_bytes < 64 * MIB and not node.limits.locks_freely:
@@ -194,7 +194,7 @@ def clock_skew(cluster: Cluster) -> Iterator[Finding]:
     """
     if cluster.is_local or not cluster.nodes:
         return
-    # The launcher's own clock may be the one that is wrong: then every node is off alike.
+    # The launcher's own clock may be wrong: then the offset is the same on every node.
     launchers = Clock(0.0, 0.0)
     clocks = [n.clock for n in cluster.nodes] + [launchers] * (len(cluster.nodes) == 2)
     usual = sorted(clocks, key=lambda c: c.offset_s)[(len(clocks) - 1) // 2]
@@ -215,7 +215,7 @@ def clock_skew(cluster: Cluster) -> Iterator[Finding]:
 
 @check("nproc-exceeds-gpus", reads=("gpu_count",), scope="gpus")
 def nproc_exceeds_gpus(cluster: Cluster) -> Iterator[Finding]:
-    """Where no node has a GPU the job runs on CPUs, and any number goes."""
+    """If no node has a GPU, the job runs on CPUs, and any number works."""
     for node in cluster.nodes if any(n.gpu_count for n in cluster.nodes) else ():
         slots = 0 if cluster.job.launcher in ONE_PROCESS else node.host.ranks(node.gpu_count or 1)
         wanted = cluster.job.nproc or slots
@@ -239,7 +239,7 @@ def gpu_counts_differ(cluster: Cluster) -> Iterator[Finding]:
     """
     most = max((n.gpu_count for n in cluster.nodes), default=0)
     for node in cluster.nodes if not cluster.job.nproc else ():
-        # `gpu-missing` names GPUs that do not answer or have no driver.
+        # `gpu-missing` reports GPUs that do not answer or have no driver.
         if node.gpu_count < most and not (without_driver(node) or node.gpu_driver.lost):
             yield at(node).finding(
                 found=f"{node.gpu_count} GPUs visible",

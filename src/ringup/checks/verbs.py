@@ -1,4 +1,4 @@
-"""The RDMA ports that rules judge: those NCCL takes on a node, or would if nothing were wrong with them."""
+"""The RDMA ports that rules judge: those that NCCL takes on a node, or would take if they had no fault."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ringup.rules import GIVEN, Place, Severity, Skipped, at_each
 
 READS = ("rdma_ports", "interfaces")
 LAYERS = ("InfiniBand", "Ethernet")
-"""Others (EFA's) only a plugin can use."""
+"""Only a plugin can use other link layers (EFA's)."""
 
 
 def lacks_verbs(node: Node) -> bool:
-    """Whether devices are there and a program cannot use any: no library, or no character device."""
+    """Whether a program can use none of the devices: no library, or no character device."""
     return "verbs" not in node.unknown and bool(node.verbs.error or not node.verbs.has_char_devices)
 
 
 class View:
-    """What NCCL takes on every node as things are, worked out once; nothing where RDMA does not matter."""
+    """NCCL's ports on every node, computed once; empty if RDMA does not matter."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -32,32 +32,31 @@ class View:
         self.taken = {n.name: usable[n.name].rdma_ports if n.name in usable else () for n in self.nodes}
         """Node -> ports NCCL takes."""
         self.main = {n.name: usable[n.name].main_ports if n.name in usable else [] for n in self.nodes}
-        """Those of them that belong together: no management or storage port."""
+        """Those that belong together, without management or storage ports."""
         self.users = Counter(p.name for ports in self.main.values() for p in ports)
-        """Port -> on how many nodes it is a main one."""
+        """Port -> number of nodes that have it as a main port."""
         self.owners = Counter(p.name for n in self.nodes for p in n.rdma_ports)
         self.active = Counter(p.name for n in self.nodes for p in n.rdma_ports if p.state == "ACTIVE")
 
     def of(self, node: Node) -> Selection:
-        """What is selected on a node, without a plan."""
+        """The predicted selection of a node, without a plan."""
         return predicted(self.cluster).of(node)
 
     def is_asked(self, node: Node) -> bool:
         return rdma_devices.is_asked(node, self.cluster.job.env)
 
     def allowed(self, node: Node) -> list[RdmaPort]:
-        """Ports NCCL_IB_HCA lets NCCL take, whatever their state."""
+        """Ports that NCCL_IB_HCA allows, whatever their state."""
         if not node.rdma_ports or not self.is_asked(node):
             return []
         accepted = rdma_devices.hca_filter(self.of(node).environment, self.of(node).version)
         return [p for p in node.rdma_ports if p.link_layer in LAYERS and accepted.accepts(p.device, p.number)]
 
     def ready(self, node: Node) -> list[RdmaPort]:
-        """Those of them whose link is fine."""
         return [p for p in self.allowed(node) if p.state == "ACTIVE"]
 
     def roce(self, node: Node) -> list[RdmaPort]:
-        """The main ports that are RoCE; iWARP's (irdma, erdma) have GIDs of no kind, and other needs."""
+        """The main ports that are RoCE; iWARP's (irdma, erdma) have GIDs without a kind, and other needs."""
         return [
             p
             for p in self.main[node.name]
@@ -65,15 +64,14 @@ class View:
         ]
 
     def is_peers_main(self, node: Node, name: str) -> bool:
-        """Whether another node uses the port of that name."""
         return self.users[name] > any(p.name == name for p in self.main[node.name])
 
     def is_stranded(self, node: Node) -> bool:
-        """Whether the node is left without any port while another uses RDMA: their ranks cannot connect."""
+        """Whether the node has no usable port while another uses RDMA: their ranks cannot connect."""
         return not self.taken[node.name] and bool(self.users)
 
     def loss(self, node: Node) -> Severity:
-        """How bad it is that a port of this node is not used: slower, or no connection at all."""
+        """The severity of an unused port on this node: slower, or no connection at all."""
         return "error" if self.is_stranded(node) else "warning"
 
 
@@ -82,16 +80,16 @@ GIVEN["view"] = lambda cluster, predictions: view_of(cluster)
 
 
 def rose(node: Node, of: str) -> Risen:
-    """What rose on one thing of a node; nothing where it was not looked at twice."""
+    """The counters of one device that rose; empty if they were not read twice."""
     return next((r for r in node.rises if r.of == of), Risen(of, 0.0))
 
 
 def counted_once(node: Node, concerned: Collection[object]) -> Iterator[Skipped]:
-    """Why a node with something whose counters matter says nothing about what rises."""
+    """Why the counters of a node's relevant devices have no result."""
     if concerned and "rises" in node.unknown:
         yield Skipped("", node.name, f"rises: {node.unknown['rises']}")
 
 
 def places(pairs: Iterable[tuple[Node, RdmaPort]], subject: str = "") -> Place:
-    """The ports, for people; the node when it is one alone."""
+    """The ports as text; only the node's name if it is a single node."""
     return at_each(((node, port.name) for node, port in pairs), subject)

@@ -1,8 +1,8 @@
 """
-Back to a run started with --detach: its output, its state, its end.
+Return to a run started with --detach: its output, its state, its end.
 
 Ctrl-C ends the run.  Closing the terminal only leaves it.  Without a name, the newest run that has not ended.
-Hangs are looked for while it is attached, as `ringup run` does.
+While attached, it detects hangs like `ringup run`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 The process that supervises a detached run, in the background of the machine where the run was started.
 
-What it says goes to a log in the run's folder.  A lock there shows whether it lives; `ringup attach` shows
-the log while it does, and starts another where it died (cli/supervising.py).
+Its output goes to a log in the run's folder.  A lock there shows whether it lives: `ringup attach` shows the
+log while it does, and starts another supervisor after it has died (cli/supervising.py).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Supervised(NamedTuple):
     host: str
     is_alive: bool
     more: str = ""
-    """What else it has written there."""
+    """The rest of what it wrote there."""
 
 
 class Background:
-    """In the supervisor: its lock, and the terminal until it leaves that."""
+    """In the supervisor: its lock, and the terminal until it leaves it."""
 
     def __init__(self, link: int) -> None:
         self._link, self._lock = link, -1
@@ -56,13 +56,13 @@ class Background:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                # `supervised` holds the lock for a moment, too.
+                # `supervised` also holds the lock for a moment.
                 who = supervised(folder)
                 if (who and who.is_alive) or look == LOOKS - 1:
                     hint = "`ringup attach` shows it"
                     raise LaunchError(f"{folder} has a supervisor already", hint=hint) from None
                 time.sleep(LOOK_AGAIN_S)
-        # Written over the earlier text, as an empty file would mean that there never was a supervisor.
+        # It overwrites the earlier text: an empty file would mean that no supervisor ever existed.
         text = f"{os.getpid()} {os.uname().nodename}".encode()
         os.pwrite(self._lock, text, 0)
         os.ftruncate(self._lock, len(text))
@@ -84,7 +84,7 @@ class Background:
 
 
 def start(work: Callable[[Background], int]) -> int:
-    """Run `work` in a process of its own; 0 once that has left the terminal, else its exit code."""
+    """Run `work` in a separate process; 0 once it has left the terminal, else its exit code."""
     ours, theirs = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -128,7 +128,7 @@ def noted(folder: Path, transport: Transport, *, is_wanted: bool) -> Iterator[No
     text = f"{os.getpid()} {os.uname().nodename}\n".encode() + msgspec.json.encode(reach)
     lock = -1
     try:
-        with contextlib.suppress(OSError):  # no reason not to run
+        with contextlib.suppress(OSError):  # the run starts anyway
             if is_wanted:
                 lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,13 +136,13 @@ def noted(folder: Path, transport: Transport, *, is_wanted: bool) -> Iterator[No
         yield
     finally:
         if lock >= 0:
-            with contextlib.suppress(OSError):  # the folder may be gone
+            with contextlib.suppress(OSError):  # the folder may be deleted
                 path.unlink()
             os.close(lock)
 
 
 def supervised(folder: Path, name: str = SUPERVISOR) -> Supervised | None:
-    """The latest process that supervised the run of a folder, or (LAUNCHER) started it; None if none did."""
+    """The latest process that supervised a folder's run, or (LAUNCHER) started it; None if there was none."""
     try:
         with (folder / name).open("rb") as file:
             try:
@@ -158,7 +158,7 @@ def supervised(folder: Path, name: str = SUPERVISOR) -> Supervised | None:
 
 
 def show(folder: Path, write: Callable[[str], object]) -> None:
-    """Copy the supervisor's log, from its beginning until it ends; Ctrl-C is passed on to it."""
+    """Copy the supervisor's log, from its beginning until it ends; passes Ctrl-C on to the supervisor."""
 
     def forward(number: int, _frame: object) -> None:
         if (who := supervised(folder)) and who.is_alive:

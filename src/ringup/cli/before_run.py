@@ -1,4 +1,4 @@
-"""What a run's own script tells before it is started."""
+"""Problems that a run's script shows before it is started."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 def read(path: str, newline: str | None = None) -> str:
     """
-    A file's text, whatever bytes it holds; "" as `newline` keeps CR LF.
+    A file's text, whatever its bytes; `newline` "" keeps CR LF.
 
-    Raises UsageError where it is too long or cannot be read.
+    Raises UsageError if it is too long or cannot be read.
     """
     from ringup.lint import LONGEST
 
@@ -38,13 +38,13 @@ def read(path: str, newline: str | None = None) -> str:
 ALSO_ON_ONE_NODE = (
     *("collective-on-some-ranks", "device-chosen-too-late", "device-never-chosen", "script-not-readable"),
 )
-"""What breaks between the ranks of one machine, too."""
+"""Errors that also affect ranks on one machine."""
 STOPS = ("local-rank-as-global-rank", "master-address-in-code", "spawn-knows-one-node")
-"""Errors with which several nodes never form one world, whatever they are; other errors become warnings."""
+"""Errors that always prevent several nodes from forming one world; other errors become warnings."""
 
 
 def before_run(args: argparse.Namespace, script: str) -> None:
-    """Read a script that is on this machine into `args` for `of_nodes`; set `args.launcher` if not given."""
+    """Read a script on this machine into `args` for `of_nodes`; set `args.launcher` if not given."""
     from ringup import lint
     from ringup.lint import fixes
 
@@ -56,7 +56,7 @@ def before_run(args: argparse.Namespace, script: str) -> None:
     path = Path(args.chdir or ".") / script
     try:
         text = read(str(path)) if script and path.is_file() else ""
-    except (UsageError, OSError):  # a name longer than file systems allow is an OSError of is_file
+    except (UsageError, OSError):  # is_file raises OSError for a name longer than file systems allow
         return
     if not text or not lint.is_script(script, text):
         return
@@ -67,32 +67,32 @@ def before_run(args: argparse.Namespace, script: str) -> None:
         terminal.say(f"ringup: uses --with {start.launcher}: {why}", quiet=args.quiet)
     args.script_start = start
     args.script_workers = lint.workers(text, script)
-    if start.kind != "spawn":  # counts its own ranks
+    if start.kind != "spawn":  # the script counts its own ranks
         args.script_world = lint.written_world(text, script)
     args.script_by_scheduler = lint.of_scheduler(text, script, args.launcher)
     args.script_findings = fixes.not_ignored(lint.lint({script: text}), {script: text})
 
 
 def misfit(args: argparse.Namespace) -> list[Finding]:
-    """A finding where --with names a launcher that cannot start the script."""
+    """A finding if --with names a launcher that cannot start the script."""
     from ringup import lint
 
     start, (script, *given) = args.script_start, args.script
-    # An option of the script's own that the user gives is the user's to know.
+    # An option of the script that the user gives is the user's decision.
     if start is None or (start.argument and any(w.partition("=")[0] == start.argument for w in given)):
         return []
     return lint.misfit(start, args.launcher, script)
 
 
 def softened(findings: list[Finding], but: Sequence[str] = ()) -> list[Finding]:
-    """Errors as warnings, `but` those of some rules: a text alone does not tell how the script is used."""
+    """Errors as warnings, except those of some rules: the text alone does not show how the script is used."""
     return [
         replace(f, severity="warning") if f.severity == "error" and f.rule not in but else f for f in findings
     ]
 
 
 def of_nodes(args: argparse.Namespace, cluster: Cluster, plan: Plan | None) -> list[Finding]:
-    """What was read in the script, as far as it concerns a run of this plan on these nodes."""
+    """The findings in the script that apply to a run of this plan on these nodes."""
     from ringup import lint
 
     several = len(cluster.nodes) > 1

@@ -1,8 +1,8 @@
 """
 Measure collectives over sizes, check their results, and judge the rate against the link's.
 
-Columns and formulas are nccl-tests'.  With more than two nodes they are also measured in pairs, which
-names the slow one.  Where the link's rate cannot be read nothing is judged; --link-gbit states it.
+Columns and formulas are those of nccl-tests.  With more than two nodes, pairs of nodes are also measured, to
+find the slow node.  If the link's rate cannot be read, there is no verdict; --link-gbit states the rate.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OPTIONS = (
 
 
 def arguments(args: argparse.Namespace, backend: str) -> tuple[str, ...]:
-    """Of the program that the ranks run: operations, sizes, whether nodes are measured in pairs."""
+    """Of the program that the ranks run: operations, sizes, whether to measure pairs of nodes."""
     last = args.max or max(args.min, GIB if backend == "nccl" else 64 * MIB)
     return ",".join(ops_of(args)), ",".join(map(str, sizes(args.min, last))), "0" if args.no_pairs else "1"
 
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 def last_lines(
     how: str, outcome: BandwidthReport, ended: CorrectnessReport, style: terminal.Style
 ) -> list[str]:
-    """The verdict; which ranks failed where the measurement did not finish."""
+    """The verdict; if the measurement did not finish, the ranks that failed."""
     lines = []
     if how == "interrupted":
         lines.append(style("warning", "interrupted before the measurement finished"))
@@ -125,7 +125,6 @@ def table(args: argparse.Namespace) -> Callable[[dict[str, object]], None]:
 
 
 def plot_library(path: str) -> None:
-    """Raises UsageError early where no picture can be made."""
     import importlib.util
 
     if Path(path).suffix not in (".png", ".svg"):
@@ -136,7 +135,7 @@ def plot_library(path: str) -> None:
 
 
 def draw(path: str, outcome: BandwidthReport) -> None:
-    """Bus bandwidth over size, one line an operation; the link's rate where it is known."""
+    """Bus bandwidth over size, one line per operation; with the link's rate if known."""
     from matplotlib import pyplot  # the extra `plot`
 
     pyplot.switch_backend("Agg")

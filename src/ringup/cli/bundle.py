@@ -1,10 +1,11 @@
 """
-Facts, findings and logs in one archive for a bug report, secrets taken out.
+Pack facts, findings and logs into one archive for a bug report, secrets removed.
 
-Logs are files or directories, such as a run's log directory.  Read what is in it before you send it:
-names of hosts and users, addresses and paths stay.
+Logs are files or directories, such as a run's log directory.  Read the archive before you send it: it
+contains names of hosts and users, addresses and paths.
 
-A link that leads out of a log directory is not followed.  LEFT-OUT in the archive lists what is not in it.
+A link that leads out of a log directory is not followed.  LEFT-OUT in the archive lists the files that are
+missing from it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MOST_FILES = 200
 HEAD_BYTES, TAIL_BYTES = 1 << 20, 4 << 20
 """Of each log: how a job begins and how it ends."""
 MOST_BYTES = 256 << 20
-"""Of all logs; where there are many, each gives less."""
+"""Of all logs; with many logs each has a smaller share."""
 
 
 NAME = time.strftime("ringup-%Y%m%d-%H%M%S.tar.gz")
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     target = Path(args.output)
     options.some_exist(args.logs)
-    parts = {"README": f"Made by ringup {__version__}; secrets were looked for and replaced.\n"}
+    parts = {"README": f"Made by ringup {__version__}; secrets were searched for and replaced.\n"}
     if not args.no_nodes:
         parts |= of_nodes(args)
     logs, packed, left_out = of_logs(args.logs)
@@ -117,10 +118,10 @@ def of_logs(paths: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
 
 def leads_away(path: str) -> str:
     """
-    Why a path that was named is not followed, if so.
+    Why a path on the command line is not followed; "" if it is.
 
-    A job may put links into its log directory, and `runs/*` names them.  A link that stays in its directory
-    (latest -> 20260112-1) is followed, and so is one of root's or our own above the last name (/home).
+    A job may put links into its log directory, and `runs/*` matches them.  A link that stays in its directory
+    (latest -> 20260112-1) is followed, and so is a link of root or of our user above the last name (/home).
     """
     for link in (Path(path), *Path(path).parents):
         try:
@@ -136,10 +137,10 @@ def leads_away(path: str) -> str:
 
 
 def of_directory(path: str, roots: list[str]) -> int:
-    """A regular file of the directories that were named, opened through no link.  Raises OSError."""
+    """A regular file of the named directories, opened without following links.  Raises OSError."""
     if Path(path).is_symlink():
         raise OSError(f"a symbolic link to {os.path.realpath(path)}")
-    # A FIFO without a writer would hold us up.
+    # A FIFO without a writer would block.
     opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         state = os.fstat(opened)
@@ -166,13 +167,13 @@ def ends(path: str, head_bytes: int, tail_bytes: int, roots: list[str]) -> tuple
         is_whole = not stream.read(1)
         if not is_whole and isinstance(stream, io.BufferedReader) and stream.seekable():
             stream.seek(-tail_bytes, io.SEEK_END)
-            # The value of a secret whose name is cut off is not known as one: no half line.
+            # Without its name, a secret's value cannot be recognized: partial lines are dropped.
             rest = b"\n[...]\n" + stream.read().partition(b"\n")[2]
     return (head + rest).decode("utf-8", "backslashreplace"), is_whole
 
 
 def without_secrets(name: str, text: str) -> str:
-    """A file of the archive without its secrets; JSON stays JSON."""
+    """A file of the archive without secrets; JSON stays valid JSON."""
     if name.endswith(".json"):
         with contextlib.suppress(ValueError, RecursionError):
             return json.dumps(secrets.redact_data(json.loads(text)))
@@ -181,7 +182,7 @@ def without_secrets(name: str, text: str) -> str:
 
 @progress.line()
 def pack(parts: dict[str, str], target: Path) -> None:
-    """Write the archive; it is whole or not there.  Raises BundleError."""
+    """Write the archive; it is complete or absent.  Raises BundleError."""
     from ringup import bundle
 
     folder = target.name.removesuffix(".gz").removesuffix(".tar") or "ringup"

@@ -1,4 +1,4 @@
-"""Look at every node and prove every pair before anything is started."""
+"""Check every node and test every pair of nodes; start nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ringup.cli import options, pipeline, pods
 from ringup.output import terminal
 
 FORMAT = options.choice("--format", ("text", "json", "junit"), "text, json, or junit: XML on stdout", "text")
-_FAILING = "write the names of nodes with errors, one a line, for srun --exclude=F and --exclude-from F"
+_FAILING = "write the names of nodes with errors, one per line, for srun --exclude=F and --exclude-from F"
 FAILING = options.value("--failing", "F", _FAILING, None, options.writable)
 OPTIONS = (*options.CHECK, FORMAT, FAILING)
 

@@ -1,11 +1,11 @@
 """
-What earlier runs left on the nodes: processes, the ports they hold, files in /dev/shm.
+List leftovers of earlier runs on the nodes: processes, the ports they hold, files in /dev/shm.
 
-Lists by default.  --kill ends only what is proven to be left over: looked at again on the node at
-that moment, TERM, then KILL after 3 s.  Only your own processes; never those of a living job, of another
-batch job or of a container.  An inherited environment variable proves nothing: see docs/how/clean.md.
+--kill ends only proven leftovers: it checks each again on the node, sends TERM, then KILL after 3 s.  Only
+your own processes; never those of a living job, of another batch job or of a container.  An inherited
+environment variable proves nothing: see docs/how/clean.md.
 
-Exit code 0 when nothing is left, 1 when something is or a node could not be checked.
+Exit code 0 if nothing is left, 1 if something is or a node could not be checked.
 """
 
 from __future__ import annotations

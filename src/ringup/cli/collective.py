@@ -1,4 +1,4 @@
-"""What `ringup test` and `ringup bench` share: our program in place of a script, started like any other."""
+"""Code that `ringup test` and `ringup bench` share: our program replaces the script."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ringup.transport.port_claims import PortClaims
 
 Line = dict[str, Any]
 BENCH_FILE = "bench.json"
-"""What a bench measured, in its folder."""
+"""The measurements of a bench, in its folder."""
 REPORT_S = 30.0
 HOW_FAR = {
     "hello": "{} of {} ranks have started",
@@ -36,9 +36,9 @@ HOW_FAR = {
     "row": "{} of {} sizes measured",
     "pair": "{} pairs of nodes measured",
 }
-"""What a line of progress says after reports of a kind: how many there were, of how many."""
+"""Progress texts by kind of report; the first number counts the reports."""
 ROLL_CALL_S = 60.0
-"""How long our program may take beyond its limits to find out who is missing; with a margin."""
+"""Seconds beyond its limits in which our program finds the missing ranks, with a margin."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,16 @@ class Started:
     plan: Plan
     backend: str
     warnings: tuple[str, ...]
-    """Why GPUs were expected, where the ranks use none."""
+    """Why GPUs were expected, if the ranks use none."""
     result: RunResult
     records: Mapping[int, Sequence[Line]]
     ended: CorrectnessReport
     log_dir: Path
     check: Report
-    """What was found before it started."""
+    """The check's findings before the start."""
 
     def code(self, is_ok: bool) -> int:
-        """The command's exit code; 130 and the like where it was interrupted."""
+        """The command's exit code; 130 and similar after an interruption."""
         if self.result.outcome == "interrupted":
             return self.result.exit_code
         return 0 if is_ok else 1
@@ -67,7 +67,7 @@ OPTIONS = (
     options.group(
         "the ranks",
         options.NPROC,
-        options.value("--wait", "S", "how long to wait for a rank (60)", 60, options.positive),
+        options.value("--wait", "S", "seconds to wait for a rank (60)", 60, options.positive),
         options.value("--limit", "S", "longest single operation (120)", 120, options.positive),
         options.DRY_RUN,
         options.ANYWAY,
@@ -78,7 +78,7 @@ OPTIONS = (
 
 
 def take_over(mode: str, args: argparse.Namespace) -> None:
-    """Put the nodes, counts and variables of a start line into `args`; its script is not used."""
+    """Put the nodes, counts and variables of a start line into `args`; its script is ignored."""
     args.nodes, args.launcher, args.launcher_args, args.rdzv = 0, "auto", "", "static"
     if not args.script:
         return
@@ -98,7 +98,7 @@ def start(
     more: Callable[[argparse.Namespace, str], tuple[str, ...]] = lambda _args, _backend: (),
     on_line: Callable[[Line], None] = lambda _line: None,
 ) -> Started | int:
-    """Check, plan, run; an exit code where nothing was started."""
+    """Check, plan, run; an exit code if nothing was started."""
     if args.from_file:
         hint = "leave --from out, or use `ringup check --from F`"
         raise UsageError(f"`ringup {mode}` needs the nodes, and --from contacts none", hint=hint)
@@ -128,7 +128,8 @@ def start(
         if args.dry_run:
             return launching.show_words(plan, args)
         launching.show_before(judged, plan, args)
-        # The watch names who holds up the others before their own limit is over, and ends what does not end.
+        # The hang watch names the ranks that hold up the others before their own limit ends, and ends ranks
+        # that do not end.
         report_s = min(REPORT_S, max(2.0, args.limit / 2))
         watch = launching.watch_of(report_s, 2 * args.limit + ROLL_CALL_S, transport)
         started = measure(judged, plan, transport, log_dir, args, on_line=on_line, watcher=watch)
@@ -137,7 +138,7 @@ def start(
 
 
 def plan_of(judged: pipeline.Judgement, backend: str) -> Plan:
-    """The plan of a judgement that has one, with our program in place of the script."""
+    """The plan of a judgement, with our program in place of the script."""
     assert judged.plan is not None
     shipped = replace(judged, plan=tests_job.shipped(judged.plan))
     return launching.whole_plan(shipped, with_debug=backend == "nccl")
@@ -151,7 +152,7 @@ def measure(
     args: argparse.Namespace,
     **more: Any,
 ) -> Started:
-    """Run a plan of our program to its end; `more`: `on_line` gets its reports, `watcher` as of a run."""
+    """Run a plan of our program to its end.  `more`: `on_line` gets reports, `watcher` as of a run."""
     words = plan.job.arguments
     with progress.line():
         write = reader(words[0], plan.world_size, words, more.pop("on_line", lambda _line: None))
@@ -164,7 +165,7 @@ def measure(
 def reader(
     mode: str, ranks: int, words: Sequence[str], on_line: Callable[[Line], None]
 ) -> Callable[[str], None]:
-    """Takes the ranks' output: hands reports to `on_line`, and counts them in a line of progress."""
+    """Reads the ranks' output: passes reports to `on_line`, and counts them on a progress line."""
     counts = Counter({"hello": 0})
     cases = math.prod(word.count(",") + 1 for word in words[4:6])
 
@@ -184,7 +185,7 @@ def reader(
 
 
 def show_end(records: Mapping[int, Sequence[Line]], result: RunResult) -> None:
-    """Print how the run failed, if no rank could report it; else what was left behind."""
+    """Print how the run failed, unless a rank reported it; else print the leftovers."""
     style = terminal.Style(sys.stderr)
     lines = [line for finding in result.findings for line in console.brief_lines(finding, style)]
     for line in console.run_lines(result, style) if correctness.is_unreported(records, result) else lines:
@@ -192,7 +193,7 @@ def show_end(records: Mapping[int, Sequence[Line]], result: RunResult) -> None:
 
 
 def unstarted(args: argparse.Namespace, node_count: int) -> dict[str, Any]:
-    """The keys of `test --json` and `bench --json`, where nothing was started."""
+    """The keys of `test --json` and `bench --json` if nothing was started."""
     if not hasattr(args, "op"):
         return {"ranks": [], "ok": False}
     empty = {"ranks": 0, "rows": [], "link_gbit_s": None, "expected_busbw_gbyte_s": None, "slow": []}

@@ -1,8 +1,7 @@
 """
-The command line: find the command, show errors, leave with the promised exit code.
+The command line: find the command, show errors, exit with the documented code.
 
-Nothing is imported for a command but the module of that command, so `ringup --help`
-costs a few milliseconds over bare Python.
+Only the module of the command is imported, so `ringup --help` costs a few milliseconds over bare Python.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ EPILOG = {
 
 
 def overview() -> str:
-    """What `ringup --help` prints, as wide as COLUMNS or the terminal."""
+    """The output of `ringup --help`, as wide as COLUMNS or the terminal."""
     import shutil
     import textwrap
 
@@ -53,7 +52,7 @@ def overview() -> str:
 
 
 def dispatch(argv: list[str]) -> int:
-    """Run one command; the exit code.  Raises RingupError for what the user can act on."""
+    """Run one command; returns the exit code.  Raises RingupError for errors that the user can act on."""
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(overview(), end="")
         return 0 if argv else 2
@@ -79,12 +78,12 @@ def dispatch(argv: list[str]) -> int:
     with ending_signals():
         code: int = args.run_command(args)
     broken = broken_rules()
-    # A run exits with the code of its ranks: a bug in a rule must not fail a training that ended well.
+    # A run exits with the code of its ranks: a bug in a rule must not fail a successful training.
     return OUR_BUG if broken and name not in ("run", "attach") else code
 
 
 def options_of(argv: list[str]) -> argparse.Namespace:
-    """A command's options, with those of the configuration files."""
+    """A command's options, with values from configuration files."""
     parser = parser_for(argv[0])
     if argv[0] not in ("config", "completion", "demo", "explain", "schema"):
         from ringup.cli import config
@@ -94,7 +93,7 @@ def options_of(argv: list[str]) -> argparse.Namespace:
 
 
 def broken_rules() -> bool:
-    """Report the rules that raised since the last call; whether there are any."""
+    """Report the rules that raised since the last call; True if there are any."""
     rules = sys.modules.get("ringup.rules")
     found = list(rules.INTERNAL_ERRORS.values()) if rules else []
     for rule in found:
@@ -106,7 +105,7 @@ def broken_rules() -> bool:
 
 
 class Ended(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, handled as Ctrl-C is: everything that was started is ended first."""
+    """SIGTERM or SIGHUP, handled like Ctrl-C: everything that was started is ended first."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -115,7 +114,7 @@ class Ended(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def ending_signals() -> Iterator[None]:
-    """Raise Ended for signals that would kill this process before it could end what it has started."""
+    """Raise Ended for signals that would otherwise kill this process before it has ended what it started."""
     import signal
     import threading
 
@@ -134,7 +133,7 @@ def ending_signals() -> Iterator[None]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The console script.  Errors are shown here and nowhere else."""
+    """The console script.  Only this function shows errors."""
     prepare_streams()
     try:
         if sys.flags.optimize > 1:
@@ -143,7 +142,7 @@ def main(argv: list[str] | None = None) -> None:
                 hint="-O at most, or `env -u PYTHONOPTIMIZE ringup ...`; for the job: --env PYTHONOPTIMIZE=2",
             )
         code = dispatch(sys.argv[1:] if argv is None else argv)
-    except SystemExit as left:  # argparse, when it has shown its help
+    except SystemExit as left:  # raised by argparse after --help
         code = left.code if isinstance(left.code, int) else 0
     except RingupError as error:
         from ringup.secrets import redact, safe
@@ -158,7 +157,7 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         tell("ringup: interrupted")
         code = 130
-    except BrokenPipeError:  # the reader (`| head`) left
+    except BrokenPipeError:  # the reader (`| head`) closed the pipe
         code = 141
     except Exception as error:
         code = no_room(error) if isinstance(error, OSError) and error.errno in FULL else our_bug()
@@ -173,11 +172,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def forget_ctrl_c() -> None:
     """
-    Make the exit code of `python -m ringup` our own after a Ctrl-C that was dealt with.
+    Keep the exit code of `python -m ringup` after a handled Ctrl-C.
 
-    CPython notes each KeyboardInterrupt that leaves `exec` of a text (dataclasses are made by such an exec),
-    though it is caught further out, and then ends by SIGINT instead of the code asked for.  The next exec
-    takes the note back: run_eval_code_obj and Py_RunMain in CPython's Python/pythonrun.c, Modules/main.c.
+    CPython notes each KeyboardInterrupt that leaves `exec` of a text (which makes dataclasses), even if a
+    caller catches it, and then ends by SIGINT instead of the requested code.  The next exec clears the note:
+    run_eval_code_obj and Py_RunMain in CPython's Python/pythonrun.c, Modules/main.c.
     """
     exec("")
 
@@ -194,7 +193,7 @@ def our_bug() -> int:
     from ringup.secrets import redact
 
     tell(redact(traceback.format_exc().rstrip()))
-    tell(f"ringup {__version__}: this is a bug of ringup's, please report it with the lines above")
+    tell(f"ringup {__version__}: this is a bug in ringup, please report it with the lines above")
     return OUR_BUG
 
 
@@ -208,8 +207,8 @@ def prepare_streams() -> None:
     """
     Make stdin, stdout and stderr usable.
 
-    A stream closed by the shell (`>&-`) becomes /dev/null: else the next file opened would get its number.
-    Characters that the locale lacks (`LC_ALL=C`) are escaped.
+    A stream closed by the shell (`>&-`) becomes /dev/null: otherwise the next opened file would get its
+    number.  Characters that the locale lacks (`LC_ALL=C`) are escaped.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -221,7 +220,7 @@ def prepare_streams() -> None:
 
 
 def let_go_of_closed_pipes() -> OSError | None:
-    """Flush both streams; the error, unless the reader left.  Python itself would exit with 120."""
+    """Flush both streams; the error, unless the reader closed the pipe (Python would exit with 120)."""
     lost = None
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,4 +1,4 @@
-"""The commands, and the parser of each; a command's module is imported when it is needed."""
+"""The commands, and the parser of each; a command's module is imported when needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMMANDS = {
     "predict": "predict which interfaces and devices NCCL will choose, and why",
     "logs": "name the root cause from NCCL, torch and launcher output",
     "report": "write one page to forward: verdict, timeline, network, findings of a run, logs or facts",
-    "trace": "write what every rank did when, for Perfetto",
+    "trace": "write the activity of every rank over time, for Perfetto",
     "explain": "explain a problem and how to fix it",
     "bundle": "pack facts, findings and logs for a bug report, secrets removed",
     "completion": "print the completion for bash, zsh or fish",

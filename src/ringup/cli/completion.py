@@ -17,7 +17,7 @@ WHERE = {
     "zsh": "a folder of $fpath, as _ringup",
     "fish": "~/.config/fish/completions/ringup.fish",
 }
-"""Files that the shell reads at the first Tab: to write them at each start of a shell takes half a second."""
+"""Files that the shell reads at the first Tab; running this at each start would take half a second."""
 HOSTS = {
     "bash": '_ringup_hosts() { compgen -W "$(awk \'$1 == "Host" { for (i = 2; i <= NF; i++)'
     ' if ($i !~ /[*?!]/) print $i }\' ~/.ssh/config 2>/dev/null)" -- "$1"; }',

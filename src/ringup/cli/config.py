@@ -33,19 +33,19 @@ OPTIONS = (
 )
 FILE_BYTES = 1 << 20
 OWN_TABLE = re.compile(rb"""tool["']?[ \t]{0,9}(?:\.[ \t]{0,9}["']?ringup|[]=])""")
-"""What a pyproject.toml has where it may hold ringup's settings; others are not parsed."""
+"""Text in every pyproject.toml that has settings of ringup; other files are not parsed."""
 EXECUTES = ("setup", "python", "ssh-config", "env", "launcher-args", "wrap", "option", "chdir", "with-py-spy")
 WRITES = ("save", "html", "failing", "log-dir", "output", "plot")
 NOT_FROM_A_PROJECT = (*EXECUTES, *WRITES)
-"""A project's file may be a stranger's: it starts no program and names no file to write."""
+"""A stranger may have written a project's file: it may not start a program or name a file to write."""
 ONLY_TYPED = (
     *("json", "help", "from_file", "anyway", "kill", "detach", "dry_run", "slurm", "debug", "follow"),
     *("fix", "diff"),
 )
 OWN_VARIABLES = ("run", "nodes")
-"""RINGUP_RUN marks a run's processes, RINGUP_NODES counts pods."""
+"""Not options: RINGUP_RUN marks a run's processes, RINGUP_NODES counts pods."""
 NODES = ("hosts", "hostfile", "local")
-"""One of them names the nodes: where one is given, the others of a lower rank do not count."""
+"""Options that name the nodes: once one is given, the others from a source of lower rank are ignored."""
 
 
 class Given(NamedTuple):
@@ -62,7 +62,7 @@ def user_file() -> Path:
 
 
 def project_file(folder: Path) -> Path | None:
-    """The nearest file, from a folder up to its repository's or the home directory."""
+    """The nearest file, from a folder up to the top of its repository or the home directory."""
     for place in (folder, *folder.parents):
         for file in (place / "ringup.toml", place / "pyproject.toml"):
             if file.is_file() and is_own(file) and contents(file):
@@ -73,7 +73,7 @@ def project_file(folder: Path) -> Path | None:
 
 
 def is_own(file: Path) -> bool:
-    """Whether nobody but this user and root can have written it; a note on stderr where somebody can."""
+    """Whether only this user and root can have written it; else prints a note on stderr."""
     found = file.stat()
     if found.st_uid in (0, os.getuid()) and not found.st_mode & stat.S_IWOTH:
         return True
@@ -82,7 +82,7 @@ def is_own(file: Path) -> bool:
 
 
 def contents(file: Path) -> dict[str, Any]:
-    """ringup's part of a TOML file.  Raises UsageError for one that cannot be read."""
+    """ringup's part of a TOML file.  Raises UsageError if it cannot be read."""
     try:
         with file.open("rb") as opened:
             written = opened.read(FILE_BYTES)
@@ -139,7 +139,7 @@ def configurable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
 
 
 def read_as(action: argparse.Action, value: Any, where: str) -> Any:
-    """A value as the option would read it.  Raises UsageError."""
+    """A value as the option would parse it.  Raises UsageError."""
     wanted = bool if action.nargs == 0 else list if isinstance(action.default, list) else None
     try:
         if wanted is bool:
@@ -161,7 +161,7 @@ def read_as(action: argparse.Action, value: Any, where: str) -> Any:
 
 
 def given(parser: argparse.ArgumentParser, command: str, folder: Path) -> dict[str, Given]:
-    """Option -> what files and variables give it, the highest rank alone.  Raises UsageError."""
+    """Option -> its value from files and variables, only the one of highest rank.  Raises UsageError."""
     known = configurable(parser)
     user, project = user_file(), project_file(folder)
     files = [user] if user.is_file() and is_own(user) else []
@@ -187,18 +187,18 @@ def given(parser: argparse.ArgumentParser, command: str, folder: Path) -> dict[s
 
 
 def folder_of(words: Sequence[str]) -> Path:
-    """Where a command line's script is, else the current directory."""
+    """The folder of a command line's script, else the current directory."""
     for word in words:
         with contextlib.suppress(OSError, ValueError):
             if word.endswith((".py", ".sh", ".yaml", ".yml")) and Path(word).is_file():
                 return Path(word).absolute().parent
-    with contextlib.suppress(OSError):  # it was removed
+    with contextlib.suppress(OSError):  # the folder was deleted
         return Path.cwd()
     return Path("/")
 
 
 def apply(parser: argparse.ArgumentParser, command: str, words: Sequence[str]) -> None:
-    """Make them the parser's defaults; the nodes only where the command line names none."""
+    """Make them the parser's defaults; for nodes only if the command line names none."""
     found, known = given(parser, command, folder_of(words)), configurable(parser)
     strings = [string for name in NODES if name in known for string in known[name].option_strings]
     is_typed = any(starts(words, string) for string in strings)
@@ -217,7 +217,7 @@ def run(args: argparse.Namespace) -> int:
     parser = parser_for(args.name)
     found = given(parser, args.name, folder_of(()))
     known = configurable(parser)
-    # An option with several names has one row: the name that sets it, else its first.
+    # An option with several names has one row: with the name that the file uses, else the first.
     shown = {action.dest: key for key, action in reversed(known.items())}
     shown |= {known[key].dest: key for key in found}
     rows = {key: found.get(key, Given(known[key].default, "default")) for key in shown.values()}

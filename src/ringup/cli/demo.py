@@ -1,8 +1,8 @@
 """
-A real two-node run on this one machine: no root, no ssh, no GPU.
+Run a real two-node training on this one machine: no root, no ssh, no GPU.
 
-Two nodes are played on loopback addresses.  They are checked, a small character model
-is trained over them on CPU, and what was left behind is looked for.
+Two nodes are simulated on loopback addresses. ringup checks them, trains a small character model on them, and
+searches for leftovers.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ OPTIONS = (
 
 
 def run(args: argparse.Namespace) -> int:
-    """1 where B has something of severity error that A has not."""
+    """1 if B has something of severity error that A has not."""
     a, b = side(args.before), side(args.after)
     found, lacking = differences.compare(a, b), differences.not_compared(a, b)
     heads = [f"{name} {s.path}: {printable(s.head)}" for name, s in (("A", a), ("B", b))]
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def side(path: str) -> Side:
-    """The run, facts or environment that an argument names.  Raises UsageError."""
+    """The run, facts or environment of an argument.  Raises UsageError."""
     from ringup.differences import sides
 
     place = Path(path) if Path(path).exists() else Path("runs") / path
@@ -84,7 +84,6 @@ def side(path: str) -> Side:
 
 
 def facts(path: str, data: bytes) -> Side:
-    """Saved facts, judged as `ringup check --from` does."""
     from ringup.differences import sides
 
     judged = pipeline.judge(bundle.from_json(data))
@@ -94,7 +93,7 @@ def facts(path: str, data: bytes) -> Side:
 
 
 def folded(found: Sequence[FactChange]) -> list[FactChange]:
-    """A fact that changed in many ways (each node's address) as one, with the words of the first."""
+    """A fact that changed in many ways (each node's address) as one change, with the text of the first."""
     shown = []
     for same in grouped(((d.severity, d.topic, d.name), d) for d in found).values():
         first, others = same[0], f" and {len(same) - 1} others"
@@ -109,7 +108,7 @@ def folded(found: Sequence[FactChange]) -> list[FactChange]:
 
 
 def cells(one: FactChange, now: Side) -> tuple[str, ...]:
-    """Severity, what, where ("" for everywhere), before and after, for people."""
+    """Severity, subject, place ("" for everywhere), before and after, as text."""
     what = one.name if one.topic in ("outcome", "node") else f"{one.topic} {one.name}"
     what = f"new {what}" if one.topic == "problem" and not one.before else what
     where = "" if set(one.nodes) == set(now.nodes) else node_set(printable(n, 64) for n in one.nodes)
@@ -120,7 +119,7 @@ def cells(one: FactChange, now: Side) -> tuple[str, ...]:
 
 
 def lines(rows: Sequence[Sequence[str]], count: int, lacking: Sequence[str]) -> list[str]:
-    """A line for each difference, how many more there are, and what could not be compared."""
+    """A line for each difference, the number of further ones, and what could not be compared."""
     style = terminal.Style(sys.stdout)
     text = []
     for severity, what, where, before, after in rows:

@@ -1,7 +1,7 @@
 """
 Print the environment variables that change something on this cluster, each with its reason.
 
-What is set already is kept, and judged: on stderr, or in the JSON.
+Variables that are already set are kept; their effect is shown on stderr, or in the JSON.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def as_nodes_call_themselves(env: tuple[EnvVar, ...], cluster: Cluster) -> tuple[EnvVar, ...]:
-    """Variables of one node under that node's own short host name, which a script there can ask for."""
+    """Variables of one node under its own short host name, which a script on the node can read."""
     own = {n.name: n.hostname.split(".")[0] or n.name for n in cluster.nodes}
     if len(set(own.values())) < len(own):
         return env

@@ -1,4 +1,4 @@
-"""What a problem means, why it matters and how to fix it; without a name, the list."""
+"""Explain a problem: what it means, why it matters and how to fix it; without a name, list all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPTIONS = (
 
 
 def listed(problems: Iterable[Problem]) -> Iterator[str]:
-    """By name; on a terminal the text stays in its column, elsewhere each is one line."""
+    """By name; wraps the text in its column on a terminal, else prints one line per rule."""
     known = sorted(problems, key=lambda problem: problem.name)
     width = max(len(problem.name) for problem in known)
     room = columns(sys.stdout) if sys.stdout.isatty() else sys.maxsize

@@ -1,4 +1,4 @@
-"""`lint --fix`: changed lines are written back, each file whole, every other byte as it was; or shown."""
+"""`lint --fix`: writes changed lines back, each file at once, without other changes; or shows the change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def content(path: str) -> bytes:
 
 def patched(raw: bytes, before: str, after: str) -> bytes:
     """
-    A file's bytes with the lines of `before` that differ in `after`; line ends and the rest stay.
+    A file's bytes with the lines that `after` changes in `before`; line ends and other lines are kept.
 
     >>> patched(b"a\\r\\n\\xff\\nc", "a\\n\\ufffd\\nc", "b\\n\\ufffd\\nc")
     b'b\\r\\n\\xff\\nc'
@@ -41,7 +41,7 @@ def patched(raw: bytes, before: str, after: str) -> bytes:
 
 
 def refuse(named: Sequence[str], changed: Sequence[str]) -> None:
-    """Raises UsageError where a file is not to be or cannot be written; nothing has been changed then."""
+    """Raises UsageError if a file may not or cannot be written; then nothing has been changed."""
     roots = {(path if path.is_dir() else path.parent).resolve() for path in map(Path, named)}
     wrong = []
     for path in changed:
@@ -58,7 +58,7 @@ def refuse(named: Sequence[str], changed: Sequence[str]) -> None:
 
 
 def write(path: str, raw: bytes, new: bytes) -> None:
-    """A file's new bytes in place of `raw`, its mode and owner kept.  Raises RingupError."""
+    """Write a file's new bytes in place of `raw`, with the same mode and owner.  Raises RingupError."""
     target = Path(path).resolve()
     try:
         state = target.stat()
@@ -82,8 +82,8 @@ def write(path: str, raw: bytes, new: bytes) -> None:
 
 
 def apply(named: Sequence[str], before: dict[str, str], after: Mapping[str, str], *, show: bool) -> bool:
-    """Write the files that differ, or `show` how; whether any does.  After UsageError none was written."""
-    # A file and a link to it are one.
+    """Write the files that differ, or `show` how; True if any differ.  After UsageError none was written."""
+    # A file and a link to it count as one.
     changed = [*{Path(p).resolve(): p for p in reversed(before) if before[p] != after[p]}.values()][::-1]
     if not show:
         refuse(named, changed)
@@ -104,7 +104,7 @@ def _diff(path: str, raw: bytes, new: bytes) -> Iterator[str]:
 
 
 def _print(lines: Iterator[str]) -> None:
-    """Print a difference: safe on a terminal, elsewhere byte by byte as `patch` needs it."""
+    """Print a difference: escaped for a terminal, else as exact bytes, as `patch` needs them."""
     for line in lines:
         if sys.stdout.isatty():
             print(printable(line.rstrip("\r\n"), len(line)))

@@ -1,4 +1,4 @@
-"""A job file, manifest or shell file as the options and the start line of the job that it means."""
+"""A job file, manifest or shell file as options and start line of the job in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SCHEDULED = {
 
 
 def is_launch_file(path: str) -> bool:
-    """Whether a file is text to be read, and not facts that --save wrote."""
+    """Whether a file is a text for this module, not facts from --save."""
     try:
         with Path(path).open("rb") as file:
             return file.read(4096).lstrip()[:1] not in (b"{", b"\x1f", b"")
@@ -41,7 +41,7 @@ def is_launch_file(path: str) -> bool:
 
 
 def fill(args: argparse.Namespace, path: str) -> list[str]:
-    """Set options the file says and the command line does not; the words it starts.  Raises UsageError."""
+    """Set options that only the file has; returns its start line.  Raises UsageError."""
     text = read(path)
     found = files.read(path, text)
     launch = the_one(path, found)
@@ -65,7 +65,7 @@ def fill(args: argparse.Namespace, path: str) -> list[str]:
 
 
 def the_one(path: str, found: files.LaunchFile) -> Launch:
-    """The launch of a file; lines that differ in the node alone are one.  Raises UsageError."""
+    """The one launch of a file; lines that differ only in the node count as one.  Raises UsageError."""
     launches = [one for one in found.launches if one.launcher in NODE_LAUNCHERS] or list(found.launches)
     if not launches:
         why = found.not_read[-1] if found.not_read else None
@@ -89,7 +89,7 @@ def _setup(job: Job, launch: Launch) -> Iterator[str]:
 
 
 def _words(launch: Launch, quiet: bool) -> list[str]:
-    """The launcher's words, without what starts it; the counts are options of ringup."""
+    """The launcher's arguments, without srun or similar in front; counts become options of ringup."""
     start = launch.start
     dropped = {
         n for o in start.options if o.name in COUNTS for n in range(o.at, o.at + len(o.written.split()))

@@ -1,4 +1,4 @@
-"""What `run`, `attach`, `test`, `bench` and a submitted job share: a run's folder, port, output and end."""
+"""Shared by `run`, `attach`, `test`, `bench` and submitted jobs: folder, port, output and end of a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FAILED = ("rank-failed", "hung", "launcher-error")
 END_FILE = "ringup.log"
 """How a run ended, in its log directory."""
 FACTS_FILE = "facts.json"
-"""What the check before it collected, in the folder of the run."""
+"""The facts of the check before the run, in the folder of the run."""
 
 
 def new_run_id() -> str:
@@ -70,7 +70,7 @@ def judge(
     claims: PortClaims,
     used: Collection[int] = (),
 ) -> Judgement:
-    """As `pipeline.judge`; `claims` holds a local rendezvous's port, `used` earlier ones come last."""
+    """Like `pipeline.judge`; `claims` holds a local rendezvous's port, ports in `used` come last."""
     head = cluster.head
     is_here = not args.dry_run and not cluster.job.port and head.host.local
     claim = claims.take if is_here else None
@@ -82,7 +82,7 @@ def judge(
 
 
 def whole_plan(judged: Judgement, *, with_debug: bool) -> Plan:
-    """The plan of a judgement that has one, with the transports it expects and NCCL's lines where of use."""
+    """The plan of a judgement, with the transports it expects, and NCCL's log lines if useful."""
     from ringup.planning import minimal_env, with_transports
 
     assert judged.plan is not None
@@ -107,7 +107,7 @@ def show_before(judged: Judgement, plan: Plan, args: argparse.Namespace) -> None
 
 
 def show_words(plan: Plan, args: argparse.Namespace) -> int:
-    """`--dry-run`: what each node would execute."""
+    """`--dry-run`: the commands that each node would run."""
     from ringup.runtime.record import plan_json, plan_text
 
     text = plan_text(plan)
@@ -127,7 +127,7 @@ def follow(
     write: Callable[[str], None],
     **more: Any,
 ) -> RunResult:
-    """As `runtime.ssh.run`, of which `more` are options."""
+    """The same as `runtime.ssh.run`; `more` are its options."""
     from ringup.runtime import ssh
 
     line = f"ringup: run {plan.run_id}, logs in {terminal.path_shown(log_dir)}"
@@ -161,7 +161,7 @@ class RankLines:
                 self._stream.flush()
         except (OSError, ValueError) as error:
             self._is_open = False
-            if not isinstance(error, BrokenPipeError):  # its reader left
+            if not isinstance(error, BrokenPipeError):  # the reader closed the pipe
                 self._lost = getattr(error, "strerror", None) or str(error)
 
     def code(self, code: int) -> int:
@@ -172,9 +172,8 @@ class RankLines:
 
 
 def follow_events(world_size: int, args: argparse.Namespace) -> Callable[[Event], None]:
-    """Prints what happens to a run."""
     style = terminal.Style(sys.stderr)
-    # The user may wait for a restart that never comes.
+    # Otherwise the user may wait for a restart that never comes.
     no_end = "\n  nothing ends or restarts it: `--hang-timeout S` does"
     of_hang = no_end if getattr(args, "max_restarts", 0) and not args.hang_timeout else ""
 
@@ -190,7 +189,7 @@ def follow_events(world_size: int, args: argparse.Namespace) -> Callable[[Event]
 
 
 def watch_of(report_s: float, end_s: float, transport: Transport) -> HangWatch | None:
-    """Reports a run without progress after `report_s`, ends it after `end_s` (each 0: never)."""
+    """Reports a run without progress after `report_s`, ends it after `end_s` (0 for never)."""
     from ringup.hang import HangWatch
 
     local = [host.name for host in transport.hosts if host.local]
@@ -200,11 +199,11 @@ def watch_of(report_s: float, end_s: float, transport: Transport) -> HangWatch |
 
 
 MOST_SAVED = 256
-"""Nodes whose facts go to a run's folder: 13 kB each."""
+"""Nodes whose facts are saved in a run's folder: 13 kB each."""
 
 
 def save_facts(cluster: Cluster, log_dir: Path) -> None:
-    """Save the collected facts for `report`; failing to do so does not stop the run."""
+    """Save the collected facts for `report`; a failure does not stop the run."""
     from ringup import bundle
 
     if len(cluster.nodes) <= MOST_SAVED:
@@ -213,11 +212,11 @@ def save_facts(cluster: Cluster, log_dir: Path) -> None:
 
 
 def write_page(check: Report, log_dir: Path, name: str) -> None:
-    """Replace the page of the check by that of the run."""
+    """Replace the check's page by the run's page."""
     from ringup.output import html_page
 
     page = html_page.Page("run", f"ringup report {terminal.path_shown(log_dir)}")
-    with contextlib.suppress(RingupError):  # logs without a line
+    with contextlib.suppress(RingupError):  # a log without lines
         html_page.add_logs_of(page, [str(log_dir)])
     html_page.add_check(page, check)
     terminal.write(Path(name), html_page.render(page))
@@ -260,9 +259,9 @@ def with_cause(result: RunResult) -> tuple[RunResult, list[str], Cause | None]:
     """Add the cause to run.json and the end to the log directory; the result, lines to show, the cause."""
     from ringup.output.console import run_lines
 
-    # A rank's last lines, quoted here, stand in its own log.
+    # A rank's last lines, quoted here, are also in its own log.
     lines = [one for one in run_lines(result, terminal.Style(io.StringIO())) if not one.startswith("  | ")]
-    with contextlib.suppress(OSError):  # run.json has it, too
+    with contextlib.suppress(OSError):  # run.json also has it
         text = "".join(f"{line}\n" for line in lines)
         Path(result.log_dir, END_FILE).write_text(text, encoding="utf-8", errors="backslashreplace")
     if result.outcome not in FAILED and not result.failure:
@@ -277,13 +276,13 @@ def with_cause(result: RunResult) -> tuple[RunResult, list[str], Cause | None]:
 
 
 def show_end(result: RunResult, more: Sequence[str], write: RankLines, args: argparse.Namespace) -> int:
-    """Show how a run ended, `more` lines below (--json: the record on stdout); the command's exit code."""
+    """Show how a run ended, then the lines `more` (--json: the record on stdout); returns the exit code."""
     from ringup.output.console import run_lines
 
     if args.json:
         print(json.dumps(result.record, indent=1))
     shown = result
-    if args.quiet:  # lost output is said all the same
+    if args.quiet:  # lost output is reported even with --json
         findings = tuple(one for one in result.findings if one.severity != "note")
         shown = replace(result, notes=(result.problem,) if result.problem else (), findings=findings)
     quoted = f"{END_FILE}:"  # evidence from the lines of `run_lines`

@@ -1,17 +1,17 @@
 """
-What in a training script will break or hang when it runs on several nodes.
+Find faults in training scripts and job files that break or hang a run on several nodes.
 
-Python scripts, shell files, job files (Slurm, PBS, LSF) and manifests (YAML) are read, never run; of a
-directory all such files below it but tests (test_*.py, *_test.py, conftest.py).  What was read comes first:
+Reads Python scripts, shell files, job files (Slurm, PBS, LSF) and manifests (YAML) without running them; in a
+directory all such files except tests (test_*.py, *_test.py, conftest.py).  The output begins with the input:
 each launch line with its nodes, ranks and worlds, and the files in which none was recognised.
 Files given together are also compared with one another: the lines for two nodes, a script with the
-job file that starts it.  Behind `--` a start line may stand in their place: `-- torchrun ... train.py`.
-`# ringup: ignore[RULE]` at the end of a line leaves out what is found there.
+job file that starts it.  A start line after `--` replaces the files: `-- torchrun ... train.py`.
+`# ringup: ignore[RULE]` at the end of a line suppresses the findings of that line.
 
---fix repairs what is certain: a misspelt variable of NCCL or Gloo, `==` in an assignment, blanks in NCCL's
-lists, `export A = b`, a dash in place of two hyphens, a blank behind a backslash.  It changes nothing else in
-a file and no line with an ignore comment.  Of a job file that starts another job than it means it prints the
-right one, as `ringup script KIND --from FILE` writes it.
+--fix repairs certain faults only: a misspelt variable of NCCL or Gloo, `==` in an assignment, blanks in
+NCCL's lists, `export A = b`, a dash in place of two hyphens, a blank after a backslash.  It changes nothing
+else in a file and no line with an ignore comment.  For a job file that starts another job than intended it
+prints the right one, as `ringup script KIND --from FILE` writes it.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ MANIFESTS = (".yaml", ".yml")
 SUFFIXES = (".py", ".sh", ".bash", ".sbatch", ".slurm", ".pbs", ".lsf", ".job", *MANIFESTS)
 NOT_OURS = {"node_modules", "site-packages", "__pycache__", "build", "dist", "venv", "env"}
 _TEST = re.compile(r"(?:test_.*|.*_test|conftest)\.py")
-"""Names by which pytest knows its own: they play several nodes on one machine."""
+"""Names of pytest's own files: they simulate several nodes on one machine."""
 MOST_FILES = 5000
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
-    """The files named, and those below the directories named, in order.  Raises UsageError for too many."""
+    """The named files, and those below the named directories, in order.  Raises UsageError for too many."""
     found = []
     for path in paths:
         if path == "-" or not Path(path).is_dir():
@@ -79,7 +79,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
 
 
 def of_line(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """A start line as the text of `-`, and its script; of plain paths nothing, and the paths."""
+    """A start line as the text of `-`, and its script; for plain paths nothing, and the paths."""
     from ringup.launchfiles import start
 
     has_options = any(word.startswith("-") and word != "-" for word in words)
@@ -157,11 +157,11 @@ LAUNCHING = (
     *("rendezvous-endpoint-missing", "rendezvous-endpoint-own", "node-variable-read-too-early"),
     *("launcher-argument-misread", "command-cut-short", "launcher-option-wrong", "world-size-disagrees"),
 )
-"""Rules of files that start another job than they mean."""
+"""Rules about files that start another job than intended."""
 
 
 def show_right_files(examined: Examined, findings: Sequence[Finding]) -> None:
-    """For each job file with a launch error, print the file that starts the job as meant."""
+    """For each job file with a launch error, print the file that starts the intended job."""
     from ringup.cli import script
     from ringup.cli.commands import parser_for
 
@@ -182,7 +182,7 @@ NEARBY_BYTES = 1 << 18
 
 
 def nearby(path: str, name: str) -> str | None:
-    """The text of a file that one of the files names, below its folder or the current one."""
+    """The text of a file that another file names, below its folder or the current one."""
     if len(name) > 1000 or "\0" in name:
         return None
     for folder in dict.fromkeys((Path(path).parent, Path())):
@@ -196,13 +196,13 @@ def nearby(path: str, name: str) -> str | None:
 
 
 def unread(examined: Examined, named: Sequence[str]) -> list[NotRead]:
-    """Files that were not understood; manifests found in a directory that launch nothing are left out."""
+    """Files that were not understood, without manifests of a directory that launch nothing."""
     every = [one for job in examined.jobs for one in job.read.not_read]
     return [one for one in every if one.path in named or not one.path.endswith(MANIFESTS)]
 
 
 def show_read(examined: Examined, left: Sequence[NotRead]) -> None:
-    """What was understood, a line each: `job.sh:4  srun torchrun: 2 nodes x 8 ranks, one world`."""
+    """The understood launches, one per line: `job.sh:4  srun torchrun: 2 nodes x 8 ranks, one world`."""
     for launch in (one for job in examined.jobs for one in job.launches):
         more = f" (unknown: {', '.join(launch.unknown)})" if launch.unknown else ""
         where = terminal.path_shown(f"{launch.job.path}:{launch.line}")

@@ -1,12 +1,11 @@
 """
 Name the root cause from NCCL, torch and launcher output, and count collectives.
 
-Of a restarted run every attempt is read: the first one that failed is shown, then a line for each.
+For a restarted run, every attempt is read: the first one that failed is shown, then a line for each.
 
-Give it files and directories, plain or compressed (.gz, .xz, .bz2, .zst), in any mix; `-` is standard
-input.  Dumps of torch's flight
-recorder among them (nccl_trace_rank_N and the like, pickled or JSON) are joined: which rank is behind in
-which collective, or calls another kind, size or type.
+Give it files and directories, plain or compressed (.gz, .xz, .bz2, .zst), in any mix; `-` is standard input.
+Dumps of torch's flight recorder among them (nccl_trace_rank_N and similar, pickled or JSON) are compared:
+which rank is behind in which collective, or calls another kind, size or type.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 BY_ITERATION = (
     "show collectives per iteration; REGEX finds the line that starts one (default: common trainers' lines)"
 )
-HARDWARE = "a saved collection: what the nodes' hardware offers"
+HARDWARE = "a file of `check --save`: the nodes' hardware"
 ALL = "every cause, all evidence, counts per rank and communicator, the last line of every file"
 DIGEST = "at most 60 lines without secrets, to paste into an issue, a chat or a model"
-AGAINST = "a log or run that went well: list what changed, and take no line that it has, too, for news"
+AGAINST = "a log or run that worked: list the changes, and ignore lines that it has, too"
 SINCE = 'read from this time on ("2026-11-20 08:30", "08:30:15"), or so long before the end ("10m", "2h")'
 OPTIONS = (
     options.words("paths", "PATH", "log files and directories; - is standard input"),
@@ -106,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def next_step(diagnosis: Diagnosis) -> str:
-    """How to learn more about a job whose logs name no cause: a line or two."""
+    """How to get more information if logs name no cause: a line or two."""
     hint = "hint: while a job hangs, `ringup stacks` shows where each rank is"
     hosts = any(host.kind or host.bootstrap for host in diagnosis.story.hosts.values())
     if hosts or diagnosis.versions.get("nccl") or diagnosis.run.transports or diagnosis.run.collectives:
@@ -115,7 +114,7 @@ def next_step(diagnosis: Diagnosis) -> str:
 
 
 def _fits_follow(paths: list[str], args: argparse.Namespace) -> None:
-    """Print the files that are followed; raises UsageError for options that do not fit."""
+    """Print the followed files; raises UsageError for options that do not fit."""
     from ringup.logs import files
 
     if "-" in paths:
@@ -132,7 +131,7 @@ def _fits_follow(paths: list[str], args: argparse.Namespace) -> None:
 
 
 def _follow(paths: list[str], args: argparse.Namespace) -> int:
-    """Say each change of the first cause until Ctrl-C; then 1 when it is an error."""
+    """Print each change of the first cause until Ctrl-C; then return 1 if it is an error."""
     from ringup.logs.follow import changes
     from ringup.output import logs_report as show
 
@@ -148,7 +147,7 @@ def _follow(paths: list[str], args: argparse.Namespace) -> int:
 
 
 def _first_look(paths: list[str]) -> None:
-    """Print to stderr, before a long reading, the ranks that seem to be stuck."""
+    """Print the ranks that seem to be stuck to stderr before a long reading."""
     from ringup.logs.read import first_look
 
     for stuck in first_look(paths)[:3]:

@@ -1,4 +1,4 @@
-"""The options of all commands: what several share is a set of rows here, declared once."""
+"""The options of all commands; options that several commands share are declared once, as sets of rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ringup.output.terminal import why_not_writable
 def number(
     words: str, least: float, most: float, kind: Callable[[str], float] = float, zero: bool = False
 ) -> Any:
-    """A reader of numbers from `least` to `most`, or 0 where `zero`; `words` name what it wants."""
+    """A parser of numbers from `least` to `most`, or 0 if `zero`; `words` describe the expected value."""
 
     def read(text: str) -> float:
         try:
@@ -40,24 +40,24 @@ above_zero = number("a number above 0", 5e-324, sys.float_info.max)
 count = number("a count", 0, sys.maxsize, int)
 positive = number("a count of at least 1", 1, sys.maxsize, int)
 MOST_RANKS = 4096
-"""Of a node, whose guard refuses more (agent/guard/ranks.py)."""
+"""Of a node; its guard refuses more (agent/guard/ranks.py)."""
 ranks = number(f"a count of ranks from 1 to {MOST_RANKS}", 1, MOST_RANKS, int)
 
 
 def gpus_or(kind: Callable[[str], float]) -> Callable[[str], float | None]:
-    """A count; `gpu` and `auto`, which torchrun has, stand for the default."""
+    """A count; `gpu` and `auto`, torchrun's values, select the default."""
     return lambda text: None if text in ("gpu", "auto") else kind(text)
 
 
 port = number("a port from 1 to 65535", 1, 65535, int)
 lease = number("a time from 5 to 86400 seconds", 5, 86400)
-"""No shorter than heartbeats can keep."""
+"""At least as long as heartbeats can keep."""
 window = number("0 or a time from 2 seconds to 30 days", 2, 86400 * 30, zero=True)
-"""A time without progress, 0 for never; a node needs a moment for a snapshot."""
+"""Seconds without progress, 0 for never; a node needs a moment for a snapshot."""
 
 
 def readable(text: str) -> str:
-    """A file that is there and may be read.  It is not opened: a pipe is read once."""
+    """An existing file that may be read.  It is not opened, because a pipe can be read only once."""
     try:
         is_directory = stat.S_ISDIR(Path(text).stat().st_mode)
         if os.access(text, os.R_OK) and not is_directory:
@@ -75,14 +75,14 @@ def there(text: str) -> str:
 
 
 def writable(text: str) -> str:
-    """A file that can be written, tested before a minute is spent on its contents."""
+    """A writable file, tested before the minutes of work for its contents."""
     if why := why_not_writable(Path(text)):
         raise argparse.ArgumentTypeError(f"{text} cannot be written: {why}")
     return text
 
 
 def folder(text: str) -> str:
-    """A directory to write files into; where there is none yet, it must be possible to make it."""
+    """A directory for files; if it does not exist, it must be possible to create it."""
     try:
         place = next(place for place in (Path(text), *Path(text).absolute().parents) if place.exists())
         number = 0 if os.access(place, os.W_OK | os.X_OK) else errno.EACCES
@@ -97,7 +97,7 @@ def folder(text: str) -> str:
 
 
 def some_exist(paths: Iterable[str]) -> None:
-    """Raises UsageError where none of the files and directories named is there; `-` always is."""
+    """Raises UsageError if none of the named files and directories exists; `-` always does."""
     missing = {path: not (path == "-" or os.path.lexists(path)) for path in paths}
     if missing and all(missing.values()):
         hint = "name files or directories that exist"
@@ -113,7 +113,6 @@ class Row(NamedTuple):
 
     @property
     def dest(self) -> str:
-        """The name under which argparse keeps its value."""
         long = next((name for name in self.names if name.startswith("--")), self.names[0])
         return str(self.settings.get("dest") or long.lstrip("-").replace("-", "_"))
 
@@ -124,7 +123,7 @@ class Set(NamedTuple):
 
 
 Options = tuple[Row | Set, ...]
-"""All that a command takes, in the order of its help."""
+"""All options of a command, in the order of its help."""
 
 
 def flag(name: str, help_: str, **more: Any) -> Row:
@@ -143,7 +142,6 @@ def choice(name: str, choices: tuple[str, ...], help_: str, default: str = "", *
 
 
 def many(name: str, metavar: str, help_: str) -> Row:
-    """An option that may be given several times."""
     return Row((name,), {"metavar": metavar, "help": help_, "default": [], "action": "append"})
 
 
@@ -177,15 +175,15 @@ NPROC = value(
 MASTER_PORT = value("--master-port --master_port", "PORT", "port of the rendezvous (a free one)", 0, port)
 WRAP = value("--wrap", "'...'", "a command in front of what each node starts: 'numactl --localalloc'", "")
 RENDEZVOUS = choice("--rdzv", ("static", "c10d"), "rendezvous of torchrun (static)", "static")
-DRY_RUN = flag("--dry-run", "print what each node would execute, and stop")
+DRY_RUN = flag("--dry-run", "print the commands of each node, and stop")
 ANYWAY = flag("--anyway", "start despite errors")
 LOG_DIR = value("--log-dir", "D", "one file per rank, run.json (default: runs/RUN)", None, folder)
 SCRIPT_WORDS = "-- SCRIPT ARGS"
-"""Metavar of the words behind `--`."""
+"""Metavar of the arguments after `--`."""
 LINE_WORDS = "-- START LINE"
-"""Words of which only the nodes, ranks and variables are taken."""
+"""Metavar of a start line whose nodes, ranks and variables are used."""
 KIND_WORDS = "KIND -- SCRIPT ARGS"
-"""As SCRIPT_WORDS, with the kind of file in front."""
+"""Like SCRIPT_WORDS, after the kind of file."""
 SCRIPT = words("script", SCRIPT_WORDS, "the training script and its arguments")
 _FROM = "use a file written by --save; no node is contacted"
 
@@ -193,7 +191,7 @@ NODES = group(
     "nodes",
     value("-H --hosts", "NODES", "node[1-8],gpu3,user@host; the first is the head"),
     value("--hostfile", "F", "one node per line; slots=N and host:N are accepted", None, readable),
-    value("--exclude-from", "F", "leave out the nodes named in F, one a line", None, readable),
+    value("--exclude-from", "F", "leave out the nodes named in F, one per line", None, readable),
     value("--local", "N", "N nodes simulated on this machine (no root, no ssh)", None, positive),
     flag("--groups", "allow ClusterShell groups (@name) and * in -H"),
     value("--ssh-config", "F", "ssh's configuration file, instead of ~/.ssh/config", None, readable),
@@ -217,13 +215,13 @@ COLLECTING = group(
 STRICT = Set(
     COLLECTING.title, (*COLLECTING.rows, flag("--strict", "exit 3 when something could not be checked"))
 )
-"""As COLLECTING, for commands whose exit code judges what was collected."""
+"""Like COLLECTING, for commands whose exit code judges the facts."""
 ALL = flag("--all", "every node, finding and path by itself, equal ones not folded", dest="unfolded")
 OUTPUT = group(
     "output", JSON, ALL, value("--html", "F", "also write a self-contained page", None, writable), QUIET
 )
 CHECK = (NODES, JOB, STRICT, OUTPUT)
-"""What every command takes that checks before it does something."""
+"""Options of every command that checks before it acts."""
 _REPORT = "report a hang after this time without progress (60; 0: never)"
 WATCH = (
     value("--hang-report", "S", _REPORT, 60.0, window),

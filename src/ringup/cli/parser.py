@@ -1,4 +1,4 @@
-"""A command line that cannot be: what is wrong and what to do, in two lines."""
+"""An invalid command line: two lines with the problem and what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ringup.errors import UsageError
 
 
 class Paragraphs(argparse.HelpFormatter):
-    """A description keeps its paragraphs; each is as wide as the terminal."""
+    """Keeps the paragraphs of a description; each is wrapped at the terminal's width."""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         shown = copy.copy(action)
@@ -29,19 +29,19 @@ class Paragraphs(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong and one thing to do; the usage stays in --help."""
+    """Reports one problem and one thing to do; the usage stays in --help."""
 
     def __init__(self, prog: str, description: str | None, options: Options) -> None:
         super().__init__(prog=prog, description=description, formatter_class=Paragraphs, allow_abbrev=False)
         add(self, options)
         self.kinds: Sequence[str] = ()
-        """Words of which one comes before the script; options may come before and behind it."""
+        """One of these names precedes the script; options may come before and after it."""
 
     def read(self, words: Sequence[str], namespace: argparse.Namespace | None = None) -> argparse.Namespace:
         """
-        Parse the words of a command line.
+        Parse the arguments of a command line.
 
-        Without `--`, an option behind the script may be meant for ringup or for the script: that is an error.
+        Without `--`, an option after the script may belong to ringup or to the script: that is an error.
         """
         words = self._separated(self._joined(words))
         found, left = self.parse_known_args(words, namespace)
@@ -51,13 +51,13 @@ class Parser(argparse.ArgumentParser):
         if left:
             self._refuse(*self._unknown(left, hosts))
         if len(script) > 1 and hosts in words[:-1] and words[words.index(hosts) + 1] == script[0]:
-            # `-H node0 node1 train.py`: the second node would be taken for the script.
+            # `-H node0 node1 train.py`: the second node would become the script.
             is_program = "." in script[0] or "/" in script[0] or Path(script[0]).exists() or which(script[0])
             if not is_program and any(word.endswith((".py", ".sh", ".yaml")) for word in script[1:]):
                 self._refuse(
                     f"{script[0]} is not a script", f"name nodes as one word: -H {hosts},{script[0]}"
                 )
-        for action in self._actions:  # Python 3.11's argparse makes a list of nothing of `--chdir=--`
+        for action in self._actions:  # Python 3.11's argparse makes an empty list of `--chdir=--`
             takes_one = action.option_strings and action.nargs is None and action.default != []
             if takes_one and getattr(found, action.dest, None) == []:
                 self.error(f"argument {'/'.join(action.option_strings)}: -- is not a value")
@@ -90,12 +90,12 @@ class Parser(argparse.ArgumentParser):
         return [*head, *words[end:]]
 
     def _separated(self, words: Sequence[str]) -> list[str]:
-        """The words with `--` in front of a start line that begins with a launcher, an interpreter or -m."""
+        """The arguments with `--` before a start line that begins with a launcher, an interpreter or -m."""
         known, at = self._option_string_actions, 0
         given = {action.metavar for action in self._actions}
         if "--" in words or not given & {SCRIPT_WORDS, KIND_WORDS, LINE_WORDS}:
             return list(words)
-        from ringup.planning.start_line import starts_ranks  # other commands start quicker without it
+        from ringup.planning.start_line import starts_ranks  # other commands start faster without it
 
         while at < len(words):
             word = words[at]
@@ -119,7 +119,6 @@ class Parser(argparse.ArgumentParser):
         self._refuse(message, f"`{self.prog} --help` shows the options")
 
     def _unknown(self, words: list[str], hosts: str | None) -> tuple[str, str]:
-        """What unexpected argument, and where it belongs."""
         shows = f"`{self.prog} --help` shows the options"
         known = self._option_string_actions
         option = next((word.partition("=")[0] for word in words if word.startswith("-")), "")

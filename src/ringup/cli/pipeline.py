@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def cluster_of(args: argparse.Namespace) -> Cluster:
-    """The saved facts of `--from`, else those of the nodes, asked for now."""
+    """The saved facts of `--from`, else fresh facts of the nodes."""
     if args.from_file:
         return load(args)
     job = request.job_from(args)
@@ -39,7 +39,7 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
 
 
 def collect(transport: Transport, job: Job, args: argparse.Namespace) -> Cluster:
-    """Facts of all nodes and what was proven between them; saved where `--save` asks for it."""
+    """Facts of all nodes and tests between them; saved if `--save` is given."""
     from ringup import bundle, collectors
     from ringup.runtime import node_history
 
@@ -56,12 +56,12 @@ def load(args: argparse.Namespace, words: list[str] | None = None) -> Cluster:
     """
     The facts of `--from F`, for this command line's job; `words` are the script and its arguments.
 
-    Without `words`, whatever this command line leaves open is as it was saved.  Raises UsageError for options
-    that need the nodes: other nodes, another interpreter.
+    Without `words`, options that this command line leaves open have their saved values.  Raises UsageError
+    for options that need the nodes: other nodes, another interpreter.
     """
     from ringup import bundle
 
-    gc.disable()  # nothing that is read becomes garbage, and the search for it takes longer than reading
+    gc.disable()  # the read data contains no garbage, and collecting it takes longer than reading
     try:
         saved = bundle.load(Path(args.from_file))
     finally:
@@ -90,7 +90,7 @@ def load(args: argparse.Namespace, words: list[str] | None = None) -> Cluster:
 
 
 def without_stale_facts(node: Node, saved: Job, job: Job) -> Node:
-    """The node without what was saved of another directory or script than the job's."""
+    """The node without saved facts about another directory or script than the job's."""
     facts = ["chdir", "revision"] if job.chdir != saved.chdir else []
     facts += ["script"] if facts or job.script != saved.script else []
     why = "it was not checked when this was saved"
@@ -104,12 +104,12 @@ def without_stale_facts(node: Node, saved: Job, job: Job) -> Node:
 class Judgement:
     cluster: Cluster
     predictions: Predictions
-    """Without what the plan sets."""
+    """Computed without the plan's variables."""
     findings: list[Finding]
     """Weighed against the plan, worst first."""
     skipped: list[Skipped]
     plan: Plan | None
-    """None when no plan is possible."""
+    """None if no plan is possible."""
 
     @property
     def brief(self) -> Report:
@@ -119,7 +119,7 @@ class Judgement:
 
     @cached_property
     def report(self) -> Report:
-        """The check, what is expected to be selected and which variables are set already."""
+        """The check, the expected selection, and the variables that are already set."""
         from ringup.planning import expected
         from ringup.planning.preset_variables import kept
 
@@ -129,8 +129,8 @@ class Judgement:
 
 @progress.line("judging what was collected")
 def judge(cluster: Cluster, run_id: str = "", claim: Callable[[int], bool] | None = None) -> Judgement:
-    """Predictions, findings and plan of a cluster; `claim` as `network.decide`."""
-    from ringup.checks import privileges  # the package fills the registry
+    """Predictions, findings and plan of a cluster; `claim` as in `network.decide`."""
+    from ringup.checks import privileges  # importing the package fills the registry
     from ringup.network.predictions import predicted
     from ringup.planning import mitigations, network
     from ringup.rules import run_checks
@@ -145,14 +145,14 @@ def judge(cluster: Cluster, run_id: str = "", claim: Callable[[int], bool] | Non
 
 
 def exit_code(findings: list[Finding], skipped: list[Skipped], strict: bool) -> int:
-    """1 an error, 3 something not checked under --strict, else 0."""
+    """1 for an error, 3 for an unchecked rule under --strict, else 0."""
     if any(f.severity == "error" for f in findings):
         return 1
     return 3 if strict and any(not s.is_partial for s in skipped) else 0
 
 
 def say_unreached(nodes: Iterable[Node]) -> int:
-    """Say which nodes were not reached; the exit code for that, 0 where all were."""
+    """Print the unreachable nodes; returns the exit code for them, 0 if there are none."""
     from ringup.output import folding
 
     words = {node.name: printable(node.unreached.words) for node in nodes if node.unreached}
@@ -173,7 +173,7 @@ def write_page(judged: Judgement, args: Any) -> None:
 
 
 def refused(judged: Judgement, args: argparse.Namespace) -> int:
-    """The exit code of a start that the check stops, said on stderr; 0 where nothing stops it."""
+    """Print why the check stops a start; returns the exit code, 0 if nothing stops it."""
     code = exit_code(judged.findings, judged.skipped, args.strict)
     if judged.plan is not None and (not code or args.anyway):
         return 0

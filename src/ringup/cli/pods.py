@@ -16,20 +16,20 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def here(args: argparse.Namespace) -> Pod | None:
-    """The pod this runs in, None without a token or with nodes named.  Raises UsageError, NodesError."""
+    """This pod, None without a token or if nodes are named.  Raises UsageError, NodesError."""
     given = ("hosts", "hostfile", "local", "from_file")
     if any(getattr(args, name, None) is not None for name in given):
         return None
     found = pod.from_environment(os.environ, os.uname().nodename)
     if found is not None and (getattr(args, "detach", False) or getattr(args, "slurm", False)):
         raise UsageError(
-            "pods that share a token run in view of their first one", hint="leave --detach and --slurm out"
+            "pods that share a token run in the foreground", hint="leave --detach and --slurm out"
         )
     return found
 
 
 def everywhere(command: Command) -> Command:
-    """Have a command that looks at nodes led by the first of N pods, where it runs in one of them."""
+    """Decorator: if a command on nodes runs in one of N pods, the first pod leads it."""
 
     @functools.wraps(command)
     def run(args: argparse.Namespace) -> int:

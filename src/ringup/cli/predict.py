@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _version(text: str) -> interface_choice.Version | None:
-    """`--nccl`, None when it was not given.  Raises UsageError for what is no version."""
+    """`--nccl`, None if not given.  Raises UsageError for an invalid version."""
     if not text:
         return None
     version = interface_choice.version_of(text)
@@ -77,7 +77,7 @@ def _version(text: str) -> interface_choice.Version | None:
 
 
 def _collected(args: argparse.Namespace) -> Cluster:
-    if args.from_file or args.save:  # what is saved must serve `check`, too; a prediction needs no pair
+    if args.from_file or args.save:  # saved facts must also serve `check`; a prediction needs no pair tests
         return pipeline.cluster_of(args)
     from ringup.collectors import facts, facts_deadline_s
 
@@ -89,7 +89,7 @@ def _collected(args: argparse.Namespace) -> Cluster:
 
 def _split(word: str) -> tuple[str, str]:
     """
-    NODE and FILE of `[NODE=]FILE`; a file whose own name holds = is found first.
+    NODE and FILE of `[NODE=]FILE`; a file whose name contains = is found first.
 
     >>> _split("n1=ib.txt"), _split("ib.txt")
     (('n1', 'ib.txt'), ('', 'ib.txt'))
@@ -101,7 +101,7 @@ def _split(word: str) -> tuple[str, str]:
 
 
 def _pasted(words: list[str], is_all: bool) -> dict[str, Pasted]:
-    """Node -> what was pasted for it.  Raises PastedError where that `is_all` and nothing was understood."""
+    """Node -> its pasted output.  Raises PastedError if that `is_all` and nothing was understood."""
     split = [_split(word) for word in words]
     named = list(dict.fromkeys(node for node, _ in split if node))
     if len(named) > 1 and any(not node for node, _ in split):
@@ -128,7 +128,7 @@ def _pasted(words: list[str], is_all: bool) -> dict[str, Pasted]:
 
 
 def _say_left(path: str, text: str, made: Pasted, *, is_whole: bool) -> None:
-    """What of a paste was not read, not understood or not needed."""
+    """Print the parts of a paste that were not read, not understood or not needed."""
     if made.is_cut:
         terminal.say(f"{printable(path)}: only its first {MOST_CHARACTERS >> 20} Mi characters were read")
     if made.not_understood and is_whole and not made.is_empty:
@@ -142,7 +142,7 @@ def _say_left(path: str, text: str, made: Pasted, *, is_whole: bool) -> None:
 
 
 def _say_peers(path: str, made: Pasted) -> None:
-    """What `nvidia-smi topo -p2p` tells: it changes how GPUs of a node talk, not the network."""
+    """Print what `nvidia-smi topo -p2p` shows: it affects traffic between GPUs of a node, not the network."""
     refused = [f"GPU{a}-GPU{b} {cell}" for (a, b), cell in made.peers.items() if a < b and cell != "OK"]
     blocked = summarize_names(refused, 8)
     words = f"no peer access: {blocked}; NCCL uses shared memory between these GPUs" if refused else ""
@@ -152,7 +152,7 @@ def _say_peers(path: str, made: Pasted) -> None:
 
 
 def _dumps(words: list[str], nodes: list[str]) -> dict[str, Topology]:
-    """Node -> its topology; without NODE= it holds for all, as nodes of a kind are built alike."""
+    """Node -> its topology; without NODE= it applies to all, because similar nodes are built alike."""
     found: dict[str, Topology] = {}
     for word in words:
         node, path = _split(word)
@@ -171,10 +171,10 @@ def _dumps(words: list[str], nodes: list[str]) -> dict[str, Topology]:
 def _known(
     node: Node, pasted: Pasted | None, topology: Topology | None, version: interface_choice.Version | None
 ) -> Known:
-    """Facts of a node with what was pasted for it on top."""
+    """Facts of a node, replaced by its pasted output where there is some."""
     pasted = pasted or Pasted()
     if pasted.is_part and not any(i.is_up and i.usable_addresses for i in pasted.interfaces):
-        # The interface that NCCL will take is among those that were left out.
+        # The interface that NCCL will take is one of those that were left out.
         pasted = dataclasses.replace(pasted, interfaces=())
         node = dataclasses.replace(node, unknown={**node.unknown, "interfaces": "only a part was pasted"})
     found: dict[str, Any] = {name: value for name in NOT_PASTED if (value := getattr(pasted, name))}
@@ -195,7 +195,7 @@ def _known(
 
 
 def _with_better(known: Known, env: Mapping[str, str], made: Prediction) -> Prediction:
-    """The prediction with what would serve the job better, where a list of devices would."""
+    """The prediction with a better list of devices, if there is one."""
     environment = interface_choice.effective(known.node, env)
     if made.network != "IB" or environment.get("NCCL_IB_HCA"):
         return made

@@ -1,4 +1,4 @@
-"""The check of the nodes between two attempts, and the cause of the failure that is weighed with it."""
+"""The check of the nodes between two attempts, and the failure's cause for the decision."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ SWEEP_WAIT_S, SWEEP_LIMIT_S = 5.0, 17.0
 ENDED_BY_US = (None, 0, -signal.SIGTERM, -signal.SIGKILL)
 HELD = "gpu-held-by-other-process"
 FREE_WITHIN_S, ASK_EVERY_S = 50.0, 2.0
-"""What a GPU's memory may need to be free again, and how often its node is asked (NVRx waits as long)."""
+"""Seconds until a GPU's memory is free again, and between queries of its node (NVRx waits as long)."""
 FLAPS = 4
-"""Changes of a link's state that are more than one cut: down and up again are two."""
+"""State changes of a link that are more than one cut: down and up again are two."""
 Rules = Mapping[str, set[str]]
 """Node -> names of rules."""
 
 
 class Seen(NamedTuple):
-    """What a check found on each node."""
-
     errors: Rules
     warnings: Rules
 
@@ -52,16 +50,16 @@ class Seen(NamedTuple):
 
 
 class Rechecks:
-    """`first`: the nodes as they were before the first attempt, `spares` among them."""
+    """`first`: the nodes before the first attempt, including `spares`."""
 
     def __init__(
         self, transport: Transport, first: Cluster, args: argparse.Namespace, spares: Sequence[str] = ()
     ) -> None:
         self.transport, self.first, self.args, self.spares = transport, first, args, spares
         self.cluster = first
-        """The nodes as the latest check found them."""
+        """The nodes in the latest check."""
         self.counters = {node.name: node.counters for node in first.nodes}
-        """As they stood when the attempt began."""
+        """Their values at the beginning of the attempt."""
 
     @cached_property
     def at_first(self) -> Seen:
@@ -69,13 +67,13 @@ class Rechecks:
 
     @cached_property
     def before(self) -> Seen:
-        """What was wrong before; of a spare, which has run no rank, what was wrong on the others."""
+        """Earlier findings; for a spare, which has run no rank, those of the other nodes."""
         errors, warnings = self.at_first
         others = [rules for node, rules in errors.items() if node not in self.spares]
         return Seen({**errors, **dict.fromkeys(self.spares, set().union(*others))}, warnings)
 
     def look(self, plan: Plan, result: RunResult, spares: Iterable[str]) -> Recheck:
-        """Every node again: does it answer, is it clean, has it new errors; a bad answer must come twice."""
+        """Check every node again: answer, leftovers, new errors; a bad answer must come twice."""
         wanted = {*spares, *(node.node for node in plan.nodes)}
         unclean = self.unclean(plan, result)
         self.reopen((self.unreached() & wanted) - unclean)
@@ -107,14 +105,14 @@ class Rechecks:
             self.transport.reopen(name)
 
     def collected(self) -> Seen:
-        """Collect the facts again; the problems that are new since the start."""
+        """Collect the facts again; returns the problems that are new since the start."""
         found = collectors.collect(self.transport, self.first.job, timeout_s=self.args.timeout)
         nodes = tuple(with_flaps(node, self.counters.get(node.name, ())) for node in found.nodes)
         self.cluster = replace(found, nodes=nodes)
         return seen(self.cluster).since(self.before)
 
     def unclean(self, plan: Plan, result: RunResult) -> frozenset[str]:
-        """Nodes that did not prove that nothing is left of an attempt; each is asked twice."""
+        """Nodes that did not prove that an attempt left nothing; each is queried twice."""
         names = not_clean(result.findings)
         if not names:
             return frozenset()
@@ -124,14 +122,14 @@ class Rechecks:
 
 
 def pause(transport: Transport, seconds: float) -> None:
-    """Wait, with the connections kept alive; a signal ends it."""
+    """Wait, and keep the connections alive; a signal ends it."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         transport.turn(0.1)
 
 
 def with_flaps(node: Node, before: Sequence[Counters]) -> Node:
-    """The node with the links that came and went since `before`, where the check saw only its own seconds."""
+    """The node with link changes since `before`; the check itself compares only a few seconds."""
     flapped = {r.of: r for r in risen(before, node.counters) if r.by.get("carrier_changes", 0) >= FLAPS}
     own = {r.of: r for r in node.rises}
     for of, rise in flapped.items():
@@ -141,7 +139,7 @@ def with_flaps(node: Node, before: Sequence[Counters]) -> Node:
 
 
 def seen(cluster: Cluster) -> Seen:
-    """What the check finds on the nodes that were reached."""
+    """The check's findings on the nodes that were reached."""
     reached = cluster.only(node for node in cluster.nodes if not node.unreached)
     if not reached.nodes:
         return Seen({}, {})
@@ -154,7 +152,7 @@ def seen(cluster: Cluster) -> Seen:
 
 
 def until_gone_s(result: RunResult, recheck: Recheck, lease_s: float) -> float:
-    """Seconds until the ranks on nodes that do not answer are gone: their guards end them by the lease."""
+    """Seconds until the ranks on unreachable nodes are gone: their guards end them when the lease ends."""
     is_silent = recheck.unreachable.intersection(result.lost)
     return max(0.0, result.heard_s + lease_s - time.monotonic()) if is_silent else 0.0
 
@@ -171,7 +169,7 @@ def errors_by_node(findings: Iterable[Finding], names: list[str]) -> dict[str, s
         else:
             shared.append(({name for name in names if has_name(finding.where, name)}, finding.rule))
     while shared := [(among, rule) for among, rule in shared if among and not among & found.keys()]:
-        # Of nodes between which something fails, the one with the most failures; of equal ones the last.
+        # For a failure between nodes, the node with the most failures; of several the last one.
         counts = {name: sum(name in among for among, _ in shared) for name in names}
         worst = max(names, key=lambda name: (counts[name], names.index(name)))
         found[worst] = {rule for among, rule in shared if worst in among}
@@ -180,7 +178,7 @@ def errors_by_node(findings: Iterable[Finding], names: list[str]) -> dict[str, s
 
 def has_name(text: str, name: str) -> bool:
     """
-    Whether a text names that node and not one whose name is longer.
+    Whether a text names that node, not one with a longer name.
 
     >>> has_name("node1 -> node10 em1", "node1"), has_name("node10 em1", "node1")
     (True, False)
@@ -189,7 +187,7 @@ def has_name(text: str, name: str) -> bool:
 
 
 def failure_cause(plan: Plan, result: RunResult, cause: Cause | None, recheck: Recheck) -> FailureCause:
-    """The cause as `decide` wants it: of `ringup logs`, unless a node is gone and nothing surer is known."""
+    """The cause for `decide`: that of `ringup logs`, unless a node is lost and no surer cause is known."""
     gone = [n.node for n in plan.nodes if n.node in {*result.lost, *recheck.unreachable}]
     first = result.failure
     is_node = first is not None and first.rank is None and first.node in gone
@@ -205,17 +203,17 @@ def failure_cause(plan: Plan, result: RunResult, cause: Cause | None, recheck: R
     ranks = tuple(rank for rank in named if 0 <= rank < plan.world_size)
     of_ranks = {n.node for n in plan.nodes for r in ranks if n.first_rank <= r < n.first_rank + n.nproc}
     nodes = tuple(n.node for n in plan.nodes if n.node in cause.nodes or n.node in of_ranks)
-    # The words of other causes hold times and numbers, which differ each time.
+    # Texts of other causes contain times and numbers, which differ each time.
     evidence = fault_codes(cause) if cause.rule == "xid-in-kernel-log" else ""
     if is_raised and first and (first.code or 0) > 1:
-        evidence = f"exit code {first.code}"  # chosen by the script, which 1 is not
+        evidence = f"exit code {first.code}"  # the script chose it; 1 is Python's default
     detail = raised(result) or evidence
-    # A rank elsewhere that failed by itself may have raised it, too.
+    # A rank on another node that failed on its own may have raised it, too.
     others = [r.code for r in result.ranks if r.node not in nodes]
     only_there = (
         is_raised
         and table.OF_THE_NODE.match(detail) is not None
-        # Where most nodes raised it, the others were ended before they came so far.
+        # If most nodes raised it, the other ranks were ended before they got so far.
         and bool(nodes and others and 2 * len(nodes) <= len(plan.nodes))
         and all(code in ENDED_BY_US for code in others)
     )
@@ -223,7 +221,7 @@ def failure_cause(plan: Plan, result: RunResult, cause: Cause | None, recheck: R
 
 
 def fault_codes(cause: Cause) -> str:
-    """The driver's codes without the numbers beside them: "Xid 79", "SXid 20034 fatal"."""
+    """The driver's codes without the other numbers: "Xid 79", "SXid 20034 fatal"."""
     names, found = {"xid": "Xid", "sxid": "SXid"}, []
     for event in cause.evidence:
         if event.tag in names:
@@ -234,9 +232,9 @@ def fault_codes(cause: Cause) -> str:
 
 
 def raised(result: RunResult) -> str:
-    """The exception that the first failed rank ended with, "" for none."""
+    """The exception that ended the first failed rank, "" for none."""
     if not (failure := result.failure) or failure.rank is None:
         return ""
     end = End("rank", failure.node, 0.0, failure.rank, failure.code, lines=failure.lines)
-    by_us = replace(end, code=1).raised  # ended by a signal while it raised, if the record says so
+    by_us = replace(end, code=1).raised  # a signal ended it while it raised, according to the record
     return end.raised or (by_us if printable(by_us) in failure.what else "")

@@ -1,9 +1,9 @@
 """
-Write one page to forward: what happened, why, who, what to do, and the pictures that show it.
+Write one page to forward: what happened, why, where, and what to do, with pictures.
 
-RUN is a run's name or folder; logs of any job work, too, and so does a file written by --save, alone or with
-logs.  Without one, the newest run.  The page is one file: no script, nothing fetched, light and dark, fit to
-print; secrets are taken out.
+RUN is a run's name or folder; logs of any job also work, and so does a file written by --save, alone or with
+logs.  Without an argument, the newest run.  The page is one file: no script, nothing fetched, light and dark,
+printable; secrets are removed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def is_facts(path: str) -> bool:
-    """Whether a file is what --save wrote."""
     try:
         with Path(path).open("rb") as file:
             head = file.read(4096)

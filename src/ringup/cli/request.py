@@ -1,4 +1,4 @@
-"""The nodes and the job that a command line asks for."""
+"""The nodes and the job of a command line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ NODE_OPTIONS = ("hosts", "hostfile", "local")
 
 
 def named(args: argparse.Namespace) -> list[str]:
-    """The options given that name the nodes."""
     return [name for name in NODE_OPTIONS if getattr(args, name) is not None]
 
 
@@ -43,7 +42,7 @@ def read_text(
     path: str, most: int, hint: str = "name a readable file, or - for stdin", newline: str | None = None
 ) -> str:
     """
-    The first `most` characters of a file, - for standard input; "" as `newline` keeps CR LF.
+    The first `most` characters of a file, - for standard input; `newline` "" keeps CR LF.
 
     Raises UsageError.
     """
@@ -99,7 +98,7 @@ def _named_nodes(args: argparse.Namespace) -> tuple[Host, ...]:
 
 
 def open_transport(args: argparse.Namespace, python: str = "") -> Transport:
-    """The way to the nodes: pods that joined, else as named; `python` is the interpreter for what is sent."""
+    """The transport to the nodes: pods that joined, else the named nodes; `python` runs our programs."""
     pods = getattr(args, "pods", None)
     if pods is not None:
         return Transport(pods.hosts, pods=pods)
@@ -109,7 +108,6 @@ def open_transport(args: argparse.Namespace, python: str = "") -> Transport:
 
 
 def hint_python(problems: Iterable[str], args: argparse.Namespace) -> None:
-    """A hint on stderr where a node's problem is that it has no Python."""
     if any("no python3 on this node" in problem for problem in problems):
         say("hint: --python PATH names a Python (3.8 or newer) that the node has", quiet=args.quiet)
 
@@ -124,15 +122,15 @@ OF_ONE_NODE = (
     *("CUDA_VERSION", "NCCL_VERSION"),
 )
 """
-Beginnings of names whose values are a node's or a rank's own.
+Prefixes of names whose values belong to one node or rank.
 
-The last two are set by NVIDIA's CUDA images: they name what the image holds, and no library reads them.
+NVIDIA's CUDA images set the last two: they describe the image, and no library reads them.
 """
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def forwarded(args: argparse.Namespace, launcher: str) -> dict[str, str]:
-    """The variables exported here that go along to every node, and for DeepSpeed those of .deepspeed_env."""
+    """The exported variables that are forwarded to every node, and for DeepSpeed those of .deepspeed_env."""
     if getattr(args, "no_forward", True) or getattr(args, "from_file", None):
         return {}
     return {**exported(launcher), **deepspeed_env()} if launcher == "deepspeed" else exported(launcher)
@@ -145,7 +143,7 @@ def exported(launcher: str) -> dict[str, str]:
 
 
 def deepspeed_env() -> dict[str, str]:
-    """NAME=VALUE lines of .deepspeed_env in the home directory and then here, as runner.py reads them."""
+    """NAME=VALUE lines of .deepspeed_env in the home directory and then here, as in runner.py."""
     found = {}
     for file in deepspeed_files():
         for line in read_text(str(file), 1 << 16).splitlines():
@@ -180,7 +178,7 @@ def show_ignored(args: argparse.Namespace, job: Job) -> None:
 
 
 def environment_from(pairs: list[str]) -> dict[str, str]:
-    """`--env NAME=VALUE` as a mapping, of NAME alone the value here.  Raises UsageError."""
+    """`--env NAME=VALUE` as a mapping; NAME alone takes the value from here.  Raises UsageError."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -200,11 +198,11 @@ OWN = (
     *("nodes", "nproc", "world_size", "port", "rendezvous", "rendezvous id", "restarts", "address", "rank"),
     *("hosts", "hostfile", "include", "nodes only", "gpus"),
 )
-"""Meanings of a launcher's options that ringup decides."""
+"""Meanings of launcher options that ringup sets itself."""
 
 
 def launcher_words(text: str, launcher: str = "") -> tuple[str, ...]:
-    """`--launcher-args` as words.  Raises UsageError for an open quote or an option of ringup."""
+    """`--launcher-args` as a list.  Raises UsageError for an open quote or an option of ringup."""
     words = _split("--launcher-args", text)
     for word in words if launcher in OPTIONS else ():
         name = word.partition("=")[0]
@@ -215,7 +213,7 @@ def launcher_words(text: str, launcher: str = "") -> tuple[str, ...]:
 
 
 def _split(option: str, text: str) -> tuple[str, ...]:
-    """An option's words, quoted as in a shell.  Raises UsageError."""
+    """An option's arguments, quoted as in a shell.  Raises UsageError."""
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
@@ -226,15 +224,15 @@ def _split(option: str, text: str) -> tuple[str, ...]:
 # -- the script ----------------------------------------------------------------------------------
 
 KINDS: dict[str, Kind] = {"-m": "module", "--no-python": "command"}
-"""The option before a script that is no file -> its kind."""
+"""Option before a script that is not a file -> its kind."""
 
 
 def script_words(args: argparse.Namespace, usage: str = "ringup run [options] -- train.py ARGS") -> list[str]:
     """
-    The script and its arguments, a word of KINDS in front where it is no file.
+    The script and its arguments; an option of KINDS comes first if the script is not a file.
 
-    A launcher's line is taken apart: its options become those of `args`, and a line on stderr says so.
-    Raises UsageError when there is no script, and for what cannot be honoured.
+    A launcher's start line is parsed: its options go into `args`, and a line on stderr reports it.  Raises
+    UsageError without a script, and for options that cannot be honoured.
     """
     if not args.script:
         raise UsageError("no training script was given", hint=usage)
@@ -249,7 +247,7 @@ def script_words(args: argparse.Namespace, usage: str = "ringup run [options] --
 
 
 def take_over(args: argparse.Namespace, line: StartLine) -> None:
-    """A start line's options into `args`.  Raises UsageError where the command line itself says otherwise."""
+    """Put a start line's options into `args`.  Raises UsageError if the command line contradicts them."""
     line = _with_files(args, line)
     is_launch = line.launcher == "launch"
     _agree(args, "launcher", "--with", line.launcher or None, ("auto", "torchrun" if is_launch else ""))
@@ -294,7 +292,7 @@ def take_over(args: argparse.Namespace, line: StartLine) -> None:
 
 
 def _contained(args: argparse.Namespace, line: StartLine) -> None:
-    """An image of docker or srun into `args`; only a job file can start those.  Raises UsageError."""
+    """Put an image of docker or srun into `args`; only a job file can start one.  Raises UsageError."""
     kind = getattr(args, "kind", "")
     own, program = ("docker", "docker run") if line.image else ("slurm", "srun")
     fits = kind == own or (kind in PODS and line.image and not line.container)
@@ -307,7 +305,7 @@ def _contained(args: argparse.Namespace, line: StartLine) -> None:
 
 
 def _scheduled(args: argparse.Namespace, line: StartLine) -> list[str]:
-    """srun's options that a job file has into `args`; those that have no use in a running allocation."""
+    """Put srun's options for a job file into `args`; returns those without use in a running allocation."""
     if not getattr(args, "slurm", hasattr(args, "image")):
         return [f"{written}: the allocation has its own" for written in line.scheduled]
     for written, (name, value) in line.scheduled.items():
@@ -326,11 +324,11 @@ def _scheduled(args: argparse.Namespace, line: StartLine) -> list[str]:
 
 
 DEEPSPEED_HOSTFILE = "/job/hostfile"
-"""What `deepspeed` reads where no --hostfile is given (launcher/runner.py)."""
+"""The file that `deepspeed` reads without --hostfile (launcher/runner.py)."""
 
 
 def _with_files(args: argparse.Namespace, line: StartLine) -> StartLine:
-    """The line with the settings of the files that its launcher reads.  Raises UsageError."""
+    """The line with the settings from files that its launcher reads.  Raises UsageError."""
     is_open = not (line.hosts or line.hostfile or named(args) or "CUDA_VISIBLE_DEVICES" in line.env)
     if line.launcher == "deepspeed" and is_open and Path(DEEPSPEED_HOSTFILE).is_file():
         return replace(line, hostfile=DEEPSPEED_HOSTFILE, taken=(*line.taken, DEEPSPEED_HOSTFILE))
@@ -364,7 +362,7 @@ def _agree(
 
 
 def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
-    """The job as asked; `words` are the script and its arguments (for `run`).  Raises UsageError."""
+    """The requested job; `words` are the script and its arguments (for `run`).  Raises UsageError."""
     launcher = getattr(args, "launcher", "torchrun").replace("auto", "torchrun")
     words = words or [""]
     kind: Kind = KINDS.get(words[0], "script")
@@ -400,6 +398,6 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
 
 
 def time_left_s() -> float:
-    """Seconds until the scheduler's limit for this job; infinite if that is unknown."""
+    """Seconds until the scheduler's limit for this job; infinite if unknown."""
     end = os.environ.get("SLURM_JOB_END_TIME", "")
     return max(0.0, int(end) - time.time()) if end.isascii() and end.isdigit() else math.inf

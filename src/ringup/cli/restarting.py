@@ -1,4 +1,4 @@
-"""A run and its attempts: after a failure the nodes are checked again, and the decision is carried out."""
+"""A run and its attempts: after a failure it checks the nodes again, decides, and acts on the decision."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ from ringup.transport.port_claims import PortClaims
 from ringup.units import show_seconds
 
 RETURN_S, ASK_EVERY_S = 10.0, 3.0
-"""Nodes that do not answer and cannot be replaced are asked again for the lease and so much longer."""
+"""Unreachable nodes without a spare are queried again for the lease plus RETURN_S."""
 BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
-"""Variables that are set in jobs of schedulers that read exit codes."""
+"""Variables of jobs whose scheduler reads exit codes."""
 LEAST_LEFT_S = 60.0
-"""A restart needs at least so much of the job's time: with less it could not train."""
+"""A restart needs at least this much of the job's time: with less it could not train."""
 OUTPUT = "steps in the output"
 
 
 def is_on(args: argparse.Namespace) -> bool:
-    """Whether the run may have several attempts, each with a folder of its own."""
+    """Whether the run may have several attempts, each with its own folder."""
     return bool(args.max_restarts or args.spares)
 
 
@@ -69,7 +69,6 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def is_near(soon_s: float) -> bool:
-    """Whether the scheduler ends the job within `soon_s`."""
     return request.time_left_s() < soon_s
 
 
@@ -81,14 +80,14 @@ def used_first(cluster: Cluster, args: argparse.Namespace) -> Cluster:
 
 @dataclass
 class Attempt:
-    """One start of the ranks; its end once there is one."""
+    """One start of the ranks, with its end if it has ended."""
 
     entry: SavedAttempt
-    """What run.json says of it."""
+    """Its record in run.json."""
     plan: Plan
     findings: list[Finding]
     of: int = 1
-    """How many attempts there may be without progress."""
+    """Most attempts without progress."""
     steps: StepReader = field(default_factory=StepReader)
     began_s: float = field(default_factory=time.monotonic)
     progress: TrainingProgress | None = None
@@ -115,7 +114,7 @@ class Attempt:
 
 
 class Supervisor:
-    """Starts the attempts of a run and decides after each; `cluster` has the spares, too."""
+    """Starts the attempts of a run and decides after each; `cluster` includes the spares."""
 
     def __init__(
         self,
@@ -138,12 +137,12 @@ class Supervisor:
         self.outcome = ""
         """The outcome in run.json."""
         self.earlier: list[Attempt] = []
-        """Failed attempts, until the next one's first step is known."""
+        """Failed attempts until the first step of the next attempt is known."""
         self.decision: Decision | None = None
         self.cause_lines: list[str] = []
         self.write = launching.RankLines(args)
         name = signal.Signals(args.save_signal).name if args.save_signal else ""
-        # A job that begins with less time than that would save and do nothing else.
+        # A job that begins with less time than that would only save.
         soon_s = args.save_grace + restarts.LEFT_AFTER_SAVE_S
         is_due = partial(is_near, soon_s) if request.time_left_s() > 2 * soon_s else Save.is_due
         self.save = Save(name, args.save_grace, is_due) if name else None
@@ -160,7 +159,7 @@ class Supervisor:
         return self.supervise(self.begun(plan, findings))
 
     def supervise(self, following: Attempt | None) -> int:
-        """This attempt and those that follow from it."""
+        """This attempt and the following ones."""
         with self.signals(), self.claims:
             try:
                 while following:
@@ -179,7 +178,6 @@ class Supervisor:
         return self.show_end()
 
     def show_spares(self) -> None:
-        """Say which of the spares are ready."""
         unreached = {node.name: {"not reached"} for node in self.cluster.nodes if node.unreached}
         errors = {**self.rechecks.at_first.errors, **unreached}
         for line in restart_report.spare_lines({node: errors.get(node, set()) for node in self.spares}):
@@ -187,7 +185,7 @@ class Supervisor:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Between attempts the signal that asks for saving ends the run as SIGTERM does."""
+        """Between attempts, the signal that requests saving ends the run like SIGTERM."""
         if not self.save or self.args.save_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             yield
             return
@@ -246,7 +244,7 @@ class Supervisor:
         return more
 
     def read(self, attempt: Attempt, node: NodePlan, lines: Sequence[bytes]) -> None:
-        """Read the ranks' lines; report once that an attempt trains again, or that it starts over."""
+        """Read the ranks' lines; report once that an attempt trains again, or restarts from the beginning."""
         had_begun = attempt.steps.first_s is not None
         attempt.read(node, lines)
         after_s = attempt.first_step_s()
@@ -263,26 +261,25 @@ class Supervisor:
         self.say(f"ringup: {attempt} {reached}: the script must resume from its checkpoints")
 
     def write_record(self, content: Mapping[str, Any]) -> bool:
-        """The run's own run.json: that of its latest attempt, with all attempts; whether it was written."""
+        """Write the run's run.json: that of its latest attempt, with all attempts; True if it was written."""
         self.outcome = content["outcome"]
         return launching.write_record(self.folder, self.whole(content))
 
     def whole(self, content: Mapping[str, Any]) -> dict[str, Any]:
         started, attempts = self.entries[0].started, msgspec.to_builtins(self.entries)
         seconds = round(time.time() - started, 3) if len(self.entries) > 1 else content["seconds"]
-        # An attempt after the first adds its number to the run's id.
+        # A later attempt appends its number to the run's id.
         run = str(content["run"]).removesuffix(f".{len(self.entries)}")
         return {**content, "run": run, "started": started, "seconds": seconds, "attempts": attempts}
 
     def progress(self, nodes: Iterable[str]) -> TrainingProgress | None:
-        """The saved progress that these nodes can see."""
         folders = dict.fromkeys(nodes, self.cluster.job.chdir)
         return training_progress.read(self.transport, self.args.progress, folders)
 
     # -- after a failure -------------------------------------------------------------------------
 
     def after(self, attempt: Attempt) -> Attempt | None:
-        """Find the cause, check the nodes again, decide; the next attempt, None where there is none."""
+        """Find the cause, check the nodes again, decide; returns the next attempt, None if there is none."""
         assert self.result is not None
         self.result, self.cause_lines, cause = launching.with_cause(self.result)
         entry, result, began_s = attempt.entry, self.result, time.monotonic()
@@ -300,12 +297,13 @@ class Supervisor:
             entry.progress = self.shown_progress(attempt, self.saved(attempt, result))
             if result.outcome == "ok":
                 self.note_nodes(attempt)
-            elif result.failure:  # before it had saved: exit_code says whether it would again
+            # it failed before it had saved: exit_code tells the scheduler whether to restart it
+            elif result.failure:
                 known = failure_cause(attempt.plan, result, cause, Recheck())
                 self.attempts.append(self.ended(attempt, result, known, None))
                 self.decision = self.decide(Recheck())
             return None
-        if result.signal and is_on(self.args):  # it came while the failed attempt was being ended
+        if result.signal and is_on(self.args):  # the signal came while the failed attempt was being ended
             raise Ended(result.signal)
         self.claims.close()
         between = {**result.record, "outcome": "restarting", "exit_code": None}
@@ -334,7 +332,7 @@ class Supervisor:
         return self.following(decision, known.rule)
 
     def saved(self, attempt: Attempt, result: RunResult) -> TrainingProgress | None:
-        """The progress saved by the end of an attempt, as the nodes that still answer see it."""
+        """The saved progress at the end of an attempt, on the nodes that still answer."""
         if not is_on(self.args):
             return None
         return self.progress(node for node in attempt.nodes if node not in result.lost)
@@ -358,7 +356,7 @@ class Supervisor:
         )
 
     def shown_progress(self, attempt: Attempt, saved: TrainingProgress | None) -> AttemptProgress | None:
-        """For run.json: saved progress, else the steps that the output showed."""
+        """For run.json: saved progress, else the steps in the output."""
         if saved:
             return AttemptProgress(*training_progress.saved(attempt.progress, saved), saved.source)
         if attempt.steps.step is None:
@@ -369,7 +367,7 @@ class Supervisor:
         policy = restarts.policy_from(self.args)
         try:
             found = decide(self.attempts, recheck, self.spares, policy, random.random)
-        except Exception as error:  # a bug in deciding is no reason to hide how the run ended
+        except Exception as error:  # a bug in deciding must not hide how the run ended
             because = f"the decision failed: {error!r} (please report this)"
             return Decision("stop", because, stopped="limit")
         left_s = request.time_left_s()
@@ -399,7 +397,7 @@ class Supervisor:
     def wait_for_nodes(
         self, attempt: Attempt, result: RunResult, decision: Decision, recheck: Recheck
     ) -> tuple[Decision, Recheck]:
-        """Keep asking nodes that do not answer: a link may come back."""
+        """Keep querying unreachable nodes: a link may come back."""
         patience_s = self.args.lease + RETURN_S
         until = time.monotonic() + patience_s
         self.say(f"ringup: {decision.because}; asking again for {show_seconds(patience_s)} (Ctrl-C ends)")
@@ -410,11 +408,11 @@ class Supervisor:
         return decision, recheck
 
     def following(self, decision: Decision, cause: str) -> Attempt | None:
-        """The attempt that was decided on, planned from what the nodes are now; None where none can be."""
+        """The next attempt, planned from the nodes' current facts; None if no plan is possible."""
         cluster = self.rechecks.cluster
         nodes = tuple(cluster.node(name) for name in decision.nodes)
         part = replace(cluster.only(nodes), nodes=nodes, first="")
-        if nodes[0] != cluster.head:  # ports are tested on the head alone
+        if nodes[0] != cluster.head:  # ports are tested on the head only
             hosts = [node.host for node in nodes]
             part = collectors.collect(self.transport, cluster.job, timeout_s=self.args.timeout, hosts=hosts)
         run_id = f"{self.run_id}.{len(self.entries) + 1}"
@@ -445,7 +443,7 @@ class Supervisor:
         )
 
     def exit_code(self, result: RunResult) -> int:
-        """The last attempt's exit code; under a scheduler, one that says whether to start again."""
+        """The last attempt's exit code; under a scheduler, one that tells it whether to restart."""
         if result.outcome in (SAVED, NOT_SAVED):
             fails_again = self.decision and self.decision.stopped == "will-fail-again"
             return DO_NOT_REQUEUE if fails_again else MAY_REQUEUE
@@ -455,7 +453,7 @@ class Supervisor:
         return result.exit_code
 
     def show_end(self) -> int:
-        """Show and record how the run ended; its exit code."""
+        """Show and record how the run ended; returns its exit code."""
         result = self.result
         assert result is not None
         code = self.exit_code(result)

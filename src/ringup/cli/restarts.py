@@ -1,4 +1,4 @@
-"""Options of restarts and of saving before the end, and what they make of a run."""
+"""Options for restarts and for saving before the end, and their effect on a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ringup.units import plural
 MOST_RESTARTS = 1000
 MOST_GRACE_S = 86400.0
 LEFT_AFTER_SAVE_S = 60
-"""How much of the job's time is left for ending the run after the ranks have saved."""
+"""Seconds of the job's time for ending the run after the ranks have saved."""
 
 
 def signal_number(text: str) -> int:
@@ -61,7 +61,7 @@ RESTARTS = options.group(
 
 
 def policy_from(args: argparse.Namespace) -> Policy:
-    """What the options allow.  Raises UsageError for an exit code or cause that cannot be one."""
+    """The policy of the options.  Raises UsageError for an invalid exit code or cause."""
     restart, never = (
         frozenset(table.code_or_cause(option, word) for text in given for word in text.split(","))
         for option, given in (("--restart-on", args.restart_on), ("--no-restart-on", args.no_restart_on))
@@ -72,7 +72,7 @@ def policy_from(args: argparse.Namespace) -> Policy:
 
 
 def check_node_count(args: argparse.Namespace, count: int) -> None:
-    """Raises UsageError where `count` named nodes, spares included, leave too few for the run."""
+    """Raises UsageError if `count` named nodes, spares included, are too few for the run."""
     used = count - args.spares
     if used < 1:
         wrong = f"--spares {args.spares}: {plural(count, 'node')} leave none for the run"

@@ -43,7 +43,7 @@ def folders(folder: Path) -> list[Path]:
 
 
 def detached() -> list[Path]:
-    """Where the detached runs that are noted here keep their logs, newest first."""
+    """Log folders of the detached runs that this machine started, newest first."""
     found = []
     for run in detach.known():
         with contextlib.suppress(RingupError):
@@ -52,7 +52,7 @@ def detached() -> list[Path]:
 
 
 def paths_of(words: Sequence[str]) -> list[str]:
-    """Paths as they are, and the folders of runs that are named; without words that of the newest run."""
+    """Paths unchanged, and the folders of named runs; without arguments the newest run's."""
     if words and all(os.path.lexists(one) or one == "-" for one in words):
         return [*words]
     rows = runs_of([*folders(Path("runs")), *detached()])

@@ -1,15 +1,15 @@
 """
 Write the file that starts the job without ringup: for a batch scheduler, ssh, docker or Kubernetes.
 
-KIND is one of slurm pbs lsf ssh docker k8s-job jobset pytorchjob trainjob volcano.  With nodes named, what
-was found there goes into the file, each variable with its reason.  A batch file has its ranks meet at the
-first node's name; with --find-network it carries a program that finds the network when it runs.
+KIND is one of slurm pbs lsf ssh docker k8s-job jobset pytorchjob trainjob volcano.  With -H, the file has the
+settings that the check found, each variable with its reason.  In a batch file the ranks use the first node's
+name; with --find-network the file has a program that finds the network at its start.
 
---from FILE takes facts that --save wrote, or a job file, a manifest or a shell file: the file written then
-starts the job that FILE means, and what differs is named.
+--from FILE reads facts from --save, or a job file, a manifest or a shell file: then the new file starts the
+job of FILE, and the differences are listed.
 
 With --max-restarts, --spares or --save-signal the job needs ringup: it starts `ringup run`, and the file has
-what the scheduler must know of it.
+the settings that the scheduler needs for it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from ringup.secrets import redact_words
 from ringup.units import printable
 
 IN_CONTAINERS = ("docker", *PODS)
-"""Kinds whose paths are those of an image."""
+"""Kinds whose paths are inside an image."""
 OURS = {
     *("slurm", "nodes", "name", "queue", "account", "time", "cpus", "gpus", "option"),
     *("script", "help", "hosts", "hostfile", "local", "ssh_config", "from_file", "save", "html"),
     *("output", "image", "namespace", "rdma", "master_port", "find_network"),
     *("detach", "dry_run", "log_dir", "env", "json", "chdir"),
 }
-"""Options that are not passed on to the job unchanged."""
+"""Options that are not passed unchanged to the job."""
 
 
 SCRIPT = options.words("script", options.KIND_WORDS, "kind of file, training script and its arguments")
@@ -75,7 +75,7 @@ OPTIONS = (
 def run(args: argparse.Namespace) -> int:
     kind, *args.script = args.script or [""]
     if kind not in KINDS:
-        raise UsageError(f"{kind!r} is no kind of file", hint=f"one of {' '.join(KINDS)} comes before --")
+        raise UsageError(f"{kind!r} is not a kind of file", hint=f"one of {' '.join(KINDS)} comes before --")
     from ringup.jobfiles.templating import render
 
     if args.from_file and from_file.is_launch_file(args.from_file):
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def warn_of_missing(asked: Asked, kind: str) -> None:
-    """Warn if the script is not on this machine; of an image nothing is known."""
+    """Warn if the script is not on this machine; an image's files are unknown."""
     folder = Path(asked.job.chdir or ".")
     is_file = asked.job.kind == "script"
     if is_file and kind not in PODS and folder.is_dir() and not os.path.lexists(folder / asked.job.script):
@@ -112,7 +112,7 @@ def warn_of_missing(asked: Asked, kind: str) -> None:
 
 
 def warn_of_secrets(job: Job) -> None:
-    """An argument must be in the file as it is; a variable need not be."""
+    """An argument is visible in the file; a variable need not be."""
     words = (*job.arguments, *job.launcher_arguments, job.setup)
     if redact_words(words) != words:
         terminal.say(
@@ -122,7 +122,7 @@ def warn_of_secrets(job: Job) -> None:
 
 
 def show_lint(args: argparse.Namespace, script: str) -> None:
-    """Print the findings in the script, if it is on this machine; set `args.launcher` if not given."""
+    """Print the findings in the script if it is on this machine; set `args.launcher` if not given."""
     from ringup.output import console
 
     style = terminal.Style(sys.stderr)
@@ -133,8 +133,8 @@ def show_lint(args: argparse.Namespace, script: str) -> None:
 
 
 def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
-    """What the file is to start.  Raises UsageError when a count or a value cannot be."""
-    # Slurm takes exported variables along, and a file is for other days.
+    """The job that the file starts.  Raises UsageError for an invalid count or value."""
+    # Slurm forwards exported variables; and the file is for later use.
     job = request.job_from(argparse.Namespace(**{**vars(args), "no_forward": True}), words)
     contained = kind in IN_CONTAINERS
     if "MASTER_ADDR" in job.env and kind not in KNOWN_NODES:
@@ -142,7 +142,7 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         raise UsageError("--env MASTER_ADDR: the job finds that address when it runs", hint=hint)
     cluster = named_nodes(args, job)
     plan = plan_of(cluster, contained, args.quiet) if cluster else None
-    is_bare = not has_restarts(args)  # else ringup in the job decides what else is set
+    is_bare = not has_restarts(args)  # else ringup in the job decides the other variables
     env = plan.env if plan and is_bare else ()
     if getattr(args, "debug", False) and is_bare:
         env += tuple(minimal_env.debugging(cluster or Cluster(()), "."))
@@ -157,7 +157,7 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         wrong = f"the number of {'nodes' if nodes < 1 else 'ranks per node'} is not known"
         raise UsageError(wrong, hint="give --nodes N and --nproc N, or name the nodes with -H")
     if kind != "ssh" and (args.chdir or kind in PODS):
-        # From where the file is submitted, or of the image: not from here.
+        # The directory of submission or of the image, not the current one.
         job = dataclasses.replace(job, chdir=args.chdir)
     own = {k: v for k, v in job.env.items() if k not in ("MASTER_ADDR", "MASTER_PORT")}
     named = [node for node in cluster.nodes if node.host.user] if cluster else []
@@ -188,21 +188,21 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
 
 
 def has_restarts(args: argparse.Namespace) -> bool:
-    """Whether an option of restarts or of saving is given: then the job needs ringup in it."""
+    """Whether an option for restarts or saving is given: then the job needs ringup."""
     return any(getattr(args, row.dest) != row.settings["default"] for row in RESTARTS.rows)
 
 
 def with_restarts(
     args: argparse.Namespace, asked: Asked, kind: str, python: str, inner: Iterable[str]
 ) -> Asked:
-    """The job's `ringup run` with the words `inner`, where restarts or saving want it.  Raises UsageError."""
+    """The job as `ringup run` with the arguments `inner` if it restarts or saves.  Raises UsageError."""
     if not has_restarts(args):
         return asked
     policy_from(args)
     check_node_count(args, asked.nodes)
     for option, value in (("--spares", args.spares), ("--min-nodes", args.min_nodes)):
         if value and kind in PODS:
-            wrong = f"{option}: in Kubernetes a lost pod is the controller's to replace, or ends the job"
+            wrong = f"{option}: in Kubernetes the controller replaces a lost pod, or ends the job"
             raise UsageError(wrong, hint="leave it out")
     found = Restarts(
         words=(python, "-m", "ringup", "run", *inner),
@@ -219,7 +219,7 @@ def signal_name(number: int) -> str:
 
 
 def inner_options(args: argparse.Namespace, own: Options, job: Job) -> Iterator[str]:
-    """The options that the run inside the job is given: all of `own` that differ from their defaults."""
+    """The options of the run inside the job: all of `own` that differ from their defaults."""
     for row in (row for one in own for row in ((one,) if isinstance(one, Row) else one.rows)):
         value: Any = getattr(args, row.dest)
         if row.dest not in OURS and value != row.settings.get("default", False):
@@ -229,13 +229,13 @@ def inner_options(args: argparse.Namespace, own: Options, job: Job) -> Iterator[
                 yield name if one is True else f"{name}={shown}"
     if job.port:
         yield f"--master-port={job.port}"
-    # By name alone: the file has the values, and the job's environment those of secrets.
+    # Only the name: the file has the values, and the job's environment has those of secrets.
     yield from (f"--env={name}" for name in request.environment_from(args.env) if name != "MASTER_PORT")
 
 
 def name_of(text: str) -> str:
     """
-    A name that every scheduler takes.
+    A name that every scheduler accepts.
 
     >>> name_of("my train!"), name_of("--")
     ('my-train', 'job')
@@ -244,7 +244,7 @@ def name_of(text: str) -> str:
 
 
 def named_nodes(args: argparse.Namespace, job: Job) -> Cluster | None:
-    """The nodes that are named, or saved facts, for this job; None where neither is given."""
+    """The nodes on the command line, or saved facts, for this job; None without either."""
     if args.from_file:
         from ringup import bundle
 
@@ -258,11 +258,11 @@ def named_nodes(args: argparse.Namespace, job: Job) -> Cluster | None:
 
 
 def plan_of(cluster: Cluster, contained: bool, quiet: bool) -> Plan:
-    """The plan for these nodes; errors that will stop the job are shown.  Raises LaunchError for none."""
+    """The plan for these nodes; shows errors that will stop the job.  Raises LaunchError if there is none."""
     from ringup.output import console
 
     judged = pipeline.judge(cluster, "job")
-    # An image brings its own interpreter and files along.
+    # An image has its own interpreter and files.
     errors = [f for f in judged.findings if f.severity == "error" and not contained]
     for finding in console.folded(errors, cluster):
         terminal.say("\n".join(console.brief_lines(finding, terminal.Style(sys.stderr))))
@@ -275,7 +275,7 @@ def plan_of(cluster: Cluster, contained: bool, quiet: bool) -> Plan:
 
 
 def interpreter(given: str, cluster: Cluster | None, contained: bool) -> str:
-    """`--python`, else in an image `python3`, else what the nodes have, else that of the environment here."""
+    """`--python`, else in an image `python3`, else the nodes' interpreter, else that of our environment."""
     from ringup.transport.interpreters import default_interpreter
 
     if given or contained:

@@ -1,12 +1,11 @@
 """
-Where every rank of a running job is in its code, ours or not, merged.
+Show where every rank of a running job is in its code, whether ringup started it or not; equal stacks once.
 
-Ranks are found by their environment (RANK and WORLD_SIZE; Slurm's or MPI's); only your own processes.
-A stack comes from the rank itself where `ringup run` started it, else from py-spy where the node has
-that, or --with-py-spy sends it; nothing is installed, and no signal is sent to a process that has not
-asked for it.
+Ranks are found by their environment (RANK and WORLD_SIZE; Slurm's or MPI's); only your own processes.  A
+stack comes from the rank itself if `ringup run` started it, else from py-spy if the node has it or
+--with-py-spy sends it; nothing is installed, and no process without a handler for it gets a signal.
 
-Exit code 0 when ranks were found, 1 when there were none or a node could not be asked.
+Exit code 0 if ranks were found, 1 if there were none or a node could not be queried.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ringup.rules import ssh, with_ssh_config
 from ringup.units import grouped, printable, ranges, show_ranks, show_seconds, summarize_names
 
 FLIGHT = "also compare the ranks' collectives, from torch's flight recorder in ranks started by ringup"
-PYSPY = "send this machine's py-spy to nodes that have none; it is gone when it has run"
+PYSPY = "send this machine's py-spy to nodes without one; it is removed after use"
 OPTIONS = (
     options.NODES,
     options.PYTHON,
@@ -56,7 +55,7 @@ def job_lines(job: JobLook, full: bool) -> Iterator[str]:
 
 
 def node_lines(nodes: tuple[NodeLook, ...]) -> Iterator[str]:
-    """Problems of the nodes themselves, and what NCCL's RAS service reports."""
+    """Problems of the nodes themselves, and the report of NCCL's RAS service."""
     for node in nodes:
         yield from (f"{node.node}: {words}" for words in troubles(None, node.state))
     yield from grouping.ras_lines(nodes)
@@ -117,7 +116,7 @@ def remedies(nodes: tuple[NodeLook, ...], is_local: bool, ssh_config: str = "") 
 
 
 def unreadable(nodes: tuple[NodeLook, ...]) -> Iterator[str]:
-    """On nodes without ranks: users whose Python processes could not be read."""
+    """For nodes without ranks: users whose Python processes could not be read."""
     for node in nodes:
         users = summarize_names(
             f"{printable(user, 40)} ({count})" for user, count in node.state.others.items()

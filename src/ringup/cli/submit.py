@@ -1,4 +1,4 @@
-"""`ringup run --slurm`: a job file, handed to sbatch and followed."""
+"""`ringup run --slurm`: writes a job file, submits it with sbatch and follows the job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WITH_RINGUP = """\
 
 
 def refuse_batch_options(args: argparse.Namespace) -> None:
-    """Raises UsageError for an option of --slurm without --slurm: nobody would read it."""
+    """Raises UsageError for an option of --slurm without --slurm: it would have no effect."""
     hint = "add --slurm to submit the run as a job, or leave the option out"
     for row in options.SCHEDULERS.rows:
         if row.dest != "nodes" and getattr(args, row.dest) != row.settings["default"]:
@@ -39,7 +39,7 @@ def refuse_batch_options(args: argparse.Namespace) -> None:
 
 
 def check_node_count(args: argparse.Namespace, hosts: Sequence[Host]) -> None:
-    """Raises UsageError where `--nodes` and the nodes that are known differ in number."""
+    """Raises UsageError if `--nodes` and the number of known nodes differ."""
     known = len(hosts)
     if args.nodes in (0, known):
         return
@@ -52,7 +52,7 @@ def check_node_count(args: argparse.Namespace, hosts: Sequence[Host]) -> None:
 
 
 def run(args: argparse.Namespace, own: Options, words: list[str], run_id: str, log_dir: Path) -> int:
-    """Write, submit, follow; the job's exit code.  Raises UsageError where nodes are named: Slurm chooses."""
+    """Write, submit, follow; the job's exit code.  Raises UsageError for named nodes: Slurm chooses them."""
     for option in (*request.named(args), *(["from"] if args.from_file else [])):
         raise UsageError(f"--slurm and --{option}: Slurm chooses the nodes", hint="say how many: --nodes N")
     from ringup.jobfiles.templating import render
@@ -105,7 +105,7 @@ def submitted(args: argparse.Namespace, text: str, run_id: str, log_dir: Path) -
             raise
         interrupted = interrupts.exit_code if interrupts.count else 0
     content = recorded(log_dir)
-    if not content:  # all that is known is what Slurm knows
+    if not content:  # only Slurm's information is available
         by_slurm = ended.code or (0 if ended.state == "COMPLETED" else 1)
         content = record.run_json(
             run_id,
@@ -120,7 +120,7 @@ def submitted(args: argparse.Namespace, text: str, run_id: str, log_dir: Path) -
         print(json.dumps(content))
     code = interrupted or content["exit_code"]
     if ended.state not in ("COMPLETED", "FAILED", "GONE"):
-        terminal.say(f"Slurm says of job {job.number}: {ended.state}")
+        terminal.say(f"Slurm reports for job {job.number}: {ended.state}")
     elif not (log_dir / "job.out").exists():
         output = f"{terminal.path_shown(log_dir)}/job.out on {job.number}'s first node"
         terminal.say(f"the job's output cannot be seen here: {output}")
@@ -128,7 +128,7 @@ def submitted(args: argparse.Namespace, text: str, run_id: str, log_dir: Path) -
 
 
 def recorded(log_dir: Path) -> dict[str, Any]:
-    """The run's own record, if the ringup that ran last in the job came to its end; else empty."""
+    """The run's own record, if the last ringup in the job finished; else empty."""
     from ringup.runtime import claims
 
     try:

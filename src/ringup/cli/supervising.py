@@ -1,4 +1,4 @@
-"""A detached run with restarts: its supervisor may die at any time, and the next `attach` starts another."""
+"""A detached run with restarts: if its supervisor dies, the next `attach` starts another."""
 
 from __future__ import annotations
 
@@ -38,13 +38,11 @@ STATE, FACTS = ".supervisor.json", ".supervisor-facts.json"
 
 
 class State(msgspec.Struct, frozen=True):
-    """What another supervisor needs to go on."""
-
     argv: list[str]
-    """The words after `ringup`."""
+    """The arguments of `ringup`."""
     chdir: str
     env: dict[str, str]
-    """What was forwarded to the nodes; secrets only by name."""
+    """Variables forwarded to the nodes; of secrets only the name."""
     run_id: str
     number: int
     """The number of the latest attempt."""
@@ -61,10 +59,10 @@ class State(msgspec.Struct, frozen=True):
 
 
 class DetachedSupervisor(Supervisor):
-    """Leaves each attempt to its head node, follows it from the background, and decides after it."""
+    """Hands each attempt to its head node, follows it from the background, and decides after it."""
 
     argv: Sequence[str] = ()
-    """The command line that began the run, after `ringup`."""
+    """The arguments of the `ringup` command that began the run."""
     resumed: Attempt | None = None
     """The attempt that another supervisor has started."""
 
@@ -80,7 +78,7 @@ class DetachedSupervisor(Supervisor):
         return super().run(plan, findings)
 
     def attempt(self, attempt: Attempt) -> RunResult:
-        self.result = None  # an end of this process is none of the attempt
+        self.result = None  # this process ends, not the attempt
         if attempt is self.resumed:
             return self.watch(attempt)
         self.note(attempt, is_handed_over=False)
@@ -114,7 +112,7 @@ class DetachedSupervisor(Supervisor):
         """Leave the terminal, if this process still has one."""
         if attempt.number == 1:
             where = terminal.path_shown(str(self.folder / background.LOG))
-            self.say(f"ringup: supervisor: pid {os.getpid()} on this machine; what it says is in {where}")
+            self.say(f"ringup: supervisor: pid {os.getpid()} on this machine; its log is {where}")
             self.say(f"The run continues in the background. `ringup attach {self.run_id}` returns to it.")
             if self.args.json:
                 print(json.dumps(record_of(self.folder), indent=1))
@@ -125,12 +123,12 @@ class DetachedSupervisor(Supervisor):
         """
         Follow an attempt to its end.
 
-        A head node that does not answer is asked again until it does, or until the nodes that answer prove
-        that the attempt has ended there: then the head node is lost.
+        An unreachable head node is tried again until it answers, or until the other nodes prove that the
+        attempt has ended there: then the head node is lost.
         """
         noted, words, lost_s = detach.load(attempt.plan.run_id), "", 0.0
         patience_s = self.args.lease + RETURN_S
-        for node in attempt.nodes:  # of the old connections the guards have each taken one
+        for node in attempt.nodes:  # each guard has already used the old connection of its node
             self.transport.reopen(node)
         while True:
             asked_s = time.monotonic()
@@ -138,7 +136,7 @@ class DetachedSupervisor(Supervisor):
                 return self.follow(noted, attempt, head_lost=words)
             except NodeUnreachable as error:
                 now_s = time.monotonic()
-                if not lost_s or now_s - asked_s > patience_s:  # it answered in between
+                if not lost_s or now_s - asked_s > patience_s:  # the head answered in between
                     lost_s = now_s
                     self.say(f"ringup: {error}; asking again")
             pause(self.transport, ASK_EVERY_S)
@@ -159,7 +157,7 @@ class DetachedSupervisor(Supervisor):
         )
 
     def has_ended(self, attempt: Attempt) -> bool:
-        """Whether at least one node of an attempt answers, and on none that does a process of it is left."""
+        """Whether at least one node of an attempt answers, and none that answers has a process of it."""
         for name in attempt.nodes[1:]:  # this machine's own network may have been down
             self.transport.reopen(name)
         found = [node for node in leftovers(self.transport, kill=False) if node.node in attempt.nodes]
@@ -167,7 +165,7 @@ class DetachedSupervisor(Supervisor):
         return any(not node.error for node in found) and attempt.plan.run_id not in alive
 
     def interrupted(self, code: int) -> None:
-        """Between attempts only Ctrl-C ends the run; after another signal `attach` starts a supervisor."""
+        """Between attempts only Ctrl-C ends the run; after other signals `attach` starts a new supervisor."""
         if code != 128 + signal.SIGINT:
             raise Ended(code - 128)
         super().interrupted(code)
@@ -188,7 +186,7 @@ class DetachedSupervisor(Supervisor):
         self.attempts, self.ports = [*state.attempts], set(state.ports)
         entries = record_of(self.folder)["attempts"][: state.number]
         self.entries = msgspec.convert(entries, list[SavedAttempt])
-        self.say(f"ringup: supervisor: pid {os.getpid()} goes on with attempt {state.number}")
+        self.say(f"ringup: supervisor: pid {os.getpid()} continues with attempt {state.number}")
         run_id = state.run_id if state.number == 1 else f"{state.run_id}.{state.number}"
         noted = detach.load(run_id)
         began_s = time.monotonic() - (time.time() - noted.started)
@@ -205,12 +203,12 @@ class DetachedSupervisor(Supervisor):
         try:
             self.result = self.follow(noted, attempt)
             following = self.after(attempt)
-        except NodeUnreachable:  # it died before the attempt was the head node's
+        except NodeUnreachable:  # it died before the head node took over the attempt
             following = self.start_again(attempt, state.cause)
         return self.supervise(following)
 
     def start_again(self, attempt: Attempt, cause: str) -> Attempt | None:
-        """Start an attempt again whose supervisor died while starting it; the lease ends the old guards."""
+        """Repeat an attempt whose supervisor died while starting it; the lease ends the old guards."""
         if attempt.number == 1:
             raise LaunchError("the run never began: its supervisor died before", hint="start it again")
         pause(self.transport, self.args.lease)
@@ -220,7 +218,7 @@ class DetachedSupervisor(Supervisor):
 
 
 def record_of(folder: Path) -> dict[str, Any]:
-    """What run.json holds.  Raises LaunchError where it cannot be read."""
+    """The content of run.json.  Raises LaunchError if it cannot be read."""
     try:
         found: dict[str, Any] = json.loads((folder / record.FILE).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -232,7 +230,7 @@ def record_of(folder: Path) -> dict[str, Any]:
 
 
 def go_on(folder: Path, process: Background) -> int:
-    """Supervise the run of another supervisor that died; its exit code."""
+    """Continue the run of a supervisor that died; returns its exit code."""
     try:
         state = msgspec.json.decode((folder / STATE).read_bytes(), type=State)
         os.chdir(state.chdir)
@@ -249,12 +247,12 @@ def go_on(folder: Path, process: Background) -> int:
     with request.open_transport(args) as transport:
         supervisor = DetachedSupervisor(cluster, transport, folder, args)
         if missing:
-            supervisor.say(f"ringup: not exported here, so the next attempts have none: {missing}")
+            supervisor.say(f"ringup: not exported here, so the next attempts do not get: {missing}")
         return supervisor.resume(state)
 
 
 def restore(wanted: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Export exactly what was forwarded at the start; returns the names of secrets that are missing here."""
+    """Export exactly the variables of the start; returns the names of secrets that are missing here."""
     for name in now.keys() - wanted.keys():
         os.environ.pop(name, None)
     shown = {name: value for name, value in wanted.items() if value != HIDDEN}
@@ -263,7 +261,7 @@ def restore(wanted: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 def attach_to(folder: Path, args: argparse.Namespace) -> int:
-    """Show the output of a run's supervisor until it ends; restart one that died.  The exit code."""
+    """Show the output of a run's supervisor until it ends; replace a dead one.  Returns the exit code."""
     if args.log_dir:
         hint = f"its logs are in {terminal.path_shown(folder)}"
         raise UsageError("--log-dir: the supervisor of this run writes its logs", hint=hint)

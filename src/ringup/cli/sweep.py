@@ -1,8 +1,9 @@
 """
-Try the network settings that differ, measure each shortly, and print the one to keep.
+Try the network settings that differ, measure each for a short time, and print the best one.
 
 Settings of NCCL_SOCKET_IFNAME, NCCL_IB_HCA and NCCL_IB_DISABLE (GLOO_SOCKET_IFNAME without GPUs) are
-predicted first: of those with equal predictions one is tried, those that the check proves to hang are not.
+predicted first.  Of equal predictions only one is tried; settings that the check proves to hang are not
+tried.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ OPTIONS = (
         options.NPROC,
         options.value("--size", "SIZE", "largest message (256M with GPUs, else 16M)", None, bench.size),
         options.value("--timeout", "S", "time limit of the whole sweep (600)", 600.0, options.above_zero),
-        options.value("--wait", "S", "how long to wait for a rank (60)", 60, options.positive),
+        options.value("--wait", "S", "seconds to wait for a rank (60)", 60, options.positive),
         options.flag("--dry-run", _DRY_RUN),
         options.flag("--anyway", _ANYWAY),
         options.LOG_DIR,
@@ -54,12 +55,12 @@ OPTIONS = (
     options.group("output", options.JSON, options.QUIET),
 )  # fmt: skip
 COLLECT_S, LEAST_S = 60.0, 10.0
-"""Longest time for the check; least time for one setting."""
+"""Longest time for the check; shortest time for one setting."""
 
 
 @dataclass
 class TimeIsUp:
-    """A `runtime.Watcher` that ends a run at a time, whatever it does."""
+    """A `runtime.Watcher` that ends a run at a given time."""
 
     end_s: float
     reports: list[dict[str, Any]] = field(default_factory=list)
@@ -71,8 +72,6 @@ class TimeIsUp:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The nodes, what is measured on them, and until when."""
-
     args: argparse.Namespace
     cluster: Cluster
     words: tuple[str, ...]
@@ -88,7 +87,7 @@ class Sweep:
 
 @pods.everywhere
 def run(args: argparse.Namespace) -> int:
-    """Check, predict, try, compare; 1 where no setting works."""
+    """Check, predict, try, compare; 1 if no setting works."""
     if args.from_file and not args.dry_run:
         hint = "leave --from out, or add --dry-run to see the predictions"
         raise UsageError("`ringup sweep` needs the nodes, and --from contacts none", hint=hint)
@@ -114,7 +113,7 @@ def _swept(args: argparse.Namespace, cluster: Cluster, transport: Transport | No
     said = [style("warning", f"warning: {w}") for w in warnings]
     for line in (*said, *show.before(trials, alone, style, args.anyway)):
         terminal.say(line, quiet=args.quiet)
-    # A rank that waits in vain says for whom before the setting's share of the time is over.
+    # A rank that waits in vain names the missing ranks before the setting's time is over.
     limit_s = max(LEAST_S, (end_s - time.monotonic()) / len(trials) / 2)
     sizes = ",".join(str(max(4, size // part)) for part in (16, 4, 1))
     words = (*this.words[:3], f"{limit_s:.0f}", "all_reduce", sizes, "0")
@@ -134,7 +133,7 @@ def _swept(args: argparse.Namespace, cluster: Cluster, transport: Transport | No
 
 
 def _trials(this: Sweep, found: list[dict[str, str]]) -> Iterator[Trial]:
-    """A trial for each prediction; of equal ones the first that the check does not prove to fail."""
+    """A trial for each distinct prediction: the first setting that the check does not expect to fail."""
     plans = [(env, network.decide(this.under(env))) for env in found]
     keys = [
         sweep.ways(e.prediction for e in expected(predicted(this.under(env)), plan)) for env, plan in plans
@@ -153,7 +152,7 @@ def _trials(this: Sweep, found: list[dict[str, str]]) -> Iterator[Trial]:
 
 
 def _refusal(judged: pipeline.Judgement) -> str:
-    """Why a setting cannot work, by the check; "" where nothing speaks against it."""
+    """Why the check says that a setting cannot work; "" if it may work."""
     error = next((f for f in judged.findings if f.severity == "error"), None)
     if error:
         return f"{error.where}: {error.found}"
@@ -161,7 +160,7 @@ def _refusal(judged: pipeline.Judgement) -> str:
 
 
 def _tried(this: Sweep, trials: list[Trial], transport: Transport) -> tuple[list[Trial], int]:
-    """The trials as far as they went, and the exit code where they were interrupted."""
+    """The finished trials, and the exit code after an interruption."""
     run_id, args = launching.new_run_id(), this.args
     done: list[Trial] = []
     with launching.claimed(Path(args.log_dir or f"runs/{run_id}"), run_id) as log_dir:
@@ -185,7 +184,7 @@ def _tried(this: Sweep, trials: list[Trial], transport: Transport) -> tuple[list
 
 
 def _one(this: Sweep, trial: Trial, transport: Transport, log_dir: Path, end_s: float) -> tuple[Trial, int]:
-    """Measure one setting; with the exit code where it was interrupted."""
+    """Measure one setting; with the exit code after an interruption."""
     quiet = copy.copy(this.args)
     quiet.quiet = True
     with PortClaims() as claims:

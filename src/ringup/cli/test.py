@@ -1,8 +1,8 @@
 """
-Prove that every rank computes correct results: device, memory, and collectives with checked results.
+Test that every rank computes correct results: device, memory, and collectives with checked results.
 
-The ranks are started as `ringup run` starts them.  A rank that does not arrive is named; where results
-are wrong, the ranks that make them wrong are searched for, nodes and their ranks in pairs.
+The ranks are started as `ringup run` starts them.  A missing rank is named.  After wrong results, ringup
+tests nodes, then their ranks, in pairs to find the faulty ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPTIONS = collective.OPTIONS
 
 @pods.everywhere
 def run(args: argparse.Namespace) -> int:
-    """Check, start, compare; 1 when any rank is not fine."""
+    """Check, start, compare; 1 if any rank fails."""
     started = collective.start("test", args)
     if isinstance(started, int):
         return started

@@ -52,11 +52,11 @@ OPTIONS = (
     options.flag("--quiet", "print only the pictures"),
 )
 BEAT_S = 10.0
-"""How often a node is sent a line; its process ends after a minute without one."""
+"""Seconds between lines to a node; its process ends after a minute without one."""
 TURN_S = 0.5
-"""Shortest time between two updates, but for the first picture."""
+"""Shortest time between two updates, except for the first picture."""
 GONE_S = 5.0
-"""A job is over when no rank of it was seen for so long."""
+"""Seconds after which a job is over if no rank of it was seen."""
 FOLDS: dict[By, str] = {"state": "folded by state and place", "node": "folded by node", "rank": "not folded"}
 
 
@@ -79,7 +79,7 @@ class Top:
         self.chosen: Hashable = None
         self.filter = self.note = self.end_words = ""
         self.asks = ""
-        """What is typed now: "filter", or the answer to "end"."""
+        """The meaning of typed keys: "filter", or the answer to "end"."""
         local = tuple(host.name for host in transport.hosts if host.local)
         names = [host.name for host in transport.hosts if not host.local or host.name == local[0]]
         self.nodes = [WatchedNode(name, local if len(local) > 1 else (), self.is_wanted) for name in names]
@@ -89,7 +89,7 @@ class Top:
             node.send = way.write
 
     def is_wanted(self, rank: Mapping[str, Any]) -> bool:
-        """Whether a rank, as a node describes it, is of the job that is shown."""
+        """Whether a rank, as a node describes it, belongs to the shown job."""
         if not self.ranks or rank["run"] != self.ranks.run:
             return False
         address = ":".join(word for word in rank["job"][:2] if word)
@@ -139,7 +139,7 @@ class Top:
         return [rank for rank in self.ranks.unseen if self.seen.codes.get(rank) != 0] if self.ranks else []
 
     def judge(self, now_s: float) -> None:
-        """Look for a hang, if every rank is seen: a rank that is not may be the one to blame."""
+        """Detect a hang if every rank is seen: an unseen rank may be the one to blame."""
         is_whole = self.ranks and not self.unseen() and not any(node.now.problem for node in self.nodes)
         if not (self.hang and self.ranks and is_whole):
             return
@@ -277,13 +277,13 @@ class Top:
         return ""
 
     def is_known(self) -> bool:
-        """Whether every node has told enough for one picture."""
+        """Whether every node has reported enough for one picture."""
         return all(
             node.state == "closed" or (node.stacks_s and not node.before.problem) for node in self.nodes
         )
 
     def is_due(self, now_s: float) -> bool:
-        """Whether a picture is; where they are printed, the first one once there is something to show."""
+        """Whether a picture is due; printed pictures start once there is something to show."""
         if self.once or not (self.screen.has_keys or self.drawn_s):
             is_late = not self.once and now_s - self.began_s >= self.every_s
             return is_late or self.is_known()

@@ -1,10 +1,10 @@
 """
-Write what every rank did when as a trace: drag the file into https://ui.perfetto.dev, which reads it there.
+Write the activity of every rank as a trace: drag the file into https://ui.perfetto.dev.
 
-RUN is a run's name or folder; logs and dumps of torch's flight recorder of any job work, too.  Without one,
-the newest run.  A track a rank (launch, NCCL's set-up, steps, waiting, the failure) and one for each of its
-process groups: collectives and transfers with their sizes, and an arrow from the rank that came first to a
-collective to the one that came last.
+RUN is a run's name or folder; logs and dumps of torch's flight recorder of any job also work.  Without an
+argument, the newest run.  One track per rank (launch, NCCL's set-up, steps, waiting, the failure) and one for
+each of its process groups: collectives and transfers with their sizes, and an arrow from the first rank in a
+collective to the last one.
 """
 
 from __future__ import annotations

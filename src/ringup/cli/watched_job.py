@@ -1,4 +1,4 @@
-"""The job that `ringup top` watches: which it is, how its nodes are reached, how it ended, and its end."""
+"""The job that `ringup top` watches: its name, the connections to its nodes, its outcome, and ending it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ringup.transport import Transport
 from ringup.units import printable
 
 END_S = 15.0
-"""How long the head node of a detached run may take to answer."""
+"""Seconds in which the head node of a detached run must answer."""
 
 
 @dataclass
@@ -39,14 +39,13 @@ class WatchedJob:
     """The run's folder, if ringup started the job."""
     plan: Plan | SavedPlan | None = None
     journal: str = ""
-    """The file on the head node that holds the output of a detached run; "" if a process here follows it."""
+    """The file on the head node with the output of a detached run; "" if a process here follows it."""
     record: SavedRun | None = None
-    """run.json, once it was read."""
+    """run.json, once it has been read."""
     _read_ns: int = 0
 
     @property
     def codes(self) -> dict[int, int]:
-        """Rank -> exit code."""
         ranks = self.record.ranks if self.record else ()
         return {one.rank: one.code for one in ranks if one.code is not None}
 
@@ -56,26 +55,26 @@ class WatchedJob:
 
     @property
     def how_ended(self) -> str:
-        """The outcome of a run and its first failure; "" while it goes on."""
+        """The outcome of a run and its first failure; "" while it runs."""
         if not self.record or self.record.is_living:
             return ""
         return f"{self.record.outcome}: {self.failure.what}" if self.failure else self.record.outcome
 
     def read_record(self) -> None:
-        """Take in what is new in run.json."""
+        """Read run.json again if it has changed."""
         with contextlib.suppress(OSError):
             changed_ns = (self.folder / saved_run.FILE).stat().st_mtime_ns if self.folder else 0
             if self.folder and changed_ns != self._read_ns and (found := saved_run.read(self.folder)):
                 self.record, self._read_ns, self.plan = found, changed_ns, found.plan or self.plan
 
     def owner(self) -> background.Supervised | None:
-        """The process that has the run, alive or not; None where there never was one."""
+        """The process that owns the run, alive or not; None if there never was one."""
         names = (detach.SUPERVISOR, background.LAUNCHER) if self.folder and not self.journal else ()
         found = [background.supervised(self.folder, name) for name in names if self.folder]
         return next(filter(None, found), None)
 
     def end(self) -> str:
-        """End the run, as Ctrl-C does where it was started; a sentence that says what was done."""
+        """End the run, like Ctrl-C at its launcher; returns a sentence with the result."""
         if not self.folder:
             return (
                 "Not ended: ringup has not started this job. End it where it was started (scancel, Ctrl-C)."
@@ -103,7 +102,7 @@ class WatchedJob:
 
 
 class _Reply:
-    """A `Listener` on the head node's guard: waits for it to confirm the end."""
+    """A `Listener` on the head node's guard: waits until it confirms the end."""
 
     def __init__(self) -> None:
         self.words, self._data = "", b""
@@ -143,7 +142,7 @@ def job_named(args: argparse.Namespace) -> WatchedJob:
 
 
 def _of_run(run: str, folder: Path, given: tuple[Host, ...], ssh_config: str | None) -> WatchedJob | None:
-    """None where the run's nodes are not known, or the process that had it is gone."""
+    """None if the run's nodes are unknown, or the process that owned it is gone."""
     with contextlib.suppress(RingupError):
         known = detach.load(run)
         job = WatchedJob(run, given or known.hosts, ssh_config or known.ssh_config, folder, known.plan)

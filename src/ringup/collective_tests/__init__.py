@@ -1,4 +1,4 @@
-"""`ringup test` and `ringup bench`: right results on every rank, and the rate that collectives reach."""
+"""`ringup test` and `ringup bench`: correctness on every rank, and bandwidth of collectives."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ class RankState:
     node: str
     local_rank: int
     device: str
-    """ "cuda:3 NVIDIA H100", "cpu"; "" when the rank never said."""
+    """"cuda:3 NVIDIA H100", "cpu"; "" if the rank did not report it."""
     ok: bool
     error: str | None
-    """Why it is not ok, in one line."""
+    """The problem, in one line."""
     is_cause: bool = False
-    """Whether the fault is this rank's own, and not that another one was missing or wrong."""
+    """Whether this rank caused the fault, rather than another one that was missing or wrong."""
     bus_id: str = ""
-    """PCI address of its GPU, "" where unknown: CUDA counts only those left to the job, in its own order."""
+    """PCI address of its GPU, "" if unknown: CUDA counts only the job's GPUs, in its own order."""
 
 
 @dataclass(frozen=True)
 class CorrectnessReport:
     ranks: tuple[RankState, ...]
     suspects: tuple[int, ...]
-    """Ranks that gave wrong results with others too; several where the tests do not separate them."""
+    """Ranks that gave wrong results with others too; several if the tests cannot separate them."""
     notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether every rank computed what arithmetic gives."""
+        """Whether every rank computed the expected result."""
         return bool(self.ranks) and all(rank.ok for rank in self.ranks)
 
 
@@ -41,7 +41,7 @@ class Row:
     """
     One size of one operation; formulas are nccl-tests' (doc/PERFORMANCE.md).
 
-    `size_bytes` is the whole buffer's, `time_us` the mean over ranks of the mean of all calls.
+    `size_bytes` is that of the whole buffer; `time_us` is the mean over ranks of the mean of all calls.
     """
 
     op: str
@@ -54,31 +54,31 @@ class Row:
     median_us: tuple[float, ...]
     """Of every rank (the first 256)."""
     p99_us: float
-    """The worst rank's."""
+    """Of the slowest rank."""
     wrong_ranks: tuple[int, ...] = ()
     starved: float = 0.0
-    """The part of the time, 0 to 1, that the ranks may have waited for a CPU."""
+    """The share of the time, 0 to 1, that may have been lost while ranks waited for a CPU."""
     waited_us: tuple[float, ...] = ()
-    """How long the threads of every rank (the first 256) waited for a CPU, a call."""
+    """Microseconds per call that the threads of every rank (the first 256) waited for a CPU."""
     busy: float = 0.0
-    """CPUs that the busiest rank kept busy, with Gloo; 0 with NCCL, whose threads poll."""
+    """CPUs in use by the busiest rank, with Gloo; 0 with NCCL, whose threads poll."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Bus bandwidth of an all-reduce between two nodes only."""
+    """Bus bandwidth of an all-reduce between only two nodes."""
 
     nodes: tuple[str, str]
     busbw_gbyte_s: float
     starved: float = 0.0
-    """As a row's."""
+    """As in `Row`."""
     stage: str = ""
-    """ "again": measured to see whether who looks slow still does, and what healthy nodes then reach."""
+    """"again": measured again, to see whether a slow node stays slow, and the healthy nodes' speed then."""
 
 
 def at_best(rate: float, starved: float) -> float:
     """
-    A rate without the part of the time that the ranks waited for a CPU.
+    A rate without the share of the time that the ranks waited for a CPU.
 
     >>> at_best(0.5, 0.5), at_best(0.5, 1.0)
     (1.0, inf)
@@ -88,18 +88,18 @@ def at_best(rate: float, starved: float) -> float:
 
 @dataclass(frozen=True)
 class LinkRate:
-    """The rate at which a node can send, in Gb/s one way."""
+    """The rate at which a node can send, in Gb/s per direction."""
 
     gbit_s: float | None
     source: str
-    """Of the rate; the reason where it is not known."""
+    """The source of the rate; or why it is unknown."""
     payload_share: float = 1.0
-    """Part of the rate that is left for the payload (headers of TCP)."""
+    """Share of the rate that is payload, without the headers of TCP."""
     over: Literal["tcp", "rdma", "nvlink"] = "tcp"
     devices: int = 1
-    """How many cards of a node (or ways from a GPU to others) the rate is the sum of."""
+    """Number of NICs of a node (or paths from a GPU to others) whose rates add up to this rate."""
     doubt: str = ""
-    """What else may be slow instead, so that a low rate is no proof against the link."""
+    """Another possible bottleneck: with it, a low rate is not proof against the link."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class BandwidthReport:
     slow: tuple[Slow, ...]
     notes: tuple[str, ...]
     transports: dict[str, int]
-    """From NCCL's own lines; empty with Gloo."""
+    """From NCCL's log; empty with Gloo."""
 
     @property
     def correct(self) -> bool:

@@ -1,4 +1,4 @@
-"""`ringup bench`: rows, the verdict against the link's rate, and the node or link that is slow."""
+"""`ringup bench`: rows, the verdict against the link's rate, and the slow node or link."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from ringup.units import grouped, printable, show_bytes, summarize_names
 
 SLOW_BELOW = {"tcp": 0.5, "rdma": 0.65, "nvlink": 0.65}
 """
-Share of the link's rate under which a plateau is slow: TCP reaches 60-90 % of the smaller of NIC and CPU,
-an all-reduce over RDMA 70-80 %, a ring over NVLink 69-82 % (stas00/ml-engineering, network/benchmarks;
-Azure's health checks).
+Share of the link's rate below which a plateau is slow.  TCP reaches 60-90 % of the smaller of NIC and CPU, an
+all-reduce over RDMA 70-80 %, a ring over NVLink 69-82 % (stas00/ml-engineering, network/benchmarks; Azure's
+health checks).
 """
 SLOW_PAIR = 0.75
-"""Of the median of the others: the score under which NVIDIA's resiliency extension names a straggler."""
+"""Share of the other nodes' median; below it, NVIDIA's resiliency extension calls a rank a straggler."""
 GLOO_FILLS = ("all_reduce", "all_gather")
 """
-Which of Gloo's operations use all of a link: on a shaped one of 200 Mbit/s reduce_scatter reaches 46 % of it,
+Gloo's operations that can fill a link.  On a link limited to 200 Mbit/s reduce_scatter reaches 46 % of it,
 send_recv and all_to_all of two nodes 52 %, all_reduce 95 % (measured, torch 2.13).
 """
 STEADY = 0.05
-"""A plateau: two doublings change the bus bandwidth by less."""
+"""At a plateau, two doublings of the size change the bus bandwidth by less than this share."""
 LOSSY = 0.01
-"""Part of the segments sent again from which loss is named: a shaped queue alone stays below."""
+"""Share of retransmitted segments that is reported as loss: a traffic shaper alone causes less."""
 LEAST_SEGMENTS = 1000
 AGAIN = "again"
-"""The stage of agent/collective/bandwidth.py in which those are measured again who would be named."""
+"""The stage of agent/collective/bandwidth.py that measures slow nodes again."""
 TOO_FAST = 1.1
 BUSY = 0.8
-"""CPUs in use by a rank from which the CPU may be what bounds Gloo: it copies by one thread."""
+"""CPUs in use by a rank above which the CPU may limit Gloo, which copies with one thread."""
 _NET = re.compile(r"NET/([^/]+)/(\d+)(?:\(\d+\))?((?:/.*)?)$")
 FUSED = 0.5
-"""Of the expected cards: NCCL may fuse the two ports of one card into a device."""
+"""Share of the expected NICs: NCCL may fuse the two ports of one NIC into a device."""
 
 
 def report(
@@ -54,7 +54,7 @@ def report(
     channels: Mapping[str, Mapping[str, int]],
     is_whole: bool = True,
 ) -> BandwidthReport:
-    """The whole answer of `ringup bench`, judged unless cut short; `channels`: NCCL's transports by host."""
+    """The result of `ringup bench`, with a verdict unless cut short; `channels`: transports by host."""
     lines = [line for rank in sorted(records) for line in records[rank]]
     rows = tuple(row(line) for line in lines if line["kind"] == "row")
     pairs = tuple(_pair(line, plan) for line in lines if line["kind"] == "pair")
@@ -124,7 +124,7 @@ def _notes(lines: Sequence[Line]) -> list[str]:
 
 
 def _loss(plan: Plan, lines: Sequence[Line]) -> list[str]:
-    """Nodes whose kernel retransmitted much during the measurement."""
+    """Nodes whose kernel retransmitted many segments during the measurement."""
     notes = []
     for line in lines:
         sent, again = number(line, "segments"), number(line, "retransmitted")
@@ -135,7 +135,7 @@ def _loss(plan: Plan, lines: Sequence[Line]) -> list[str]:
 
 
 def slow_reasons(channels: Mapping[str, Mapping[str, int]], plan: Plan, cards: int) -> list[str]:
-    """What makes NCCL's channels slow, with the hosts; `cards`: how many a node's ranks should use."""
+    """Reasons why NCCL's channels are slow, with the hosts; `cards`: NICs that a node's ranks should use."""
     expected = {t.network for t in plan.transports} - {""}
     hosts = sorted(channels.items())
     found = grouped((words, host) for host, counts in hosts for words in _of_host(counts, expected, cards))
@@ -179,7 +179,7 @@ def judge(
     lossy: bool = False,
     fills: bool = True,
 ) -> tuple[Literal["ok", "slow", "not_judged"], str]:
-    """The verdict on the first operation and the reason; `fills`: it uses all of a healthy link."""
+    """The verdict on the first operation and the reason; `fills`: it can fill a healthy link."""
     best, steady = plateau(rows)
     if slow:
         return "slow", "; ".join(s.found for s in slow)
@@ -218,17 +218,18 @@ def _no_cpu(share: float) -> str:
 
 def slow_nodes(pairs: Sequence[Pair]) -> tuple[tuple[Slow, ...], list[str]]:
     """
-    Nodes that are slow with whomever they meet, and words on those that may have lacked CPU time only.
+    Nodes that are slow with every partner, and texts about nodes that may only have lacked CPU time.
 
-    A node's speed is that of its best pair; it looks slow below SLOW_PAIR of the median of all nodes, and of
-    what healthy pairs reached when it was measured again.  It is slow when two partners that do not look
-    slow show it, and whoever met it again, counted as if nobody had waited for a CPU.
+    A node's speed is that of its best pair.  A node looks slow if its speed is below SLOW_PAIR of the median
+    of all nodes, and below SLOW_PAIR of what healthy pairs reached in the second measurement.  It is slow if
+    pairs with two healthy-looking partners confirm it, and so does every second measurement.  The time that
+    ranks waited for a CPU is not counted against a node.
     """
     met = grouped((node, pair) for pair in pairs for node in pair.nodes)
     if len(met) < 3:
         return (), []
     best = {node: max(pair.busbw_gbyte_s for pair in own) for node, own in met.items()}
-    # Not everybody was measured again: a quiet moment then is no measure for the others.
+    # Only some nodes were measured again; a quiet moment then must not raise the limit for the others.
     before = [[pair.busbw_gbyte_s for pair in own if pair.stage != AGAIN] for own in met.values()]
     usual = statistics.median_high(max(speeds, default=0.0) for speeds in before)
     looks = {node for node in met if best[node] < SLOW_PAIR * usual}
@@ -251,10 +252,10 @@ def slow_nodes(pairs: Sequence[Pair]) -> tuple[tuple[Slow, ...], list[str]]:
 
 
 def stragglers(rows: Sequence[Row]) -> list[str]:
-    """Ranks whose own median is far above the others' in most large sizes; told, not averaged away."""
+    """Ranks whose median is far above the others' in most large sizes; an average would hide them."""
     large = [row for row in rows if len(row.median_us) > 2][-5:]
     late: dict[int, list[float]] = {}
-    """Rank -> the part of its time for which it waited for a CPU, in each size."""
+    """Rank -> share of its time for which it waited for a CPU, in each size."""
     for row in large:
         usual = statistics.median(row.median_us)
         for rank, median in enumerate(row.median_us):

@@ -1,4 +1,4 @@
-"""`ringup test`: from what the ranks told to which of them are fine, and whose fault it is where not."""
+"""`ringup test`: evaluates the ranks' reports: which ranks pass, and which rank causes a failure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ADVICE = re.compile(
     r"|Search for `\w+' in|CUDA kernel errors might be) .*"
 )
 _TIMED_OUT = re.compile(r"tim(?:ed|e) ?out|connectFullMesh failed", re.IGNORECASE)
-"""A rank that waited in vain is not at fault; Gloo's connections have two ends."""
+"""A rank that waited in vain is not at fault; a connection of Gloo has two ends."""
 _CONNECTION = "gloo/transport/"
-"""In the place of every error of a connection of Gloo's, whatever the words."""
+"""Part of the source path in every connection error of Gloo, whatever the message."""
 _CRASHES = {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
-"""Which no launcher ends a rank with."""
+"""Signals that no launcher uses to end a rank."""
 
 _OUTCOMES = {"error", "refused", "missing", "result"}
 SILENT = "stopped responding: the others waited for it"
@@ -45,24 +45,24 @@ class RankEvidence:
         refused = {r for r, kinds in self.kinds.items() if "refused" in kinds and "missing" not in kinds}
         self.crashed = {end.rank: end.code for end in result.ranks if end.code in _CRASHES}
         self.died = self._died() or set(self.crashed)
-        # Of a run that was ended as hung: the ranks that all others waited for, and where each was.
+        # For a run ended as hung: the ranks that all others waited for, and the place of each.
         hangs = [hang for hang in result.record.get("hangs", ()) if hang["verdict"] == "stalled"]
         held = hangs[-1]["missing"] if result.outcome == "hung" and hangs else []
         self.held_up = {one["rank"]: one["where"] for one in held if isinstance(one["rank"], int)}
         self.culprits = self.missing | refused | self.died | set(self.held_up)
 
     def _died(self) -> set[int]:
-        """The rank whose end was the first failure, where it ended without a message from ringup."""
+        """The rank whose end was the first failure, if it ended without a message from ringup."""
         failure = self.result.failure
-        # torch's watchdog, too, ends with SIGABRT who has waited for another.
+        # torch's watchdog also ends waiting ranks with SIGABRT.
         if failure is None or failure.rank is None or failure.is_consequence:
             return set()
-        # A launcher ends its other ranks by SIGTERM when one has failed.
+        # A launcher ends its other ranks by SIGTERM after one has failed.
         is_crash = (failure.code or 0) < 0 and failure.code != -signal.SIGTERM
         return {failure.rank} if is_crash or not _OUTCOMES & set(self.kinds.get(failure.rank, {})) else set()
 
     def others(self) -> str:
-        """Why a rank could not be tested that is not at fault."""
+        """Why a rank that is not at fault could not be tested."""
         if self.missing or self.held_up:
             return f"waited for {show_ranks(self.missing or set(self.held_up))}"
         if self.culprits:
@@ -74,7 +74,7 @@ class RankEvidence:
 
 
 def is_unreported(records: Records, result: RunResult) -> bool:
-    """Whether no rank's line reports the first failure: a crash, a launcher, a node."""
+    """Whether no rank reports the first failure itself: a crash, a launcher, a node."""
     failure = result.failure
     return failure is not None and (failure.rank is None or bool(RankEvidence(records, result).died))
 
@@ -108,7 +108,7 @@ def _state(node: NodePlan, local_rank: int, seen: RankEvidence) -> RankState:
 
 
 def _error(rank: int, seen: RankEvidence) -> tuple[str | None, bool]:
-    """Why the rank is not fine, and whether the fault is its own."""
+    """The rank's problem, and whether the rank is at fault."""
     kinds = seen.kinds.get(rank, {})
     if "done" in kinds and kinds["done"].get("ok") is True:
         return None, False
@@ -141,7 +141,7 @@ def _error(rank: int, seen: RankEvidence) -> tuple[str | None, bool]:
 
 
 def _broken(kinds: Mapping[str, Line], wrong: Line, seen: RankEvidence, rank: int) -> tuple[str, bool]:
-    """A rank that did not finish; its own error counts where no other rank is known to be at fault."""
+    """A rank that did not finish; its own error counts if no other rank is known to be at fault."""
     if not seen.culprits and ("error" in kinds or wrong):
         return _own_words(kinds, wrong)
     failure = seen.result.failure
@@ -153,7 +153,7 @@ def _broken(kinds: Mapping[str, Line], wrong: Line, seen: RankEvidence, rank: in
 
 
 def _own_words(kinds: Mapping[str, Line], wrong: Line) -> tuple[str, bool]:
-    """What a rank said when it failed, and whether that is its own fault by these words."""
+    """The error that a rank reported, and whether it shows that this rank is at fault."""
     error = text(kinds.get("error", wrong), "error")
     words = plain(error) if "error" in kinds else wrong_words(wrong)
     return words, not (is_consequence(words) or _TIMED_OUT.search(words) or _CONNECTION in error)
@@ -161,7 +161,7 @@ def _own_words(kinds: Mapping[str, Line], wrong: Line) -> tuple[str, bool]:
 
 def plain(error: str) -> str:
     """
-    An exception without the file it was raised in, and without advice.
+    An exception without its source file and without advice.
 
     >>> plain("RuntimeError: [/gloo/pair.cc:553] Connection closed by peer. This is typically caused by x")
     'RuntimeError: Connection closed by peer'
@@ -171,7 +171,7 @@ def plain(error: str) -> str:
 
 def wrong_words(wrong: Line) -> str:
     """
-    A wrong result in words.
+    A wrong result as text.
 
     >>> wrong_words({"op": "all_reduce", "count": 1021, "index": 3, "wrong": 1021, "found": 13, "wanted": 12})
     'all_reduce of 1021 elements: element 3 is 13, wanted 12 (1021 wrong)'

@@ -22,14 +22,14 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", 
 Backend = Literal["nccl", "gloo"]
 
 SLURM_GPUS = ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
-"""Set in a job with GPUs; what Slurm allocated, whether or not the device files are there."""
+"""Set in a job with GPUs; what Slurm allocated, even if there are no device files."""
 HIDING = ("", "-1", "NoDevFiles")
-"""Values of CUDA_VISIBLE_DEVICES that hide every GPU on purpose; Slurm sets the last."""
+"""Values of CUDA_VISIBLE_DEVICES that hide every GPU on purpose; Slurm sets the last one."""
 
 
 def backend_of(cluster: Cluster) -> tuple[Backend, tuple[str, ...]]:
     """
-    The backend of all ranks, and warnings where GPUs were expected and the job has none.
+    The backend of all ranks, and warnings if GPUs were expected but the job has none.
 
         --backend given                                 that one, no warning
         the job uses NCCL (`uses_nccl`)                 nccl
@@ -54,13 +54,13 @@ def backend_of(cluster: Cluster) -> tuple[Backend, tuple[str, ...]]:
 
 
 def _by_words(warnings: Mapping[str, str]) -> tuple[str, ...]:
-    """Warnings of several nodes, equal ones in one line."""
+    """Warnings of several nodes; equal ones share a line."""
     found = grouped((words, name) for name, words in warnings.items() if words)
     return tuple(f"{summarize_names(names)}: {words}" for words, names in found.items())
 
 
 def _hardware(node: Node) -> str:
-    """The evidence that a node has GPUs, or ""; those given to virtual machines do not count."""
+    """The evidence that a node has GPUs, or ""; GPUs passed to virtual machines do not count."""
     on_bus = [d for d in node.pci if d.is_own_gpu]
     if on_bus:
         return f"{plural(len(on_bus), 'NVIDIA GPU')} on the PCI bus"
@@ -70,7 +70,7 @@ def _hardware(node: Node) -> str:
 
 
 def _doubt(node: Node, env: Mapping[str, str], *, is_hidden: bool) -> str:
-    """The warning where GPUs are expected on a node and the job has none; "" otherwise."""
+    """The warning if GPUs are expected on a node but the job has none; else ""."""
     head, seen = "only CPUs are tested: ", interface_choice.effective(node, env)
     if is_hidden:
         found = _hardware(node)

@@ -1,4 +1,4 @@
-"""The rate of the link between the nodes, from facts alone: never from a table of clouds."""
+"""The rate of the link between the nodes, only from facts, never from a table of clouds."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ringup.model import Cluster, Node, RdmaPort
 from ringup.planning import Plan
 
 HEADER_BYTES, FRAME_BYTES = 52, 38
-"""Of IPv4 and TCP with timestamps inside the MTU, and of Ethernet with its gap around it."""
+"""IPv4 and TCP headers with timestamps (inside the MTU), and the Ethernet frame with its gap (outside it)."""
 QDR_LANE_GBIT_S = 10.0
-"""InfiniBand up to QDR: sysfs shows the signalling rate of a lane, of which a fifth is no data."""
+"""InfiniBand up to QDR: sysfs shows the signalling rate of a lane; 80 % of it is data."""
 NVLINK_DATA = 0.9412
-"""Part of the rate which `nvidia-smi nvlink -s` shows: 18 links of 26.5625 GB/s are an H100's 450 GB/s."""
+"""Share of the rate in `nvidia-smi nvlink -s`: 18 links of 26.5625 GB/s are an H100's 450 GB/s."""
 PCI_AT_LEAST_GBIT_S = 48.0
-"""What NCCL's own model (src/graph/topo.h) gives the slowest way between two GPUs of a node: 6 GB/s."""
+"""The slowest path between two GPUs of a node in NCCL's own model (src/graph/topo.h): 6 GB/s."""
 _NVLINKS = re.compile(r"NV(\d{1,2})")
 
 
 def payload_share(mtu_bytes: int) -> float:
     """
-    Part of an Ethernet link's rate that is TCP's payload.
+    Share of an Ethernet link's rate that is TCP payload.
 
     >>> round(payload_share(1500), 3), round(payload_share(9000), 3)
     (0.941, 0.99)
@@ -32,7 +32,7 @@ def payload_share(mtu_bytes: int) -> float:
 
 
 def link_rate(cluster: Cluster, plan: Plan, backend: str) -> LinkRate:
-    """What the slowest node can send to the others; `plan` tells the transports that are expected."""
+    """The rate at which the slowest node can send to the others; `plan` has the expected transports."""
     if len(cluster.nodes) > 1:
         found = _between(cluster, plan, backend)
         return _within(found, cluster, plan) if backend == "nccl" else found
@@ -53,15 +53,15 @@ def _between(cluster: Cluster, plan: Plan, backend: str) -> LinkRate:
         return LinkRate(None, "nodes simulated on one machine share no link")
     other = next((t for t in plan.transports if t.network not in ("IB", "Socket")), None)
     if backend == "nccl" and other:
-        why = f"which network NCCL uses on {other.node} is not known"
+        why = f"NCCL's network on {other.node} is unknown"
         if other.network:
-            why = f"that NCCL uses {other.network} on {other.node} is expected, whose rate is not known"
+            why = f"NCCL is expected to use {other.network} on {other.node}, whose rate is unknown"
         return LinkRate(None, f"{why}; --link-gbit N states what a node can send")
     return rdma or _sockets(cluster, plan)
 
 
 def _within(found: LinkRate, cluster: Cluster, plan: Plan) -> LinkRate:
-    """The same, or the rate within a node where that is lower: the ring passes all ranks of a node, too."""
+    """The same, or the rate within a node if that is lower: the ring also passes all ranks of a node."""
     for node, planned in zip(cluster.nodes, plan.nodes, strict=True):
         if planned.nproc < 2 or found.gbit_s is None:
             continue
@@ -74,7 +74,7 @@ def _within(found: LinkRate, cluster: Cluster, plan: Plan) -> LinkRate:
 
 
 def _nvlink(node: Node, nproc: int) -> LinkRate:
-    """A GPU's rate to the others over NVLink, if all pairs have as many links; one device with a switch."""
+    """A GPU's rate over NVLink, if all pairs have the same number of links; one device with a switch."""
     gpus = [gpu for gpu in node.gpus if gpu.is_visible]
     rates = [[link.gbyte_s for link in gpu.nvlinks if link.gbyte_s > 0] for gpu in gpus]
     between = {(link.first, link.second): link.path for link in node.gpu_links}
@@ -91,11 +91,11 @@ def _nvlink(node: Node, nproc: int) -> LinkRate:
 
 def carries(link: LinkRate, plan: Plan, op: str) -> float | None:
     """
-    The bus bandwidth in GB/s that an operation reaches when the links of a node are full; None where unknown.
+    The bus bandwidth in GB/s of an operation that fills the links of a node; None if unknown.
 
-    A ring passes each node once, over all of its cards.  In an all_to_all a node with m of n ranks sends
-    m (n - m) / n buffers, while the bus bandwidth counts (n - 1) / n of one.  A send_recv uses the card of
-    one rank, and which one is not known where there are several.
+    A ring passes each node once, over all of its NICs.  In an all_to_all, a node with m of n ranks sends m (n
+    - m) / n buffers, while the bus bandwidth counts (n - 1) / n of one.  A send_recv uses the NIC of one
+    rank; with several NICs it is unknown which one.
     """
     if link.gbit_s is None or (op == "send_recv" and link.devices > 1):
         return None
@@ -129,7 +129,7 @@ def _sockets(cluster: Cluster, plan: Plan) -> LinkRate:
 
 def _balanced_links(node: Node, interface: str) -> int:
     """
-    Links of a bond that its rate is the sum of; 1 for what is none.
+    Number of a bond's links that add up to its rate; 1 for other interfaces.
 
     A ring leaves a node by one connection, and the bond's hash keeps that on one link (the kernel's
     networking/bonding.rst).
@@ -146,21 +146,21 @@ def _rate_gbit_s(port: RdmaPort) -> float:
 
 
 def _rdma(cluster: Cluster, plan: Plan) -> LinkRate | None:
-    """The sum of the devices NCCL will use on the node that has least; None where it will not use any."""
+    """The sum of NCCL's devices on the node with the least; None if NCCL uses none."""
     sums = []
     for node, planned in zip(cluster.nodes, plan.nodes, strict=True):
         expected = next((t for t in plan.transports if (t.node, t.network) == (node.name, "IB")), None)
         names = [name.partition("/")[0] for name in expected.devices] if expected else []
         if not names:
-            return None  # it takes sockets
+            return None  # it uses sockets
         ports = [p for p in node.rdma_ports if p.name in names or p.device in names]
         known = sorted(rate for p in ports if (rate := _rate_gbit_s(p)))
         shown = ", ".join(names)
-        # How many of its cards the ranks feed at least: each GPU has its own, or its part of them.
+        # NICs that the ranks use at least: each GPU has one, or a share of them.
         gpus = max(len(node.gpus), node.gpu_count, planned.nproc)
         count = max(1, -(-len(names) * planned.nproc // gpus))
         if len(known) < len(names):
-            words = f"the rate of {node.name} {shown} cannot be read; --link-gbit N states that of one"
+            words = f"the rate of {node.name} {shown} cannot be read; --link-gbit N states the rate of one"
             return LinkRate(None, words, over="rdma", devices=count)
         where = f"{node.name} {shown}" if count == len(names) else f"{node.name} {count} of {shown}"
         sums.append((sum(known[:count]), where, count))

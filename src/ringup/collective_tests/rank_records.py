@@ -1,4 +1,4 @@
-"""The ranks' reports: lines of JSON behind a mark, in each rank's own file.  Hostile as all output."""
+"""The ranks' reports: untrusted lines of JSON after a mark, in each rank's own file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parse(text: str) -> Line | None:
 
 
 def by_rank(log_dir: Path, plan: Plan) -> dict[int, list[Line]]:
-    """The lines of every rank, none where its file is not there.  The rank is that of the file."""
+    """The lines of every rank, empty if its file is missing.  The file determines the rank."""
     found: dict[int, list[Line]] = {rank: [] for rank in range(plan.world_size)}
     for node in plan.nodes:
         for rank in range(node.first_rank, node.first_rank + node.nproc):
@@ -44,7 +44,7 @@ def by_rank(log_dir: Path, plan: Plan) -> dict[int, list[Line]]:
 
 
 def numbers(line: Line, name: str) -> list[float]:
-    """The numbers of a list, or a number alone; without NaN and what no float holds."""
+    """The numbers of a list, or a single number; without NaN and numbers that do not fit a float."""
     value: Any = line.get(name)
     values = value[:4096] if isinstance(value, list) else [value]
     return [float(v) for v in values if type(v) in (int, float) and abs(v) < LARGEST]

@@ -1,4 +1,4 @@
-"""`ringup sweep`: the settings worth trying, what each used, and which one to keep.  Pure."""
+"""`ringup sweep`: the settings worth trying, the devices each used, and the best one.  Pure functions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ringup.units import grouped
 
 DISABLE = {"NCCL_IB_DISABLE": "1"}
 MOST_SINGLE = 4
-"""RDMA ports that are tried one by one; of more, each rank needs its own."""
+"""Up to this many RDMA ports are also tried one by one; with more, each rank needs its own."""
 AS_FAST = 0.9
-"""Share of the fastest rate from which a setting is as good: two measurements of one link differ as much."""
+"""Share of the fastest rate from which a setting is as good: repeated measurements differ this much."""
 CARRIES = 0.1
 """Share of the busiest interface's bytes from which an interface counts as used."""
 STACKED = ("bond", "vlan", "bridge", "macvlan", "tunnel")
@@ -31,7 +31,7 @@ Verdict = Literal["fastest", "as-fast", "slower", "not-judged", "wrong", "failed
 
 @dataclass(frozen=True)
 class DataPath:
-    """What carries a node's data: "IB", "Socket", "Gloo" or a plugin's name, and its devices by name."""
+    """The path of a node's data: "IB", "Socket", "Gloo" or a plugin's name, and the names of its devices."""
 
     node: str
     network: str
@@ -40,27 +40,25 @@ class DataPath:
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting, and what came of it."""
-
     env: Env
-    """What is set for it; {} leaves the choice to ringup."""
+    """Variables of the setting; {} leaves the choice to ringup."""
     predicted: tuple[DataPath, ...]
     also: tuple[Env, ...] = ()
     """Settings with the same prediction, which are not tried."""
     adds: tuple[EnvVar, ...] = ()
-    """What ringup's plan sets beside it."""
+    """Further variables that ringup's plan sets."""
     used: tuple[DataPath, ...] = ()
     busbw_gbyte_s: float | None = None
     starved: float = 0.0
-    """As a row's."""
+    """As in `Row`."""
     as_predicted: bool | None = None
-    """None where it was not measured, or is not known."""
+    """None if it was not measured or is unknown."""
     verdict: Verdict = "not-tried"
     because: str = ""
 
 
 def candidates(cluster: Cluster, backend: str) -> list[dict[str, str]]:
-    """Settings worth a prediction, the fewest variables first; what the user set for the job stays."""
+    """Settings worth a prediction, the fewest variables first; the user's variables for the job are kept."""
     nodes = cluster.nodes
     named = [{i.name: i for i in n.interfaces if i.kind != "loopback" and i.usable_addresses} for n in nodes]
     shared = [name for name in named[0] if all(name in own for own in named)] if not cluster.is_local else []
@@ -76,7 +74,7 @@ def candidates(cluster: Cluster, backend: str) -> list[dict[str, str]]:
 
 
 def _hca_values(cluster: Cluster) -> list[str]:
-    """Lists of RDMA ports that every node has: one kind and rate together, and few ports one by one."""
+    """Lists of RDMA ports that every node has: by kind and rate, and few ports one by one."""
     known = [{p.name: p for p in n.rdma_ports if p.state == "ACTIVE"} for n in cluster.nodes]
     ports = [port for name, port in known[0].items() if all(name in own for own in known)]
     kinds = [*grouped(((p.link_layer, p.rate_gbit_s), p) for p in ports).values()]
@@ -90,7 +88,7 @@ def ways(predictions: Iterable[Prediction]) -> tuple[DataPath, ...]:
 
 
 def _names(network: str, shown: Iterable[str]) -> tuple[str, ...]:
-    """Devices without what is a node's own: `eth0:10.0.0.1` is eth0, `mlx5_0:1/IB` is mlx5_0:1."""
+    """Devices without node-specific parts: `eth0:10.0.0.1` is eth0, `mlx5_0:1/IB` is mlx5_0:1."""
     return tuple(one.partition("/" if network == "IB" else ":")[0] for one in shown)
 
 
@@ -102,7 +100,7 @@ def used(
     channels: Mapping[str, Mapping[str, int]],
 ) -> tuple[DataPath, ...]:
     """
-    What carried the data on each node: by the kernel's counters over TCP, else by NCCL's own lines.
+    The devices that carried the data on each node: from the kernel's counters for TCP, else from NCCL's log.
 
     `lines` are the ranks' reports, `record` is run.json, `channels` as `collective.channels`.
     """
@@ -132,7 +130,7 @@ def used(
 
 
 def _busy(sent: object) -> tuple[str, ...]:
-    """The interfaces that sent most, of a node's counters."""
+    """The interfaces that sent most, from a node's counters."""
     rows = sent.items() if isinstance(sent, dict) else ()
     counts = {str(name): n for name, n in rows if isinstance(n, int) and n > 0}
     most = max(counts.values(), default=0)
@@ -140,12 +138,12 @@ def _busy(sent: object) -> tuple[str, ...]:
 
 
 def measured(trial: Trial, report: BandwidthReport, taken: tuple[DataPath, ...], failed: str) -> Trial:
-    """The trial with what was measured; `failed`: why it did not finish, "" where it did."""
+    """The trial with its measurements; `failed`: why it did not finish, or ""."""
     best = max(report.rows, key=lambda row: row.busbw_gbyte_s, default=None)
     if failed or best is None:
         return replace(trial, verdict="failed", because=failed or "nothing was measured")
     both = list(zip(trial.predicted, taken, strict=True))
-    # NCCL need not use every device that it lists, and gives those that it fuses one number.
+    # NCCL may not use every listed device, and fused devices share one number.
     is_same = all({*used.devices} <= {*expected.devices} for expected, used in both)
     is_known = all(expected.network and used.devices for expected, used in both)
     notes = "; ".join(note for note in report.notes if "packets are lost" in note)
@@ -160,7 +158,7 @@ def measured(trial: Trial, report: BandwidthReport, taken: tuple[DataPath, ...],
 
 
 def judged(trials: Sequence[Trial]) -> tuple[tuple[Trial, ...], Trial | None]:
-    """The trials with their verdicts, and the one to keep: of those as fast as the fastest, the first."""
+    """The trials with their verdicts, and the best one: the first of those as fast as the fastest."""
     most = max((t.busbw_gbyte_s or 0.0 for t in trials if t.verdict == "slower"), default=0.0)
     made = tuple(_against(trial, most) if trial.verdict == "slower" else trial for trial in trials)
     return made, next((t for t in made if t.verdict in ("fastest", "as-fast")), None)

@@ -1,4 +1,4 @@
-"""Facts of all nodes: one script to each at once, then every pair; a node that fails is a result."""
+"""Facts of all nodes: one script per node at once, then tests of every pair; a failed node is a result."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from ringup.transport import Answer, Transport
 from ringup.transport.interpreters import default_interpreter
 
 FACTS_S = 20.0
-"""Enough for a node that takes 8 s to log in and whose slowest probe uses all of its 12 s."""
+"""Seconds; enough for a node that takes 8 s to log in and whose slowest probe uses all of its 12 s."""
 IN_NODE_S = 14.0
-"""A shorter deadline shortens every limit on the node: parts of an answer are better than none."""
+"""Seconds; a shorter deadline shortens every limit on the node: a partial answer is better than none."""
 PER_NODE_S = 0.15
 """Additional time per node: each ssh costs 0.1 s of this machine's CPU."""
 FOR_NCCL = ("NCCL_", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHON", "HOME", "CUDA_", "FI_", "UCX_")
-"""Variables of the job that are set while NCCL's choice is asked for."""
+"""Prefixes of the job's variables that are set while NCCL is queried."""
 LARGEST_SCRIPT_BYTES = 64 << 20
 MOST_NAMES = 256
-"""Names a node is asked to resolve; every name is asked somewhere."""
+"""Most names that a node resolves; every name is resolved on some node."""
 REVERSE_ADDRESSES = 2
-"""Peers whose addresses are looked up backwards: the time is the resolver's, not the address's."""
+"""Peers with a reverse lookup of their address: its time depends on the resolver, not on the address."""
 
 
 def peers_of(position: int, hosts: Sequence[Host]) -> list[Host]:
     """
-    The nodes whose names a node resolves: all others; in a very large cluster the next ones and the head.
+    The nodes whose names a node resolves: all others, in a very large cluster only the next ones and the
+    head.
 
     >>> [h.name for h in peers_of(1, [Host("a"), Host("b"), Host("c")])]
     ['c', 'a']
@@ -49,7 +50,7 @@ def peers_of(position: int, hosts: Sequence[Host]) -> list[Host]:
 MOST_PATHS = 6
 NODE_ASKS = {"NCCL_CONF_FILE", "NCCL_DEBUG_FILE", "CUDA_VISIBLE_DEVICES", "TMPDIR"}
 NODE_ASKS |= {"LD_LIBRARY_PATH", "LD_PRELOAD"}
-"""Variables of the job that decide where a node looks."""
+"""Variables of the job with paths that a node must check."""
 
 
 def paths_in(arguments: Sequence[str]) -> list[str]:
@@ -64,7 +65,7 @@ def paths_in(arguments: Sequence[str]) -> list[str]:
 
 
 def facts_request(position: int, hosts: Sequence[Host], job: Job, default_python: str) -> dict[str, object]:
-    """What the node at this position is asked; see agent/facts/main.py."""
+    """The request for the node at this position; see agent/facts/main.py."""
     peers = peers_of(position, hosts)
     return {
         "python": job.python,
@@ -108,14 +109,14 @@ def facts(reach: Transport, job: Job, deadline_s: float, hosts: Sequence[Host] =
 
 
 def in_image(node: Node, job: Job) -> Node:
-    """A node whose job runs in an image: of the interpreter only its name is known."""
+    """A node whose job runs in an image: only the interpreter's name is known."""
     unknown = {**node.unknown, "interpreter": f"it is in an image, behind {job.wrapper[0]}"}
     return dataclasses.replace(node, interpreter=Interpreter(job.python or "python3"), unknown=unknown)
 
 
 def facts_deadline_s(count: int, job: Job, timeout_s: float) -> float:
     """
-    Seconds for the first round of so many nodes; the pairs keep at least a third of the whole.
+    Seconds for the first round with this many nodes; the pairs keep at least a third of the total.
 
     >>> facts_deadline_s(2, Job(), 60.0), facts_deadline_s(2, Job(), 6.0)
     (20.3, 4.0)
@@ -126,7 +127,7 @@ def facts_deadline_s(count: int, job: Job, timeout_s: float) -> float:
 
 def names_to_ask(nodes: Sequence[Node]) -> list[str]:
     """
-    Host names the nodes call themselves by that nobody has been asked about yet.
+    Host names that nodes report but that are not in the node list.
 
     >>> a, b = Node("10.0.0.1", hostname="n1"), Node("n2", hostname="n2")
     >>> names_to_ask([a, b])
@@ -138,7 +139,7 @@ def names_to_ask(nodes: Sequence[Node]) -> list[str]:
 
 
 def addresses_to_ask(nodes: Sequence[Node]) -> list[str]:
-    """Addresses to look up backwards where the first round knew of none."""
+    """Addresses for reverse lookups if the first round had none."""
     if all("reverse_lookup_s" not in n.unknown or n.unreached for n in nodes):
         return []
     found = [a.address for n in nodes for i in n.interfaces if i.is_up for a in i.usable_addresses[:1]]
@@ -149,8 +150,8 @@ def collect(reach: Transport, job: Job, *, timeout_s: float = 60.0, hosts: Seque
     """
     Everything that can be known before a job starts, within `timeout_s` seconds.
 
-    `hosts`: those to be checked, the head first (default: all of `reach`).  Leaves in `reach.interpreters`
-    the python that answered on each node.  Never raises because of a node.
+    `hosts`: the nodes to check, the head first (default: all of `reach`).  Stores in `reach.interpreters` the
+    Python that answered on each node.  Never raises because of a node.
     """
     ends = time.monotonic() + timeout_s
     hosts = tuple(hosts or reach.hosts)
@@ -177,7 +178,7 @@ def collect(reach: Transport, job: Job, *, timeout_s: float = 60.0, hosts: Seque
 
 
 def lying_here(job: Job) -> dict[str, str]:
-    """The job's directory and script as far as they lie on this machine; see `Cluster.here`."""
+    """The parts of the job's directory and script that exist on this machine; see `Cluster.here`."""
     directory = Path(job.chdir)
     script = directory / job.file
     found = {str(directory): ""} if job.chdir and directory.is_dir() else {}

@@ -1,4 +1,4 @@
-"""A node's answer about its GPUs -> facts; each fact that is missing has its own reason."""
+"""A node's answer about its GPUs as facts; each missing fact has its own reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Output(msgspec.Struct):
 
 
 class _Nvidia(msgspec.Struct):
-    """What agent/facts/gpu.py tells of NVIDIA's driver."""
+    """The answers of agent/facts/gpu.py about NVIDIA's driver."""
 
     outputs: dict[str, _Output] = {}
     fields: list[str] = []
@@ -52,7 +52,7 @@ class _Kernel(msgspec.Struct):
 
 
 def gpu_fields(raw: Mapping[str, Any], why_missing: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values of Node's fields about GPUs, and why others are unknown; garbage only harms its own fields."""
+    """Values of Node's GPU fields, and why others are unknown; invalid data only affect their own fields."""
     values: dict[str, Any] = {"kernel_events": (), "gpu_driver": GpuDriver()}
     values.update(dict.fromkeys(SMI_FIELDS, ()))
     unknown: dict[str, str] = {}
@@ -112,7 +112,7 @@ def _nvidia(raw: Any) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _driver(answers: _Nvidia) -> GpuDriver:
-    """Of the first line of /proc/driver/nvidia/version, and how nvidia-smi failed."""
+    """From the first line of /proc/driver/nvidia/version, and nvidia-smi's failure."""
     line = answers.version[0] if answers.version else ""
     version = _VERSION.search(line)
     answer = answers.outputs.get("gpus", _Output(status=0))

@@ -1,8 +1,8 @@
 """
-A node's answer to the facts script -> a frozen Node; nothing in an answer is trusted.
+A node's answer to the facts script as a frozen Node; every value in the answer is untrusted.
 
-Every string is bounded and made printable; a value that has not its field's type or cannot be is `unknown`
-with the reason, alone.
+Every string is bounded and made printable.  A value of the wrong type or an impossible value becomes
+`unknown` with the reason, without affecting others.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ MOST_BRIDGES = 64
 """Most bridges above one PCI function; a domain has 256 buses, real machines stack fewer than ten."""
 NO_PYTHON = "no python3 on this node"
 LOST_AFTER_S = 4.0
-"""An announced answer is lost when no byte of it came for so long; before that it is late."""
+"""Seconds without a byte after which an announced answer is lost; before that it is only late."""
 
 AFTER_SETUP = ("interpreter", "torchrun_on_path", "limits", "environment", "gpu_count", "nccl_answer")
-"""Fields that mean nothing when --setup failed."""
+"""Fields without meaning if --setup failed."""
 LATE = re.compile(r"(.* gave )?no answer within |timed out after ")
-"""How agent/facts/ says that a limit was missed, in both rounds."""
+"""Texts of agent/facts/ for a missed limit, in both rounds."""
 SLOW_S = 1.0
-"""No rule calls a shorter time slow."""
+"""Every rule accepts shorter times."""
 _EMPTY = Node("")
-"""Unknown fields of a node hold its values."""
+"""Unknown fields of a node have these values."""
 _Made = TypeVar("_Made")
 _TYPES: dict[str, Any] = get_type_hints(Node) | {"nccl_conf": tuple[tuple[str, tuple[str, ...]], ...]}
 """Field of Node -> type of the value that a node sends for it."""
@@ -77,14 +77,14 @@ _POSSIBLE: dict[type, Callable[[Any], object]] = {
     ),
     Resolution: lambda found: [ip_address(address) for address in found.addresses] or True,
     int: lambda number: 0 <= number <= 1 << 62,
-    float: lambda number: number >= 0,  # which NaN is not
+    float: lambda number: number >= 0,  # false for NaN
 }
 """Type -> whether a value is possible; a ValueError means that it is not."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What a node was asked and when, by the launcher's clock."""
+    """The request to a node, and its time by the launcher's clock."""
 
     host: Host
     token: str
@@ -96,7 +96,7 @@ class Asked:
 
 
 def check(value: Any) -> None:
-    """Raise ValueError when a value's numbers or addresses are impossible; walks into collections."""
+    """Raise ValueError for impossible numbers or addresses; includes collections."""
     if type(value) in _POSSIBLE and not _POSSIBLE[type(value)](value):
         raise ValueError(f"{value} is not possible")
     if dataclasses.is_dataclass(value):
@@ -109,7 +109,7 @@ def check(value: Any) -> None:
 
 
 def checked(raw: Any, kind: type[_Made]) -> _Made:
-    """Safe data as a value of this type; raises ValueError, TypeError or OverflowError where it is none."""
+    """Plain data as a value of this type; ValueError, TypeError or OverflowError if it does not fit."""
     made = msgspec.convert(raw, kind)
     check(made)
     return made
@@ -143,8 +143,8 @@ def gpu_count(raw: Any, environment: Mapping[str, str]) -> int:
     """
     GPUs the job sees.
 
-    Of AMD's, ROCR_VISIBLE_DEVICES chooses first, HIP_VISIBLE_DEVICES (or CUDA's variable) among what it
-    leaves (rocm.docs.amd.com, "GPU isolation techniques").
+    For AMD, ROCR_VISIBLE_DEVICES chooses first, then HIP_VISIBLE_DEVICES (or CUDA's variable) among the
+    remaining ones (rocm.docs.amd.com, "GPU isolation techniques").
 
     >>> gpu_count({"devices": 0, "amd": 4}, {"ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "1"})
     1
@@ -156,7 +156,7 @@ def gpu_count(raw: Any, environment: Mapping[str, str]) -> int:
     if counted.proc is None and counted.devices == 0:
         left = visible_count(counted.amd, environment.get("ROCR_VISIBLE_DEVICES"))
         return visible_count(left, environment.get("HIP_VISIBLE_DEVICES", visible))
-    # A container may be shown the machine's /proc and only its own device files.
+    # A container may see the machine's /proc but only its own device files.
     most = counted.devices if counted.proc is None else counted.proc
     return visible_count(min(most, counted.devices), visible)
 
@@ -168,7 +168,7 @@ class _NcclOutput(msgspec.Struct):
 
 
 def _prepared(name: str, raw: Any, environment: Mapping[str, str]) -> Any:
-    """A field's raw value brought into the shape of its type."""
+    """A field's raw value in the shape of its type."""
     if name == "gpu_count":
         return gpu_count(raw, environment)
     if name in ("limits", "container"):
@@ -193,7 +193,7 @@ def _fields_of(
     values: dict[str, Any],
     unknown: dict[str, str],
 ) -> None:
-    """One part of the facts into `values`, or into `unknown`."""
+    """Put one part of the facts into `values`, or into `unknown`."""
     try:
         facts = msgspec.convert(
             safe_data(redact_data(msgspec.json.decode(raw)), LONGEST_TEXT), dict[str, Any]
@@ -228,7 +228,7 @@ class _Head(msgspec.Struct):
 
     parts: dict[str, msgspec.Raw] = {}
     failed: dict[str, str] = {}
-    """Part -> why nothing is known of it."""
+    """Part -> why its facts are unknown."""
     absent: list[str] = []
     """Parts that the node does not have: their fields keep their empty defaults."""
     begin: _Seconds | None = None
@@ -239,7 +239,6 @@ class _Head(msgspec.Struct):
 
 
 def _decoded(frames: Frames, asked: Asked) -> tuple[dict[str, Any], dict[str, str], _Head]:
-    """Values, reasons and head of an answer."""
     values: dict[str, Any] = {}
     fields = [field for part in asked.parts for field in FIELDS[part]]
     unknown = dict.fromkeys(fields, NO_PYTHON)
@@ -264,9 +263,9 @@ def _decoded(frames: Frames, asked: Asked) -> tuple[dict[str, Any], dict[str, st
 
 def clock_between(began_s: float, begin: float | None, end: float | None, ended_s: float) -> Clock | None:
     """
-    A node's clock from its own times of beginning and end, within ours of asking and hearing.
+    A node's clock, from its own start and end times within our times of request and answer.
 
-    The offset lies in [end - ended_s, begin - began_s].  None when that is empty or no time.
+    The offset lies in [end - ended_s, begin - began_s]. None if that is empty or not a time.
 
     >>> clock_between(100.0, 190.3, 190.4, 100.8)
     Clock(offset_s=89.95, error_s=0.35)
@@ -293,7 +292,6 @@ def _setup_error(frames: Frames) -> str:
 
 
 def why_no_answer(answer: Answer, frames: Frames) -> Unreached | None:
-    """Why there is nothing to read in an answer, None when there is."""
     if frames.ended and (frames.facts or frames.python is not None):
         return None
     if answer.error is not None:
@@ -311,7 +309,7 @@ def why_no_answer(answer: Answer, frames: Frames) -> Unreached | None:
 
 
 def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") -> tuple[Node, str]:
-    """The node an answer describes, and a Python (3.8+) there or ""; `heard_s` is time.time() at its end."""
+    """The node of an answer, and a Python (3.8+) on it or ""; `heard_s`: time.time() at the answer's end."""
     frames = split_frames(answer.stdout, asked.token)
     failure = why_no_answer(answer, frames)
     if failure is not None:
@@ -323,7 +321,7 @@ def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") 
         values["gpus"] = shown_to(values["gpus"], visible, order)
         shown = sum(g.is_visible for g in values["gpus"])
         if shown and "gpu_count" in values:
-            # A scheduler's cgroup hides GPUs whose files are there; one that is lost has its files still.
+            # A scheduler's cgroup hides GPUs but not their files; a lost GPU also still has its files.
             values["gpu_count"] = min(values["gpu_count"], shown)
     if "nccl_conf" in values:
         release = version_of(values["interpreter"].nccl if "interpreter" in values else "")
@@ -339,16 +337,16 @@ def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") 
     else:
         values["clock"] = clock
     if asked.host.local and asked.host.address and "interfaces" in values:
-        # A node played here has the loopback alone, with the one address that it plays on.
+        # A simulated node has only the loopback, with its own address.
         address = (Address(asked.host.address, 8, "inet", "global"),)
         loopback = [i for i in values["interfaces"] if i.kind == "loopback"]
         values["interfaces"] = tuple(dataclasses.replace(i, addresses=address) for i in loopback)
         if nccl := values.get("nccl_answer"):
-            # It saw all of this machine's interfaces, of which the node played here has one.
+            # The node saw all of this machine's interfaces; a simulated node has only one.
             values["nccl_answer"] = NcclAnswer(nccl.library, nccl.not_asked, nccl.version)
     loaded = values.get("nccl_answer", NcclAnswer()).version
     if "interpreter" in values and loaded:
-        # Not always the wheel's: LD_LIBRARY_PATH and LD_PRELOAD may bring another.
+        # Not always the wheel's NCCL: LD_LIBRARY_PATH and LD_PRELOAD may load another.
         values["interpreter"] = dataclasses.replace(values["interpreter"], nccl=loaded)
     before = printable(frames.noise.decode("utf-8", "replace").replace("\n", " / ").strip(" /"), 400)
     node = Node(
@@ -364,12 +362,12 @@ def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") 
 
 
 def starved(node: Node, waited_s: float) -> str:
-    """Why nothing is known that a busy node could not answer in time."""
+    """Why facts are unknown that a busy node could not answer in time."""
     return cpu_starvation.words(node.name, waited_s, node.load, node.cpu_count)
 
 
 def withdrawn(node: Node) -> Node:
-    """The node without limits and durations it could not find out in time; values that were read stay."""
+    """The node without limits and durations that took too long; values that were read are kept."""
     unknown = dict(node.unknown)
     for part, waited_s in node.cpu_waits.items():
         for name in FIELDS.get(part, ()):
@@ -380,7 +378,7 @@ def withdrawn(node: Node) -> Node:
             unknown[name] = starved(node, waited_s)
     own_name = node.own_name
     if own_name.took_s >= SLOW_S:
-        # It did answer: what counts is what it took beyond waiting for a processor.
+        # It answered: only the time beyond its wait for a CPU counts.
         took_s = max(0.0, own_name.took_s - node.cpu_waits.get("names", 0.0))
         own_name = dataclasses.replace(own_name, took_s=took_s)
     taken = {name: getattr(_EMPTY, name) for name in unknown.keys() - node.unknown.keys()}
@@ -388,10 +386,10 @@ def withdrawn(node: Node) -> Node:
 
 
 def doubtful(node: Node) -> dict[str, tuple[float, float]]:
-    """Field -> seconds without a processor, seconds that its value claims somebody else needed."""
+    """Field -> seconds without a CPU, and the seconds that its value reports for another program."""
     waits = node.cpu_waits
     names_s = waits.get("names", 0.0)
-    looked_up_s = max(names_s, waits.get("pairs", 0.0))  # each round asks for some names
+    looked_up_s = max(names_s, waits.get("pairs", 0.0))  # each round resolves some names
     return {
         "own_name": (names_s, late_s([(node.own_name.error, node.own_name.took_s)])),
         "peer_names": (looked_up_s, late_s((r.error, r.took_s) for r in node.peer_names)),
@@ -402,5 +400,5 @@ def doubtful(node: Node) -> dict[str, tuple[float, float]]:
 
 
 def late_s(answers: Iterable[tuple[str, float]]) -> float:
-    """The longest of (error, seconds) that says a limit was missed; 0.0 when none does."""
+    """The longest time of a (error, seconds) pair whose error is a missed limit; 0.0 if there is none."""
     return max((took_s for error, took_s in answers if LATE.match(error)), default=0.0)

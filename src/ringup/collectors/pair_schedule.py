@@ -1,7 +1,8 @@
 """
-Who tries what in the round of pairs.
+The schedule of the pair tests: which node tries which address.
 
-Subnets order the attempts and add some; every address of a peer is tried plainly, as NCCL and Gloo do it.
+Subnets order the attempts and add some; every address of a peer is also tried without a bound source, as NCCL
+and Gloo do it.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from typing import Literal
 from ringup.model import Interface, Job, LinkPurpose, Node
 
 ALL_PAIRS_MAX_NODES = 16
-"""Beyond it every node tries ring neighbours and doubling distances instead of everybody."""
+"""In a larger cluster every node tries only ring neighbours and doubling distances."""
 ADDRESSES_PER_INTERFACE = 4
 ADDRESSES_PER_NODE = 32
 EPHEMERAL_PORTS = 8
 PATIENCE_S = 3.6
 MINOR_PATIENCE_S = 1.5
-"""Patience for bridges without a real port: no job should use them, but they are tested and shown."""
+"""Seconds for bridges without a physical port: no job should use them, but they are tested and shown."""
 LARGE_BYTES = 65536
 LARGE_BYTES_FEW = 262144
-"""Message size for up to FEW_NODES nodes: it outlasts a rate limiter's burst, so the rate is of some use."""
+"""Bytes of the message for up to FEW_NODES nodes: above a rate limiter's burst, so the rate is useful."""
 FEW_NODES = 4
 WAYS_TO_EXPLAIN = 3
 
 NARROW_PORTS = 100
-"""A range of fewer is not enough to choose from."""
+"""A smaller range of ports is too narrow to choose from."""
 
 DEFAULT_PORT = 29500
 """torch.distributed.run's own default."""
@@ -46,7 +47,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Way:
-    """A further way to open the same connection; only after a failure unless `always`."""
+    """A further way to open the same connection, tried after a failure, or always if `always`."""
 
     bound: Literal["source", "device"]
     value: str
@@ -66,7 +67,7 @@ class Target:
 
 
 def is_minor(node: Node, interface: Interface) -> bool:
-    """A bridge of virtual machines or containers alone, such as docker0; not one that leads out (br-ex)."""
+    """Whether it is a bridge for virtual machines or containers (docker0), without an uplink (br-ex)."""
     leads_out = any(r.destination == "default" and r.interface == interface.name for r in node.routes)
     if interface.kind != "bridge" or leads_out:
         return False
@@ -75,7 +76,7 @@ def is_minor(node: Node, interface: Interface) -> bool:
 
 
 def endpoints(node: Node) -> tuple[Endpoint, ...]:
-    """Every address of every interface that is up, bounded; a `--local` node has the one it plays on."""
+    """Every address of every interface that is up, bounded; a `--local` node has only its own."""
     if node.host.local:
         return (Endpoint(node.name, "lo", node.host.address or "127.0.0.1", 8, False),)
     found = [
@@ -90,7 +91,8 @@ def endpoints(node: Node) -> tuple[Endpoint, ...]:
 
 def partners(names: Sequence[str]) -> dict[str, list[str]]:
     """
-    Whom each node tries: everybody, or neighbours at distances 1, 2, 4, ... both ways round the ring.
+    The nodes that each node tries: all, or neighbours at distances 1, 2, 4, ... in both directions of the
+    ring.
 
     >>> partners(["a", "b", "c"])["b"]
     ['a', 'c']
@@ -118,7 +120,7 @@ def describe(count: int) -> str:
 
 
 def ephemeral_ports(nodes: Sequence[Node], dice: random.Random) -> list[int]:
-    """One port in each eighth of the range every node draws its own from; none reserved anywhere."""
+    """One port in each eighth of the nodes' common ephemeral range; none is reserved anywhere."""
     first = max(n.ports.ephemeral_first for n in nodes)
     last = min(n.ports.ephemeral_last for n in nodes)
     if last - first < 4 * EPHEMERAL_PORTS:
@@ -134,7 +136,7 @@ def ephemeral_ports(nodes: Sequence[Node], dice: random.Random) -> list[int]:
 
 
 def rendezvous_ports(head: Node, job: Job, dice: random.Random, taken: Sequence[int]) -> list[int]:
-    """The wanted port first, its neighbours, two below the ephemeral range, two inside it."""
+    """The requested port first, its neighbours, two below the ephemeral range, two inside it."""
     first, last = head.ports.ephemeral_first, head.ports.ephemeral_last
     found = [job.port or DEFAULT_PORT, DEFAULT_PORT, DEFAULT_PORT + 1, DEFAULT_PORT + 2]
     for low, high in ((10000, min(29000, first)), (first, last)):
@@ -154,10 +156,10 @@ def meeting_port(head: Node, dice: random.Random, taken: Container[int]) -> int:
 
 def ways(target: Endpoint, own: Sequence[Endpoint]) -> tuple[Way, ...]:
     """
-    Other ways to the target that add something.
+    Further ways to the target that give more information.
 
-    Several own interfaces in its subnet: each is tried as a source at once, for the kernel's own choice shows
-    only one.  Otherwise they only explain a failure.
+    If several own interfaces are in its subnet, each is tried as a source at once, because the kernel's
+    choice shows only one.  Other ways only explain a failure.
     """
     same = [e for e in own if (":" in e.address) == (":" in target.address) and not e.minor]
     address = ip_address(target.address)
@@ -177,10 +179,10 @@ def targets(
     rendezvous: Sequence[int],
 ) -> dict[str, list[Target]]:
     """
-    What each node tries.
+    The targets of each node.
 
-    `ready`: the nodes that listen, with their addresses; `ports`: (node, address) -> port; `ephemeral`: each
-    node's spread of ports; `rendezvous`: those the head holds.
+    `ready`: the listening nodes with their addresses; `ports`: (node, address) -> port; `ephemeral`: each
+    node's test ports in the ephemeral range; `rendezvous`: the ports on which the head listens.
     """
     names = [n.name for n in nodes if n.name in ready]
     few = len(names) <= FEW_NODES
@@ -214,7 +216,7 @@ def targets(
 
 def share(ports: Sequence[int], count: int, turn: int) -> list[int]:
     """
-    Some of the ports, other ones at every turn.
+    Some of the ports, different ones at every turn.
 
     >>> share([1, 2, 3, 4], 2, 1), share([1, 2, 3, 4], 2, 2), share([], 2, 0)
     ([3, 4], [1, 2], [])

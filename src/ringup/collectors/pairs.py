@@ -1,4 +1,4 @@
-"""Who reaches whom: agent/pairtest on every node, all try at once; `Round.unknown` has those that fail."""
+"""The pair tests: agent/pairtest runs on every node at once; `Round.unknown` has the nodes that fail."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from ringup.transport import Request, Transport, cpu
 from ringup.units import printable, safe_data
 
 ROUND_S = 8.5
-"""Longest a faulty round lasts once all listen: 3.6 s of patience, 3 s for the large message, and room."""
+"""Longest time of a faulty round: 3.6 s of patience, 3 s for the large message, and a margin."""
 LEAST_START_S = 5.0
 START_S = 12.0
 START_PER_ANSWER = 2.0
 """
-How long the slowest node may take to begin: this, and for each second it took to answer before.
+Time for the slowest node to begin: this, plus this for each second of its earlier answer.
 
-Its connection is open by now; without the bound one hung python3 would hold up all the others.
+Its connection is already open; without the limit one hung python3 would hold up all other nodes.
 """
 LOOKUP_S = 4.0
 TURN_S = 0.25
 ANSWER_LIMIT_BYTES = 16 << 20
-"""Longest output of one node; a node that sends more is not believed."""
+"""Longest output of one node; a node that sends more is not trusted."""
 ERRORS_KEPT_BYTES = 2000
 
 LATE_LINKS = ("timed out", "no answer", "answer lost", "large message lost", "large answer lost", "")
-"""Errors of an attempt (agent/pairtest/connections.py) after which more patience might have shown more."""
+"""Errors of an attempt (agent/pairtest/connections.py) that a longer wait might have avoided."""
 
 _Port = Annotated[int, msgspec.Meta(gt=0, lt=65536)]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -46,7 +46,7 @@ _Figure = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
 class Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """One attempt, as agent/pairtest/connections.py tells of it."""
+    """One attempt, as agent/pairtest/connections.py reports it."""
 
     target: _Count
     bound: Literal["routed", "source", "device"]
@@ -58,14 +58,14 @@ class Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     rtt_us: _Figure | None
     rate: _Figure | None
     answered: str
-    """The token of the program that answered instead."""
+    """The token of another program that answered."""
     stranger: bool
     sent: _Count
     again: _Count
 
 
 class Message(msgspec.Struct):
-    """What agent/pairtest/main.py sends; which fields it has depends on `op`."""
+    """A message of agent/pairtest/main.py; its fields depend on `op`."""
 
     op: Literal["ready", "links", "half", "looked-up", "done"]
     ports: dict[str, _Port] = {}
@@ -77,7 +77,7 @@ class Message(msgspec.Struct):
     """Port of the rendezvous -> why the node cannot have it."""
     links: list[Row] = []
     seen: list[tuple[str, str, int]] = []
-    """Source and destination of connection requests that were never completed, destination's port."""
+    """Source, destination and destination port of connection requests that were never completed."""
     names: list[dict[str, Any]] = []
     reverse_s: list[_Figure] = []
     counters: Any = None
@@ -88,7 +88,7 @@ _decode = msgspec.json.Decoder(Message).decode
 
 
 class PairClient:
-    """What one node's program has sent; a `Listener` of it."""
+    """The messages of one node's program; a `Listener` of it."""
 
     def __init__(self, node: Node, answer: str) -> None:
         self.node = node
@@ -108,7 +108,7 @@ class PairClient:
         self.counters: tuple[Counters, ...] = ()
         """Counters at the end of the round."""
         self.waited_s = 0.0
-        """Seconds for which its program waited for a CPU."""
+        """Seconds that its program waited for a CPU."""
         self.done = False
         self.looked_up = False
         self._rest = b""
@@ -116,25 +116,25 @@ class PairClient:
         self._came_bytes = 0
 
     def say(self, **order: Any) -> None:
-        """One order, lost silently once the node is gone."""
+        """Send one order; it is lost silently if the node is gone."""
         if self.channel is not None:
             self.channel.write(json.dumps(order).encode() + b"\n")
 
     def on_output(self, node: str, data: bytes) -> None:
         self._came_bytes += len(data)
         if self._came_bytes > ANSWER_LIMIT_BYTES:
-            self.fail(f"said more than {ANSWER_LIMIT_BYTES >> 20} MiB")
+            self.fail(f"printed more than {ANSWER_LIMIT_BYTES >> 20} MiB")
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             try:
                 self._take(_decode(line))
             except (ValueError, TypeError, OverflowError, RecursionError):
-                # A login script may print.  Whatever runs in place of the program never gets ready.
+                # A login script may print.  Any other program never becomes ready.
                 self.on_errors(node, line + b"\n")
 
     def on_errors(self, node: str, data: bytes) -> None:
-        """Bytes of stderr: the last of them are the reason when it fails."""
+        """Bytes of stderr: the last ones are the reason for a failure."""
         self._errors = (self._errors + data)[-ERRORS_KEPT_BYTES:]
 
     def fail(self, reason: str) -> None:
@@ -172,7 +172,7 @@ class Round:
         self.waited_s = cpu.waited_s()
         self.links: tuple[Link, ...] = ()
         self.schedule = ""
-        """How the pairs were chosen when not all were tried; "" means every pair."""
+        """How the pairs were chosen if not all were tried; "" means every pair."""
         self.starved: list[str] = []
         """Nodes of `unknown` that were CPU-starved."""
 
@@ -203,7 +203,7 @@ class Round:
             client.looked_up = not names and not reverse
 
     def wait(self, until: Callable[[PairClient], bool], deadline: float, on_turn: Callable[[], None]) -> None:
-        """Turn until every node that has not failed satisfies `until`, or the (monotonic) deadline."""
+        """Turn until `until` is true for every node that has not failed, or until a monotonic deadline."""
         while any(not v.failure and not until(v) for v in self.clients.values()):
             left = deadline - time.monotonic()
             if left <= 0:
@@ -231,7 +231,7 @@ class Round:
             client.say(op="try", targets=orders)
 
     def give_up(self, client: PairClient, what: str, limit_s: float) -> None:
-        """A node that missed a limit; where it or this machine had no processor, that is the reason."""
+        """Fail a node that missed a limit; if it or this machine lacked a CPU, that is the reason."""
         own_s, there_s = cpu.waited_s() - self.waited_s, max(client.node.cpu_waits.values(), default=0.0)
         reason = f"did not {what} the pair test within {limit_s:.0f} s"
         if not client.failure and cpu_starvation.excuses(max(own_s, there_s), limit_s):
@@ -240,7 +240,7 @@ class Round:
         client.fail(reason)
 
     def conclude(self) -> None:
-        """What all reported, as links in the user's order of nodes."""
+        """All reports, as links in the user's order of nodes."""
         owners = {v.answer: n for n, v in self.clients.items()}
         rows = (read_row(row, v, owners, self.clients) for v in self.clients.values() for row in v.rows)
         links = [*refused_links(self), *filter(None, rows)]
@@ -252,7 +252,7 @@ class Round:
                 self.unknown[name] = starved(self.clients[name].node, waits[name])
         self.schedule = pair_schedule.describe(sum(bool(v.ready) for v in self.clients.values()))
         place = {node.name: position for position, node in enumerate(self.nodes)}
-        # Interfaces before ports, routed before explanations.
+        # Interfaces before ports, the kernel's routes before other ways.
         purposes, ways = ("interface", "rendezvous", "ephemeral"), ("routed", "source", "device")
         links.sort(key=lambda li: (ways.index(li.bound), li.port, li.src_interface))
         links.sort(key=lambda li: (place[li.src], place[li.dst], purposes.index(li.purpose), li.address))
@@ -306,7 +306,6 @@ def prove(
 
 
 def why_not(node: Node) -> str:
-    """Why a node takes no part; "" when it does."""
     if node.unreached is not None:
         return f"not reached: {node.unreached.words}"
     if node.host.local:
@@ -317,7 +316,7 @@ def why_not(node: Node) -> str:
 
 
 def refused_links(talk: Round) -> Iterable[Link]:
-    """To addresses and rendezvous ports that a node itself could not listen on: nobody needs to try them."""
+    """Links to addresses and rendezvous ports on which a node could not listen: nothing needs to try them."""
     for client in talk.clients.values():
         failed = client.ready.failed if client.ready else {}
         held = client.ready.held if client.ready and client.node is talk.nodes[0] else {}
@@ -341,7 +340,7 @@ def link_to(src: str, end: Endpoint, port: int, purpose: LinkPurpose, **more: An
 def read_row(
     row: Row, client: PairClient, owners: Mapping[str, str], clients: Mapping[str, PairClient]
 ) -> Link | None:
-    """One result of a node as a link; None for one of an attempt that nobody asked for."""
+    """One result of a node as a link; None for an attempt that was not in its schedule."""
     if row.target >= len(client.targets):
         return None
     target = client.targets[row.target]
@@ -351,7 +350,7 @@ def read_row(
     if not row.ok and (other == src or (end.address in mine and not other)):
         error, other = "own address", ""
     elif not row.ok and error == "timed out":
-        # Whether the far node holds a connection request of ours that was never completed.
+        # Whether the other node has a connection request from us that was never completed.
         seen = clients[end.node].half_open
         if any((address, end.address, target.port) in seen for address in mine):
             error = "answer lost"

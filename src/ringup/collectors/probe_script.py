@@ -1,8 +1,8 @@
 """
-The `sh` script a node is asked: it runs the Python program, or names the Pythons that cannot.
+The `sh` script for a node: it runs the Python program, or lists the Pythons that cannot run it.
 
-It runs in the shell the job gets: after `cd` to its directory and after `--setup`, which may bring a python3,
-a PATH or limits of its own.
+It runs in the job's shell: after `cd` to its directory and after `--setup`, which may set a python3, a PATH
+or limits.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ FIELDS = {
     "work": ("looks", "chdir", "script", "disks", "revision"),
     "home": ("cache", "nccl_conf"),
 }  # fmt: skip
-"""Part (a file of agent/facts/) -> fields of Node it fills."""
+"""Part (a file of agent/facts/) -> fields of Node from it."""
 
 LIMITS_S = dict.fromkeys(FIELDS, 3.0)
 LIMITS_S |= {"gpu": 8.0, "names": 6.0, "processes": 5.0, "software": 12.0, "work": 7.0, "home": 4.0}
-"""Seconds each part is given on a node; all run at once, and one that waits for the CPU gets twice that."""
+"""Seconds for each part on a node.  All parts run at once; one that waits for a CPU gets twice that."""
 
 WHERE_PRESENT = ("gpu", "pci")
-"""Parts for which no process is started on a node that has none of it; see agent/facts/main.py."""
+"""Parts that start no process on a node without their hardware; see agent/facts/main.py."""
 
 LOOK_S = 3.0
 """A path whose stat() takes longer is on a file server that is down."""
@@ -50,7 +50,7 @@ SETUP_LIMIT_S = 20
 
 _BOOT = "import os;exec(os.environ.pop('RU_PROGRAM'))"
 
-# Runs the program by the first python that can; 64 says that none could.
+# Runs the program with the first Python that can; exit code 64 means that none could.
 _RUN = """
 ru_run() {
   RU_PATH=$PATH; export RU_PATH
@@ -64,7 +64,7 @@ ru_run() {
 }
 """
 
-# Of a node without python: the ones that were found and could not run the program.
+# For a node without a usable Python: the ones that were found and could not run the program.
 _PLAIN = """
 ru_plain() {
   printf '\\n\\036%s unusable\\n' "$RU_TOKEN"
@@ -98,7 +98,7 @@ fi
 ru_run || ru_plain
 """
 
-# In a shell of its own: a set-up may end its shell, or never end.
+# In its own shell: --setup may end its shell, or never end.
 _INNER = """
 printf '\\n\\036%s setup\\n' "$RU_TOKEN"
 { eval "$RU_SETUP"; } 2>&1 </dev/null
@@ -117,7 +117,7 @@ def facts_script(
     setup: str = "",
     scale: float = 1.0,
 ) -> str:
-    """The script that asks a node for `parts`; `token` marks what is ours, `scale` stretches every limit."""
+    """The script that collects `parts`; `token` marks ringup's output, `scale` multiplies every limit."""
     limits = {part: LIMITS_S[part] * scale for part in parts}
     asked = {**request, "parts": [*parts], "limits": limits, "setup": setup, "where_present": WHERE_PRESENT}
     seconds = 2 * max(limits.values()) + 1  # a starved part gets twice its limit

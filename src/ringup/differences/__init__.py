@@ -1,7 +1,7 @@
 """
-Two runs, collections of facts or environments side by side: what differs that matters, worst first.
+Two runs, collections of facts or environments compared: the relevant differences, worst first.
 
-`Side` is what is known of one of them; `sides` makes it, `compare` is pure.
+`Side` has the facts about one of them; `sides` makes it, `compare` is pure.
 """
 
 from __future__ import annotations
@@ -32,21 +32,19 @@ TOPICS: dict[str, Severity] = {
     "job": "note",
     "machine": "note",
 }
-"""What facts are about, the usual answers to "it worked yesterday" first; and how bad a change is."""
+"""Topics of facts, the most frequent causes of "it worked yesterday" first; and the severity of a change."""
 COUNT_AS_NONE = ("interface", "variable", "version", "node")
-"""Topics in which a fact that only one side has is a difference; in others both sides must have it."""
+"""Topics in which a fact of only one side is a difference; in other topics both sides must have it."""
 GOOD = ("ok", "works", "up")
-"""Values that cannot be why something fails now."""
+"""Values that cannot be the cause of a failure."""
 UNKNOWN = "unknown"
-"""A value that could not be read, which differs from none."""
+"""A value that could not be read; it is different from a missing one."""
 MOST_IN_ORDER = 8
 NOISE = 0.1
-"""Part of a measured value below which two measurements of one thing differ."""
+"""Share of a measured value below which a difference is noise."""
 
 
 class Amount(NamedTuple):
-    """Something that was measured."""
-
     value: float
     unit: str
     better: Literal["more", "less"] = "more"
@@ -67,18 +65,18 @@ class Side:
     path: str
     kind: Literal["run", "facts", "environment"]
     head: str = ""
-    """One line: when it was, how large, how it ended."""
+    """One line: its time, size and outcome."""
     nodes: tuple[str, ...] = ()
     facts: dict[Key, dict[str, Value]] = field(default_factory=dict)
     problems: dict[tuple[str, str], tuple[Severity, str]] = field(default_factory=dict)
-    """Rule and node ("" for several) -> how bad, and what was found."""
+    """Rule and node ("" for several) -> severity and finding."""
     not_checked: set[tuple[str, str]] = field(default_factory=set)
-    """Rule and node, as far as it is known."""
+    """Rule and node, if known."""
     unknown: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Topic and node ("" for all) -> why its facts are not known."""
+    """Topic and node ("" for all) -> why its facts are unknown."""
 
     def add(self, topic: str, name: str, value: Value | None, node: str = "") -> None:
-        """Note a fact, unless there is none."""
+        """Add a fact, unless its value is empty."""
         if value not in (None, ""):
             assert value is not None
             self.facts.setdefault((topic, name), {})[node] = value
@@ -90,16 +88,15 @@ class FactChange:
     topic: str
     name: str
     nodes: tuple[str, ...]
-    """Where; () for the whole job."""
+    """The nodes; () for the whole job."""
     before: str
-    """ "" where there was none."""
+    """"" if there was none."""
     after: str
     change: float | None = None
     """Relative change of a measured value: 0.5 is 50 % more."""
 
 
 def compare(a: Side, b: Side) -> list[FactChange]:
-    """What differs from `a` to `b`, worst first."""
     found, unknown = [*_problems(a, b), *_nodes(a, b)], a.unknown.keys() | b.unknown.keys()
     for key in dict.fromkeys([*a.facts, *b.facts]):
         if (key[0], "") not in unknown:
@@ -109,7 +106,7 @@ def compare(a: Side, b: Side) -> list[FactChange]:
 
 
 def not_compared(a: Side, b: Side) -> list[str]:
-    """What only one side has, and why; equal reasons and nodes are listed once."""
+    """Facts of only one side, and the reasons; equal reasons and nodes are listed once."""
     found = []
     for side, other in ((a, b), (b, a)):
         there = {topic for topic, _ in other.facts} | ({"problem"} if other.problems else set())
@@ -125,14 +122,14 @@ def not_compared(a: Side, b: Side) -> list[str]:
 
 
 def _changes(key: Key, a: Side, b: Side, unknown: Collection[Key]) -> Iterator[FactChange]:
-    """Of one fact: a difference for each pair of values, with the nodes that have it."""
+    """For one fact, a difference for each pair of values, with its nodes."""
     before, after = ({**side.facts.get(key, {})} for side in (a, b))
     pairs: list[tuple[str, Value | None, Value | None]] = [("", before.get(""), after.get(""))]
     if {*before, *after} != {""}:
         before, after = _by_node(before, a.nodes or b.nodes), _by_node(after, b.nodes or a.nodes)
         known = [n for n in b.nodes or a.nodes if (key[0], n) not in unknown]
         pairs = [(n, before.get(n), after.get(n)) for n in known if n in (a.nodes or b.nodes)]
-        # A node that was not there before is compared with what most nodes had.
+        # A new node is compared with the value that most nodes had.
         if usual := _usual(before, a.nodes):
             pairs += [(n, usual, after.get(n)) for n in known if a.nodes and n not in a.nodes]
     for (old, new), nodes in grouped(((old, new), node) for node, old, new in pairs).items():
@@ -152,7 +149,6 @@ def _changes(key: Key, a: Side, b: Side, unknown: Collection[Key]) -> Iterator[F
 
 
 def _usual(values: Mapping[str, Value], nodes: Sequence[str]) -> Value | None:
-    """What more than half of the nodes have."""
     most = Counter(values[node] for node in nodes if node in values).most_common(1)
     return most[0][0] if most and most[0][1] > len(nodes) / 2 else None
 
@@ -167,7 +163,7 @@ def _shown(value: Value | None) -> str:
 
 
 def _problems(a: Side, b: Side) -> Iterator[FactChange]:
-    """Problems that only one of the two has; those that are not found any more are notes."""
+    """Problems of only one of the two; problems that have disappeared are notes."""
     if ("problem", "") in a.unknown.keys() | b.unknown.keys():
         return
     new = [(key, a.not_checked, *what) for key, what in b.problems.items() if key not in a.problems]
@@ -186,7 +182,7 @@ def _problems(a: Side, b: Side) -> Iterator[FactChange]:
 
 
 def _nodes(a: Side, b: Side) -> Iterator[FactChange]:
-    """Nodes that left and came, and another order of those that stayed."""
+    """Nodes that left or were added, and a changed order of the others."""
     if not (a.nodes and b.nodes):
         return
     gone, new = (node_set(n for n in x.nodes if n not in y.nodes) for x, y in ((a, b), (b, a)))

@@ -1,4 +1,4 @@
-"""What is known of a run, of saved facts or of an environment, as facts that can be compared."""
+"""The comparable facts of a run, of saved facts, or of an environment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ringup.units import grouped, plural, show_bytes, show_seconds, word
 
 OWN_VARIABLES = ("RINGUP_", "MASTER_", "TORCHELASTIC_")
 TAIL_BYTES, LAST_STEPS = 256 << 10, 20
-"""Bytes of a rank's output in which times per step are searched, and how many of them the median is of."""
+"""Bytes of a rank's output that are searched for times per step; and the number of steps for the median."""
 _STEP_TIMES = {
     re.compile(rb"(\d{1,9}(?:\.\d{1,9})?) ?s/(?:it|step|iter)\b"): (1.0, 1),
     re.compile(rb"(\d{1,9}(?:\.\d{1,9})?) ?ms/(?:it|step|iter)\b"): (0.001, 1),
@@ -33,7 +33,7 @@ _STEP_TIMES = {
     re.compile(rb"time per iteration \(ms\): (\d{1,9}(?:\.\d{1,9})?)"): (0.001, 1),
     re.compile(rb"\b(?:step|iter|iteration)[ _]time[ :=]{1,3}(\d{1,9}(?:\.\d{1,9})?) ?s\b"): (1.0, 1),
 }
-"""Patterns of tqdm, Megatron, DeepSpeed and others -> factor and power that turn the number into seconds."""
+"""Patterns of tqdm, Megatron, DeepSpeed and others -> factor and power that convert the number to seconds."""
 
 
 UNREAD = (
@@ -72,7 +72,6 @@ def of_run(path: str, folder: Path, data: bytes) -> Side:
 
 
 def _plan(side: Side, plan: Plan | SavedPlan) -> None:
-    """What a plan sets and starts."""
     side.nodes = tuple(node.node for node in plan.nodes)
     for node in plan.nodes:
         side.add("plan", "interface of the ranks", node.interface, node.node)
@@ -102,7 +101,7 @@ def _variables(side: Side, node: NodePlan | SavedNode, env: Mapping[str, str]) -
 
 
 def _rates(side: Side, folder: Path) -> None:
-    """Bus bandwidths of a bench, and the time of a step, from the output of the first rank."""
+    """Bus bandwidths of a bench, and the time per step, from the output of the first rank."""
     file = next(iter(sorted(folder.glob("rank-*.log"))), None)
     text = b""
     if file:
@@ -121,7 +120,7 @@ def _rates(side: Side, folder: Path) -> None:
 
 def step_s(text: bytes) -> float | None:
     """
-    Seconds of a step, as the output shows them; None where it shows fewer than three.
+    Seconds per step in the output; None with fewer than three steps.
 
     >>> step_s(b"10%| 1/9 [00:01<00:08, 2.00it/s]\\r 20%| 2/9 [..., 4.00it/s]\\r 30%| 3/9 [..., 4.00it/s]")
     0.25
@@ -143,7 +142,7 @@ def of_facts(
     plan: Plan | None,
     selected: Sequence[Prediction],
 ) -> Side:
-    """Saved facts, with what the check found in them and what would be planned and selected."""
+    """Saved facts, with the check's findings, the plan and the selection."""
     nodes = tuple(node.name for node in cluster.nodes)
     side = Side(path, "facts", f"facts of {plural(len(nodes), 'node')}", nodes)
     if plan:
@@ -172,7 +171,7 @@ def of_facts(
 
 
 def _facts(node: Node) -> Iterator[tuple[str, str, Value]]:
-    """Topic, name and value of one node's facts that jobs depend on."""
+    """Topic, name and value of those facts of one node that matter to jobs."""
     for name, version in node.versions.items():
         yield "version", name, version
     for i in node.interfaces:
@@ -203,7 +202,7 @@ def _facts(node: Node) -> Iterator[tuple[str, str, Value]]:
 
 
 def _paths(side: Side, links: Sequence[Link]) -> None:
-    """Of each node's interfaces, which others do not reach them."""
+    """For each node's interfaces, the nodes that cannot reach them."""
     for (node, interface), tried in grouped(((li.dst, li.dst_interface), li) for li in links).items():
         bad = dict.fromkeys(li.src for li in tried if not li.ok or li.large_packet_ok is False)
         side.add("path", f"to {interface}", f"fails from {node_set(bad)}" if bad else "works", node)
@@ -218,7 +217,7 @@ class _Env(msgspec.Struct):
 
 
 def of_environment(path: str, data: bytes) -> Side:
-    """What `ringup env --json` printed.  Raises ValueError for something else."""
+    """The output of `ringup env --json`.  Raises ValueError for other text."""
     found = msgspec.json.decode(data, type=_Env)
     side = Side(path, "environment", f"{plural(len(found.env) + len(found.kept), 'variable')}")
     for one in (*found.env, *found.kept):

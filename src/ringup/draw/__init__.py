@@ -1,9 +1,9 @@
 """
 Pictures for pages: pure functions from data to SVG text or PNG bytes.  No script, nothing fetched.
 
-Colours are Okabe and Ito's, which people with any colour vision tell apart, and none stands alone: bars have
-patterns, marks have shapes, cells have words.  `STYLE` and `PATTERNS` stand once in each page.  All text is
-escaped here; numbers are ours.
+Colours are Okabe and Ito's, which people with any colour vision can distinguish, and colour is never the only
+sign: bars have patterns, marks have shapes, cells have words.  `STYLE` and `PATTERNS` are once in each page.
+All text is escaped here; numbers are ours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHADES = {
     "bad": ("#d55e00", "#ef7a2a"),
     "unknown": ("#c3cad1", "#59636d"),
 }
-"""Of a light and of a dark page."""
+"""For a light and for a dark page."""
 
 
 def _pattern(name: str, shape: str) -> str:
@@ -59,7 +59,7 @@ STYLE = (
 
 
 def svg(words: str, body: str, size: str, kind: str = "") -> str:
-    """A picture with its words for those who do not see it."""
+    """A picture with its text for screen readers."""
     name = escape(words, quote=True)
     kind = f' class="{kind}"' if kind else ""
     return f'<svg role="img" aria-label="{name}" {size}{kind}><title>{name}</title>{body}</svg>'

@@ -1,4 +1,4 @@
-"""Boxes in two columns and lines between them: GPUs, NICs, and which uses which."""
+"""Boxes in two columns and lines between them: GPUs, NICs, and their connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Tie:
-    """Between the box `left` and the box `right`, by their places."""
+    """Between the box `left` and the box `right`, by their positions."""
 
     left: int
     right: int

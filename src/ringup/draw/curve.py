@@ -15,7 +15,7 @@ LINES = (
     ("var(--work)", "", "circle"), ("var(--bad)", "6 4", "square"), ("var(--wait)", "2 3", "diamond"),
     ("var(--ink)", "8 3 2 3", "circle"), ("var(--init)", "1 2", "square"), ("var(--launch)", "", "diamond"),
 )  # fmt: skip
-"""Colour, dashes and marks: none of the three stands alone."""
+"""Colour, dashes and marks: each pair differs in all three."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def _marks(most: float) -> list[float]:
 
 
 def curves(found: Sequence[Curve], limit: float | None, unit: str, words: str) -> str:
-    """Lines over a size that doubles, the limit dashed across, each line named at its end."""
+    """Lines over a size that doubles, the limit dashed across, each line's name at its end."""
     points = [point for one in found for point in one.points if point[0] > 0 and math.isfinite(point[1])]
     if not points:
         return ""

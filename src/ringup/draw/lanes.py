@@ -10,7 +10,7 @@ from ringup.draw import svg
 
 HEIGHT = 20
 STEPS = 500
-"""Of the axis: ticks nearer to each other than one step are one."""
+"""Of the axis: ticks closer to each other than one step become one."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Sign:
 @dataclass(frozen=True)
 class Lane:
     words: str
-    """For those who do not see it."""
+    """For people who cannot see it."""
     bars: Sequence[Bar] = ()
     ticks: Iterable[float] = ()
     """Times, drawn in the upper half."""
@@ -57,7 +57,7 @@ def _ticks(times_s: Iterable[float], end_s: float, top: int, kind: str) -> str:
 
 def lane(one: Lane, end_s: float) -> str:
     """
-    One row, as wide as its place: bars and marks in percent, ticks stretched.
+    One row, as wide as its space: bars and marks in percent, ticks stretched.
 
     >>> lane(Lane("a", [Bar("work", 1.0, 2.0)]), 4.0).count('x="25.00%" width="25.00%"')
     1
@@ -89,7 +89,7 @@ def lane(one: Lane, end_s: float) -> str:
 
 def marks_of(end_s: float, most: int = 6) -> list[tuple[float, float]]:
     """
-    Where the axis has a mark: percent and seconds, at round times.
+    Marks of the axis: percent and seconds, at round times.
 
     >>> marks_of(43.5)
     [(0.0, 0.0), (22.99, 10.0), (45.98, 20.0), (68.97, 30.0), (91.95, 40.0)]

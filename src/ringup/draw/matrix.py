@@ -1,4 +1,4 @@
-"""A matrix of nodes as a picture of one square a cell, where a table would be too large."""
+"""A matrix of nodes as a picture with one square per cell, for clusters too large for a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RATES = (
     (0, 34, 78), (18, 53, 112), (59, 73, 108), (87, 93, 109), (112, 113, 115), (138, 134, 120),
     (165, 156, 116), (195, 179, 105), (225, 204, 85), (254, 232, 56),
 )  # fmt: skip
-"""Dark to light, as cividis: its lightness alone tells the order."""
+"""Dark to light, like cividis: the lightness alone shows the order."""
 PALETTE = STATES + RATES
 
 
@@ -38,7 +38,7 @@ def png(
 
 
 def marked(cells: Sequence[Sequence[int]], scale: int) -> list[list[int]]:
-    """The cells enlarged; what fails has a cross and what works in part a stripe, for eyes without colour."""
+    """The enlarged cells; a failure has a cross and a partial failure a stripe, against colour blindness."""
     found = []
     for row in cells:
         for y in range(scale):
@@ -63,7 +63,7 @@ def rate(share: float) -> int:
 
 
 def image(cells: Sequence[Sequence[int]], words: str) -> str:
-    """An <img> whose bytes are in the page; `words` say what it shows."""
+    """An <img> whose bytes are in the page; `words` describe it."""
     scale = max(1, min(9, LEAST_PIXELS // max(1, len(cells))))
     data = b64encode(
         png(marked(cells, scale) if scale > 2 else cells, scale=1 if scale > 2 else scale)

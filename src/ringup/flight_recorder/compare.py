@@ -1,8 +1,9 @@
 """
-What the dumps of several ranks show together: who is behind, who called something else, who all wait.
+Compares the dumps of several ranks: ranks that are behind, ranks that call something else, ranks that all
+wait.
 
-Each rank's collectives on a process group are matched by number alone.  Transfers (send, recv) are not
-compared: each pair counts its own.
+Each rank's collectives on a process group are matched only by number.  Transfers (send, recv) are not
+compared, because each pair counts its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal
 from ringup.flight_recorder.dump import Entry, Flight
 from ringup.units import show_ranks
 
-# Nobody has finished one before everybody has entered it.
+# No rank finishes one of these before all ranks have entered it.
 _MEETING = ("all_reduce", "allreduce", "barrier", "all_gather", "allgather", "reduce_scatter", "all_to_all")
 
 Numbered = Mapping[int, Entry]
@@ -27,10 +28,12 @@ class Group:
     calls: Mapping[int, Numbered]
     """Rank -> its collectives by number."""
     members: frozenset[int]
-    """Ranks that belong to it, with or without a dump, as far as is known."""
+    """Ranks of the group, with or without a dump, as far as known."""
     is_shifted: bool
-    """There are transfers in it: NCCL's process group counts a batch of them as a collective, on those ranks
-    alone that take part (`startCoalescing`, torch 2.4 to 2.13), so equal numbers may be different calls."""
+    """
+    It contains transfers: NCCL's process group counts a batch of them as a collective, but only on the ranks
+    that take part (`startCoalescing`, torch 2.4 to 2.13), so equal numbers may be different calls.
+    """
 
     @property
     def shown(self) -> str:
@@ -39,27 +42,27 @@ class Group:
 
 @dataclass(frozen=True)
 class Difference:
-    """A group on whose next collective the ranks do not agree."""
+    """A group whose ranks do not agree on the next collective."""
 
     group: str
     ranks: tuple[int, ...]
-    """Whoever is behind, or does otherwise than most; empty when there is no majority."""
+    """Ranks that are behind or differ from most; empty without a majority."""
     text: str
     where: str = ""
-    """The line of their own last (or differing) call."""
+    """The line of these ranks' last (or differing) call."""
     kind: Literal["behind", "mismatch"] = "behind"
     number: int = 0
-    """The first collective that they lack, or that differs."""
+    """The first collective that is missing or differs."""
     odd: Mapping[int, Entry | None] = field(default_factory=dict)
-    """Those ranks' own call: their last one (None: none at all), or the differing one."""
+    """These ranks' own call: the last one (None if there is none), or the differing one."""
     usual: Mapping[int, Entry] = field(default_factory=dict)
-    """The others' calls under that number."""
+    """The others' calls with that number."""
     doubt: str = ""
-    """Why it may be otherwise."""
+    """Why the difference may not be real."""
 
 
 def groups_of(flights: Mapping[int, Flight]) -> list[Group]:
-    """The groups, by name; two of one name and other members are two groups."""
+    """The groups, by name; groups of one name but different members are separate."""
     calls: dict[tuple[str, tuple[int, ...]], dict[int, dict[int, Entry]]] = {}
     shifted = set()
     for rank, flight in flights.items():
@@ -70,7 +73,7 @@ def groups_of(flights: Mapping[int, Flight]) -> list[Group]:
             if not entry.is_p2p:
                 calls.setdefault(key, {}).setdefault(rank, {})[entry.number] = entry
     for name, members in [key for key in calls if not key[1]]:
-        # Who does not tell the members belongs to the one group of the name that has it.
+        # A rank that does not report the members belongs to the one group of that name that contains it.
         fitting = [key for key in calls if key[0] == name and key[1]]
         for rank in list(calls[name, members]):
             mine = [key for key in fitting if rank in key[1]]
@@ -86,9 +89,10 @@ def groups_of(flights: Mapping[int, Flight]) -> list[Group]:
 
 def compare(flights: Mapping[int, Flight]) -> list[Difference]:
     """
-    Where the ranks' collectives differ, group by group: a different call first, then who is behind.
+    Differences between the ranks' collectives, group by group: different calls first, then ranks that are
+    behind.
 
-    Who is behind in a collective that others have finished was looked at earlier than they: no difference.
+    A rank that is behind in a collective that others have finished was dumped earlier: not a difference.
     Groups that ranks entered in another order are one difference.
     """
     found: list[Difference] = []
@@ -101,7 +105,7 @@ def compare(flights: Mapping[int, Flight]) -> list[Difference]:
 
 
 def roots(differences: Sequence[Difference]) -> list[tuple[Difference, list[int]]]:
-    """Each difference with those behind in it who do not themselves wait for others, in another group."""
+    """Each difference with the ranks behind in it that do not wait for others in another group."""
     found = []
     for one in differences:
         waiting = {rank for other in differences if other is not one for rank in _pending(other)}
@@ -110,12 +114,12 @@ def roots(differences: Sequence[Difference]) -> list[tuple[Difference, list[int]
 
 
 def _pending(one: Difference) -> Numbered:
-    """Rank -> the call in which it waits for those behind."""
+    """Rank -> the call in which it waits for the ranks that are behind."""
     return {rank: call for rank, call in one.usual.items() if not call.is_done}
 
 
 def _circle(behind: list[Difference]) -> list[Difference]:
-    """The groups in which everybody who is behind waits in another one of them; empty for none."""
+    """Groups in which each rank that is behind waits in another one of them; empty if there are none."""
     while behind:
         free = [one for one, _ in roots(behind)]
         if not free:
@@ -125,7 +129,7 @@ def _circle(behind: list[Difference]) -> list[Difference]:
 
 
 def _crossed(circle: Sequence[Difference]) -> Difference:
-    """What ranks that entered groups in another order wait in, group by group."""
+    """The calls in which ranks wait that entered groups in another order, group by group."""
     places = []
     for one in circle[:3]:
         calls = _pending(one)
@@ -140,7 +144,7 @@ def _crossed(circle: Sequence[Difference]) -> Difference:
 
 
 def standing(flights: Mapping[int, Flight]) -> list[tuple[Group, int, dict[int, Entry]]]:
-    """Groups whose ranks, as far as seen, all stand in one and the same call: its number, the calls."""
+    """Groups whose known ranks are all in the same call: its number, the calls."""
     found = []
     for group in groups_of(flights):
         last = {rank: max(entries) for rank, entries in group.calls.items()}
@@ -152,13 +156,13 @@ def standing(flights: Mapping[int, Flight]) -> list[tuple[Group, int, dict[int, 
 
 
 def show_group(name: str) -> str:
-    """A group's description where it has one of its own: "default_pg", "group 7"."""
+    """A group's description if it has one: "default_pg", "group 7"."""
     number, _, described = name.partition(":")
     return described if described not in ("", "undefined") else f"group {number}"
 
 
 def _different_call(group: Group) -> Difference | None:
-    """The first number that is not the same call on all ranks that have it."""
+    """The first number with different calls, among the ranks that have it."""
     ranks = group.calls
     for number in sorted({n for entries in ranks.values() for n in entries}):
         calls = {rank: entries[number] for rank, entries in sorted(ranks.items()) if number in entries}
@@ -189,13 +193,13 @@ def _different_call(group: Group) -> Difference | None:
 
 
 def _left_out(odd: Numbered, usual: Numbered, number: int) -> bool:
-    """Whether one's calls are the other's from the next one on."""
+    """Whether the calls of `odd` are those of `usual` from the following one on."""
     pairs = [(odd[n], usual[n + 1]) for n in odd if n >= number and n + 1 in usual]
     return bool(pairs) and all(one.signature == other.signature for one, other in pairs)
 
 
 def _doubt(group: Group, number: int, others: Iterable[int], usual: Iterable[int]) -> str:
-    """Why a difference at a number may be none, or not the first."""
+    """Why the difference at a number may not be real, or not the first."""
     if group.is_shifted:
         return "sends and receives of this group may count as collectives, so the numbers may not fit"
     before = [[number - 1 in group.calls[rank] for rank in ranks] for ranks in (others, usual)]
@@ -205,9 +209,9 @@ def _doubt(group: Group, number: int, others: Iterable[int], usual: Iterable[int
 
 
 def _behind(group: Group, flights: Mapping[int, Flight]) -> Difference | None:
-    """Who has begun fewer collectives than the others."""
+    """Ranks that have begun fewer collectives than the others."""
     last = {rank: max(entries) for rank, entries in group.calls.items()}
-    # Of a rank without entries it is known that it has begun none only where none are lost.
+    # Without entries, a rank certainly has begun none only if no records are lost.
     last |= {r: 0 for r in group.members if r in flights and r not in last and flights[r].is_whole}
     most = max(last.values())
     while True:
@@ -241,14 +245,14 @@ def _behind(group: Group, flights: Mapping[int, Flight]) -> Difference | None:
 
 
 def _went_on(group: Group, number: int) -> bool:
-    """Whether somebody has finished the collective after this number, which takes everybody's part in it."""
+    """Whether a rank has finished the collective after this number, for which every rank is needed."""
     for entries in group.calls.values():
         done = [
             n
             for n, e in entries.items()
             if n > number and e.is_done and e.op.lstrip("_").startswith(_MEETING)
         ]
-        # Gloo ends a collective in an error, too; then the next one is not begun.
+        # Gloo also ends a collective with an error; then the next one does not begin.
         if any(not entries[n].is_gloo for n in done) or len(done) > 1:
             return True
     return False

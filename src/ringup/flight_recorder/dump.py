@@ -1,9 +1,9 @@
 """
-One dump of PyTorch's flight recorder, read as plain data.
+Reads one dump of PyTorch's flight recorder as plain data.
 
 Fields as `torch/csrc/distributed/c10d/FlightRecorderDetail.hpp` writes them (before torch 2.6 `TraceUtils.h`
 and `NCCLUtils.hpp`): dump versions 1.1 to 2.10, torch 2.2 to 2.13, of NCCL and (since torch 2.9) Gloo process
-groups.  1.x counts collectives and transfers in one `seq_id` and knows groups by number alone; 2.0 has
+groups. 1.x counts collectives and transfers in one `seq_id` and identifies groups only by number; 2.0 has
 `process_group`, `collective_seq_id`, `p2p_seq_id`.
 """
 
@@ -21,10 +21,10 @@ from ringup.agent.snapshot import stack_frames
 from ringup.units import printable
 
 LONGEST_DUMP_BYTES = 64 << 20
-"""Two thousand entries with their frames, torch's default, are about 2 MB."""
+"""torch's default, two thousand entries with their frames, is about 2 MB."""
 MOST_ENTRIES = 20_000
 
-# Whose input has the same size on every rank; the others may be uneven by design.
+# Their inputs have the same size on every rank; inputs of others may be uneven by design.
 _EVEN = (
     "all_reduce",
     "allreduce",
@@ -38,14 +38,14 @@ _OWN_WORDS = (b"pg_config", b"pg_status", b"collective_seq_id", b"nccl_comm_stat
 
 
 class FlightError(ValueError):
-    """Bytes that are no dump; the words say why."""
+    """Bytes that are not a dump; the text has the reason."""
 
 
 class Entry(NamedTuple):
     """One collective or transfer that a rank has begun."""
 
     group: str
-    """The process group's own name and description: "0:default_pg"."""
+    """The process group's name and description: "0:default_pg"."""
     number: int
     """Among the group's collectives (or transfers), from 1."""
     is_p2p: bool
@@ -54,22 +54,22 @@ class Entry(NamedTuple):
     sizes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
     is_done: bool
-    """Completed.  Of Gloo: ended, in an error or not; its entries tell no more (torch 2.13)."""
+    """Completed.  For Gloo: ended, with or without an error; its entries have no more (torch 2.13)."""
     where: str
-    """"train.py:88" of the call, "" where the dump has no stacks."""
+    """"train.py:88" of the call, "" if the dump has no stacks."""
     record: int = 0
-    """`record_id`: how many entries this rank had begun before."""
+    """`record_id`: number of earlier entries of this rank."""
     place: int = 0
     """Among the dump's entries, from 1."""
     state: str = ""
     is_gloo: bool = False
     is_timed_out: bool = False
-    """Given up by the watchdog of NCCL's process group."""
+    """The watchdog of NCCL's process group gave it up."""
     begun_ns: int = 0
-    """Since 1970, by the rank's own clock; 0 where the dump does not tell."""
+    """Since 1970, by the rank's own clock; 0 if the dump lacks it."""
     timeout_ms: int = 0
     ended_ns: int = 0
-    """When its end was noticed; 0 where the dump does not tell (Gloo, torch 2.13)."""
+    """When its end was noticed; 0 if the dump lacks it (Gloo, torch 2.13)."""
 
     @property
     def call(self) -> str:
@@ -79,9 +79,9 @@ class Entry(NamedTuple):
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """What must be the same on every rank; of a tensor the number of its elements, not its shape."""
+        """Must be the same on every rank; for a tensor the number of its elements, not its shape."""
         op = self.op.lstrip("_")
-        if op == "scatter":  # of Gloo's only the root has an input (AsyncScatterWork, torch 2.13)
+        if op == "scatter":  # with Gloo only the root has an input (AsyncScatterWork, torch 2.13)
             return (op,)
         return (op, tuple(map(math.prod, self.sizes)), self.dtypes) if op in _EVEN else (op, self.dtypes)
 
@@ -92,17 +92,16 @@ class Flight:
 
     version: str
     entries: tuple[Entry, ...]
-    """In the order they were begun; the oldest may be lost."""
+    """In the order of their begin; the oldest may be lost."""
     members: Mapping[str, tuple[int, ...]]
-    """Group -> global ranks, where the dump tells."""
+    """Group -> global ranks, if the dump has them."""
     problem: str = ""
     is_whole: bool = False
-    """Nothing that this rank has begun is lost: what has no entry has not been begun."""
+    """No record of this rank is lost: a collective without an entry has not begun."""
     now_ns: int = 0
-    """When it was told, by the rank's own clock; 0 where nobody has noted it."""
+    """Time of the dump, by the rank's own clock; 0 if unknown."""
 
     def age_s(self, entry: Entry) -> float:
-        """How long ago one was begun, 0 where that is not known."""
         known = self.now_ns and entry.begun_ns
         return max(0.0, (self.now_ns - entry.begun_ns) / 1e9) if known else 0.0
 
@@ -116,24 +115,23 @@ def read(data: bytes, most: int = MOST_ENTRIES) -> Flight:
         if is_json and data.count(b"[") + data.count(b"{") > MOST_PARTS:
             raise FlightError("it has more parts than any dump")
         plain = json.loads(data) if is_json else unpickled(data)
-    except Exception as error:  # not UTF-8, too deep, a number too long
-        raise FlightError(f"no flight recorder dump: {printable(str(error), 200)}") from error
+    except Exception as error:  # not UTF-8, nested too deep, a number too long
+        raise FlightError(f"not a flight recorder dump: {printable(str(error), 200)}") from error
     if not isinstance(plain, dict) or not isinstance(plain.get("entries", []), list | tuple):
-        raise FlightError("no flight recorder dump: not a dictionary with entries")
+        raise FlightError("not a flight recorder dump: not a dictionary with entries")
     if "version" not in plain:
-        raise FlightError("no flight recorder dump: it has no version")
+        raise FlightError("not a flight recorder dump: it has no version")
     return from_data(plain, most)
 
 
 def may_be(head: bytes) -> bool:
-    """Whether a file that begins so is worth reading as a dump."""
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
         return any(word in head for word in (*_OWN_WORDS, b"entries"))
     return head.lstrip()[:1] == b"{" and any(b'"%b"' % word in head for word in _OWN_WORDS)
 
 
 def from_data(plain: Mapping[Any, Any], most: int = MOST_ENTRIES) -> Flight:
-    """A dump already made plain; entries that are none are left out."""
+    """A dump from plain data; invalid entries are left out."""
     given = plain.get("entries")
     entries = list(given) if isinstance(given, list | tuple) else []
     known: dict[Any, Any] = {}
@@ -151,7 +149,7 @@ def from_data(plain: Mapping[Any, Any], most: int = MOST_ENTRIES) -> Flight:
 
 
 def _from_the_start(entries: tuple[Entry, ...]) -> bool:
-    """Whether the records are all there from the first on, and the first of every group is its first."""
+    """Whether the records are complete from the first one on, and every group's first entry is number 1."""
     if any(entry.record != n for n, entry in enumerate(entries)):
         return False
     firsts = {(entry.group, entry.is_p2p): entry.number for entry in reversed(entries)}
@@ -159,7 +157,7 @@ def _from_the_start(entries: tuple[Entry, ...]) -> bool:
 
 
 def _word(value: object, limit: int) -> str:
-    """Text, or a number as text: what is made of anything else could be endless."""
+    """Text, or a number as text; the text of other objects could be endless."""
     if isinstance(value, str):
         return _shown(value[: limit + 1], limit)
     return str(value) if isinstance(value, int | float) and abs(value) < 1 << 62 else ""
@@ -186,7 +184,7 @@ def _entry(e: dict[Any, Any], place: int, known: dict[Any, Any]) -> Entry | None
     name = e.get("process_group")
     if isinstance(name, list | tuple) and name:
         group = ":".join(_word(word, 60) for word in name[:2])
-    else:  # before 2.0 of the dump's format
+    else:  # before version 2.0 of the dump format
         group = str(_integer(e.get("pg_id")))
     library, _, op = _word(e.get("profiling_name"), 80).rpartition(":")
     is_p2p = e.get("is_p2p") is True or op.startswith(("send ", "recv "))
@@ -199,7 +197,7 @@ def _entry(e: dict[Any, Any], place: int, known: dict[Any, Any]) -> Entry | None
     is_retired = e.get("retired") is True
 
     def once(value: Any) -> Any:
-        """Thousands of entries share a few values."""
+        """Share equal values: thousands of entries have only a few."""
         return known.setdefault(value, value)
 
     return Entry(
@@ -223,7 +221,6 @@ def _entry(e: dict[Any, Any], place: int, known: dict[Any, Any]) -> Entry | None
 
 
 def _where(frames: object) -> str:
-    """The user's innermost frame, "" where there is none."""
     known = [f for f in frames[:200] if isinstance(f, dict)] if isinstance(frames, list | tuple) else []
     files = [str(frame.get("filename") or "")[-4096:] for frame in known]
     at = stack_frames.own_frame(files)
@@ -248,7 +245,7 @@ def _members(config: object) -> dict[str, tuple[int, ...]]:
 
 
 MOST_PARTS = 4_000_000
-"""Lists, dictionaries, tuples: an empty one is one byte of the file and 60 of memory."""
+"""Lists, dictionaries, tuples: an empty one takes one byte in the file and 60 in memory."""
 
 _CONSTANTS = {0x4E: None, 0x88: True, 0x89: False}
 _TEXT = {0x58: 4, 0x8C: 1, 0x8D: 8}
@@ -260,21 +257,21 @@ _KEYS = {str, int, bool, type(None)}
 _TUPLES = frozenset([0x74, 0x85, 0x86, 0x87])
 _PARTS = _TUPLES.union(_EMPTY)
 _TAKES = {0x61: 1, 0x65: 0, 0x73: 2, 0x75: 0, 0x74: 0, 0x85: 1, 0x86: 2, 0x87: 3}
-"""APPEND, APPENDS, SETITEM, SETITEMS and tuples: items from the top; 0 for all since the last MARK."""
+"""APPEND, APPENDS, SETITEM, SETITEMS and tuples: number of items on top; 0 for all since the last MARK."""
 
 
 class NotPlain(ValueError):
-    """Bytes that are no pickle of plain data; the words say why."""
+    """Bytes that are not a pickle of plain data; the text has the reason."""
 
 
 def unpickled(data: bytes) -> Any:
     """
-    Dictionaries, lists, tuples, strings and numbers that were pickled, and nothing else.  Raises NotPlain.
+    Pickled dictionaries, lists, tuples, strings and numbers, and nothing else.  Raises NotPlain.
 
-    The standard reader is not used, even with all names refused: a few bytes make it fill memory (a memo
-    number of two thousand million) or compute for years (the hash of a tuple that holds another twice, forty
-    deep).
-    Operations as `Lib/pickletools.py` describes them; the ones left out make objects, which no dump has.
+    The standard reader is unsafe, even with all names refused: a few bytes can make it fill the memory (a
+    memo number of two thousand million) or compute for years (the hash of a tuple that contains another
+    twice, forty deep).  Operations are those of `Lib/pickletools.py`; the missing ones create objects, which
+    no dump has.
     """
     if data[:1] != b"\x80":
         raise NotPlain("not a pickle of protocol 2 or later")
@@ -283,7 +280,7 @@ def unpickled(data: bytes) -> Any:
     except (IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error) as error:
         if isinstance(error, NotPlain):
             raise
-        raise NotPlain("it is torn, or no plain data") from error
+        raise NotPlain("it is damaged, or not plain data") from error
 
 
 def _unpickled(data: bytes) -> Any:
@@ -334,12 +331,12 @@ def _unpickled(data: bytes) -> Any:
             else:
                 items, stack = stack, marks.pop()
             if len(items) < count:
-                raise NotPlain("it takes more than there is")
+                raise NotPlain("it takes more items than there are")
             if op in _TUPLES:
                 stack.append(tuple(items))
             else:
                 _add(stack[-1], items, op in (0x73, 0x75))
-        elif op == 0x95:  # FRAME, of use to streams alone
+        elif op == 0x95:  # FRAME, only useful for streams
             at += 8
         elif op == 0x2E:  # STOP
             return stack[-1]
@@ -349,12 +346,12 @@ def _unpickled(data: bytes) -> Any:
 
 
 def _add(to: Any, items: list[Any], is_set: bool) -> None:
-    """Items of a list, or keys and values of a dictionary."""
+    """Add items to a list, or keys and values to a dictionary."""
     if not is_set:
         if not isinstance(to, list):
-            raise NotPlain("it adds to what is no list")
+            raise NotPlain("it adds to an object that is not a list")
         to.extend(items)
         return
     if not isinstance(to, dict) or not set(map(type, items[::2])) <= _KEYS:
-        raise NotPlain("a dictionary whose keys are no words")
+        raise NotPlain("a dictionary with keys that are not strings")
     to.update(zip(items[::2], items[1::2], strict=True))

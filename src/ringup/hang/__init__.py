@@ -1,8 +1,8 @@
 """
-Notices that a run makes no progress, and says who holds it up; the script is not changed.
+Detects that a run makes no progress, and names the ranks that hold it up; the script is not changed.
 
-A look at counters is one short process a node.  Stacks are asked for after a silence only, or when
-no rank has used anything for as long though something is printed (a monitor's lines).
+A snapshot of counters is one short process per node.  Stacks are read only after a silence, or if no rank has
+used any resources for the same time although something is printed (a monitor's lines).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ringup.timeline.marks import OwnRank, Used
 from ringup.units import show_seconds
 
 WINDOW_S = 60.0
-"""How long without progress before anything is said."""
+"""Seconds without progress before a report."""
 APART_S = 10.0
-"""Counters are first read at most so long before a silence is reported."""
+"""Counters are first read at most this many seconds before a silence is reported."""
 ANSWER_S = 50.0
 MOST_REPORTS = 50
 
@@ -32,10 +32,10 @@ Tell = Callable[[Event], object]
 
 
 class HangWatch:
-    """A `runtime.Watcher`.  `end_after_s` 0 never ends a run; `places` as in `snapshots.decode`."""
+    """A `runtime.Watcher`.  With `end_after_s` 0 it never ends a run; `places` as in `snapshots.decode`."""
 
     keeps_times = True
-    """Whether to record times: the nodes are those of a run started by ringup."""
+    """Whether to record times: true for nodes of a run that ringup started."""
 
     def __init__(self, window_s: float = WINDOW_S, end_after_s: float = 0.0, places: Sequence[str] = ()):
         self.window_s = min(window_s, end_after_s or window_s)
@@ -48,19 +48,19 @@ class HangWatch:
         self._base: list[NodeLook] = []
         """The snapshots that the next ones are compared with."""
         self._seen: dict[str, NodeLook] = {}
-        """Each node's snapshot from before the flight recorders were asked."""
+        """Each node's snapshot from before the flight recorders were read."""
         self._base_s = self._looked_s = self._judged_s = self._began_s
         self._own: set[tuple[str, int]] = set()
-        """Node and pid of the ranks that the script has started itself, once noted."""
-        # More than one may look at a detached run, and hears what the others asked for, too.
+        """Node and pid of ranks that the script started itself, once recorded."""
+        # Several watches may follow a detached run, and each receives the answers for the others, too.
         self._number, self._mode = secrets.randbelow(1 << 40), ""
         self._despite_output = False
         """Whether output does not count as progress, because no rank has used CPU time or I/O meanwhile."""
         self._said: dict[str, float] = {}
-        """Kind of verdict that is no hang -> the longest silence for which it was reported."""
+        """Kind of verdict, other than a hang -> the longest silence for which it was reported."""
 
     def on_time(self, now_s: float, nodes: Sequence[NodeRun], tell: Tell) -> str:
-        """Call it often; the reason to end the run, "" while there is none."""
+        """To be called often; returns the reason to end the run, or ""."""
         running = [node for node in nodes if node.state == "running"]
         if not running:
             return ""
@@ -74,7 +74,7 @@ class HangWatch:
         return ""
 
     def quiet_s(self, now_s: float) -> float:
-        """How long no rank has printed anything, or nothing that is progress."""
+        """Seconds in which no rank has printed anything, or only output that does not count as progress."""
         return now_s - self._quiet_since
 
     def _due(self, now_s: float, heard_s: float) -> str:
@@ -84,7 +84,7 @@ class HangWatch:
             if looked_s < self.apart_s:
                 return ""
             if not self._base or heard_s > self._looked_s:
-                return "count"  # does it go on?
+                return "count"  # does it continue?
             overdue = self.end_after_s and quiet_s >= self.end_after_s
             return "stacks" if overdue or looked_s >= self.window_s else ""
         if self._base and self._base_s >= self._quiet_since:
@@ -111,15 +111,15 @@ class HangWatch:
         ]
         for node, look in zip(running, looks, strict=True) if self.keeps_times else ():
             self._note(node, look)
-        if mode == "flight":  # a node that does not answer this look was seen by the one before
+        if mode == "flight":  # a node that does not answer this request answered the previous one
             looks = [self._seen.get(look.node, look) if look.problem else look for look in looks]
         base, base_s = self._base, self._base_s
         reason = ""
         if mode != "count" and self._quiet_since > self._looked_s:
-            mode = "count"  # something was printed meanwhile: there is no silence to explain
+            mode = "count"  # a rank has printed meanwhile: the silence is over
         overdue = self.end_after_s and now_s - self._quiet_since >= self.end_after_s
         if mode == "stacks" and (overdue or not self.stalled) and self._verdict(nodes, looks).is_open:
-            # Before it is said, torch's flight recorder is asked, which costs the ranks CPU time.
+            # Before the report, torch's flight recorder is read, which costs the ranks CPU time.
             self._seen = {look.node: look for look in looks}
             self._ask("flight", now_s, running)
             return ""
@@ -128,18 +128,18 @@ class HangWatch:
         elif (
             base and base_s < self._quiet_since and base_s <= now_s - self.window_s and is_still(base, looks)
         ):
-            # Something is printed, yet the ranks make no progress.
+            # The ranks print, but make no progress.
             self._quiet_since, self._despite_output = base_s, True
             self._ask("stacks", now_s, running)
             return ""
         elif self.stalled and base and not is_still(base, looks):
             self._goes_on(now_s, tell)
-        # A rank that was asked for its flight recorder has used CPU time for our sake.
+        # A rank has spent CPU time on its flight recorder for us.
         self._base, self._base_s = ([] if mode == "flight" else looks), now_s
         return reason
 
     def _note(self, node: NodeRun, look: NodeLook) -> None:
-        """Counters and collectives to the record of times."""
+        """Add counters and collectives to the record of times."""
         at_s, times = node.clock.ours(look.at_s), node.output.times
         for rank in look.ranks:
             times.note(Used(at_s, rank.rank, rank.cpu_s, rank.io_bytes))
@@ -153,7 +153,7 @@ class HangWatch:
 
     def _goes_on(self, now_s: float, tell: Tell) -> None:
         took = show_seconds(now_s - self._quiet_since)
-        tell(Event("hang", f"the run goes on, after {took} without progress"))
+        tell(Event("hang", f"the run continues, after {took} without progress"))
         self.stalled, self._quiet_since = None, now_s
 
     def _judge(self, now_s: float, nodes: Sequence[NodeRun], looks: list[NodeLook], tell: Tell) -> str:
@@ -164,7 +164,7 @@ class HangWatch:
             self._goes_on(now_s, tell)
         elif not self.stalled:
             self.stalled = verdict if verdict.is_stalled else None
-            # A silence that is no hang is reported once, and again when it is twice as long.
+            # A silence that is not a hang is reported once, and again when it is twice as long.
             longer = quiet_s >= 2 * self._said.get(verdict.kind, 0.0) and not despite_output
             if verdict.is_stalled or longer:
                 self._said[verdict.kind] = quiet_s
@@ -174,7 +174,7 @@ class HangWatch:
         return ""
 
     def _verdict(self, nodes: Sequence[NodeRun], looks: list[NodeLook]) -> Verdict:
-        # Where a script starts its ranks itself, we know of one process a node, whose number is the node's.
+        # If a script starts its ranks itself, we know one process per node, whose number is the node's.
         whole = [node for node in nodes if len(node.ranks) >= node.plan.nproc]
         ranks = [(rank, node.name) for node in whole for rank in node.ranks.values()]
         ended = [Missing(rank.rank, node, DONE) for rank, node in ranks if rank.code == 0]
@@ -202,7 +202,7 @@ class HangWatch:
 
 
 def is_still(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> bool:
-    """Whether every rank was seen twice and none has used anything since."""
+    """Whether every rank was seen twice and none has used any resources since."""
     known = moves(first, second)
     ranks = [rank for node in second for rank in node.ranks]
     if not ranks or any(node.problem for node in second):

@@ -1,4 +1,4 @@
-"""What has changed between two looks at the same ranks."""
+"""Changes between two snapshots of the same ranks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from ringup.hang.snapshots import NodeLook, NodeState, RankLook
 
 IDLE_CPU_SHARE = 0.02
-"""A process that uses less of one core (heartbeats, a progress bar) does not compute."""
+"""A process below this share of a core (heartbeats, a progress bar) does not compute."""
 IDLE_BYTES = 16 << 10
 IDLE_SWITCHES_PER_S = 8.0
-"""A main thread that waits wakes seldom: a DataLoader every 5 s, a poll with time.sleep once a second."""
+"""A waiting main thread wakes seldom: a DataLoader every 5 s, a poll with time.sleep once a second."""
 FLOWING_BYTES_PER_S = 64 << 10
 _WATCHES = re.compile(r"^\S*/?(?:wandb-core|gpu_stats|nvidia-smi|dcgmi)(?: |$)")
-"""Commands that run below a rank for as long as it does, and read the machine's counters."""
+"""Commands that run below a rank during its whole life and read the machine's counters."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,20 @@ class Move:
     io_bytes: int
     switches: int
     faults: int = 0
-    """Pages that this process alone touched for the first time, or that were read from a file for it."""
+    """Pages that only this process touched for the first time, or that were read from a file for it."""
 
     @property
     def uses_nothing(self) -> bool:
-        """Whether it gained neither CPU time nor bytes worth the name."""
-        # A descendant that has ended elsewhere takes its totals along: what is left tells nothing.
+        """Whether it gained neither CPU time nor a relevant number of bytes."""
+        # A descendant that has ended elsewhere removes its totals: the difference is meaningless then.
         if self.seconds <= 0 or self.cpu_s < 0 or self.io_bytes < 0:
             return False
-        # CPU time comes in ticks of 10 ms: one of them is nothing, however short the time.
+        # CPU time has steps of 10 ms: one step means nothing, however short the time.
         return self.cpu_s <= max(0.02, IDLE_CPU_SHARE * self.seconds) and self.io_bytes <= IDLE_BYTES
 
     @property
     def is_idle(self) -> bool:
-        """The same, and its main thread hardly wakes: what comes by a socket is counted nowhere else."""
+        """The same, and its main thread hardly wakes: data from a socket appears in no other counter."""
         return self.uses_nothing and self.switches <= max(4, IDLE_SWITCHES_PER_S * self.seconds)
 
 
@@ -47,7 +47,7 @@ def identity(look: RankLook) -> tuple[str, int, int]:
 
 
 def moves(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[tuple[str, int, int], Move]:
-    """By identity, for the ranks seen in both."""
+    """The changes by identity, for ranks in both snapshots."""
     before = {identity(rank): (node.at_s, rank) for node in first for rank in node.ranks}
     found = {}
     for node in second:
@@ -66,16 +66,16 @@ def moves(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[tuple[s
 
 
 def _aside(old: RankLook, new: RankLook) -> tuple[float, int]:
-    """CPU seconds and bytes used by descendants that only monitor, unless the rank runs their code itself."""
+    """CPU seconds and bytes of descendants that only monitor, unless the rank runs their program itself."""
     if any("/wandb/" in frame.file for frame in new.frames):
-        return 0.0, 0  # it may wait until everything is sent
+        return 0.0, 0  # it may wait until all data is sent
     before = {(child.pid, child.started): child for child in old.children if _WATCHES.search(child.command)}
     pairs = [(before[key], c) for c in new.children if (key := (c.pid, c.started)) in before]
     return sum(c.cpu_s - b.cpu_s for b, c in pairs), sum(c.io_bytes - b.io_bytes for b, c in pairs)
 
 
 def rates(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> list[tuple[str, str, float]]:
-    """(node, interface, bytes a second), fastest first."""
+    """(node, interface, bytes per second), fastest first."""
     found = [
         (node.node, name, (size - old.state.interfaces.get(name, size)) / seconds)
         for old, node, seconds in _both(first, second)
@@ -85,7 +85,7 @@ def rates(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> list[tuple[s
 
 
 def flowing(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> list[tuple[str, str, float]]:
-    """`rates` of interfaces that carry more than small talk."""
+    """`rates` of interfaces with more than background traffic."""
     return [one for one in rates(first, second) if one[2] > FLOWING_BYTES_PER_S]
 
 
@@ -99,7 +99,7 @@ def _both(
 
 
 def written(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[str, float]:
-    """Node -> bytes a second to its disks and file servers, where that is more than a log's lines."""
+    """Node -> bytes per second to its disks and file servers, if more than log lines."""
     rates = {
         node.node: (node.state.written_bytes - old.state.written_bytes) / seconds
         for old, node, seconds in _both(first, second)
@@ -109,7 +109,7 @@ def written(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[str, 
 
 
 def busiest_child(old: RankLook, new: RankLook) -> str:
-    """The command of the descendant that has used most CPU since, "" when none did."""
+    """The command of the descendant that used most CPU time since, "" if none did."""
     before = {child.pid: child.cpu_s for child in old.children}
     used = [(child.cpu_s - before.get(child.pid, 0.0), child.command) for child in new.children]
     best = max(used, default=(0.0, ""))

@@ -25,7 +25,7 @@ def group(ranks: Iterable[RankLook]) -> list[RankGroup]:
     found: dict[tuple[Place, str, str], list[RankLook]] = {}
     for rank in sorted(ranks, key=lambda r: (r.rank, r.node, r.pid)):
         place = place_of(rank.frames)
-        # How a wait is made (futex, poll) is of no interest: they wait.
+        # The kind of wait (futex, poll) does not matter.
         words = "" if place.waits and rank.state not in "DTtZ" else doing(rank)
         key = (place, words, "" if rank.frames else rank.why_not)
         found.setdefault(key, []).append(rank)
@@ -34,7 +34,7 @@ def group(ranks: Iterable[RankLook]) -> list[RankGroup]:
 
 
 def name(rank: RankLook) -> str:
-    """ "rank 3", or "process 4711" of one whose number only its script knows."""
+    """ "rank 3", or "process 4711" if only the script knows the rank's number."""
     return f"rank {rank.rank}" if rank.rank >= 0 else f"process {rank.pid}"
 
 
@@ -49,7 +49,7 @@ def who(ranks: Sequence[RankLook]) -> str:
 
 
 def where(place: Place, words: str = "") -> str:
-    """ "all_reduce, train.py:88 in step" and what its process does there."""
+    """ "all_reduce, train.py:88 in step", and the state of its process there."""
     at = place.where
     if at and place.function and place.function != "<module>":
         at += f" in {place.function}"
@@ -63,12 +63,12 @@ def group_line(one: RankGroup) -> str:
     if one.place.kind == "unknown":
         rank = one.ranks[0]
         known = one.doing or f"state {rank.state}{f', {rank.wchan}' if rank.wchan else ''}"
-        return f"{who(one.ranks)}: {known}; no Python stack: {rank.why_not or 'not asked for'}"
+        return f"{who(one.ranks)}: {known}; no Python stack: {rank.why_not or 'not requested'}"
     return f"{who(one.ranks)}: {where(one.place, one.doing)}"
 
 
 def child_lines(one: RankGroup) -> list[str]:
-    """What the processes below a single rank are stuck in, where that tells more than the rank."""
+    """The calls in which the processes below a single rank are stuck, if they explain more than the rank."""
     if len(one.ranks) > 4 or one.place.waits:
         return []
     lines = []
@@ -97,7 +97,6 @@ def stack_lines(frames: tuple[Frame, ...]) -> list[str]:
 
 
 def ras_behind(nodes: Sequence[NodeLook]) -> set[ras.RankBehind]:
-    """Whom NCCL itself holds to be behind."""
     return {
         behind
         for node in nodes
@@ -107,10 +106,10 @@ def ras_behind(nodes: Sequence[NodeLook]) -> set[ras.RankBehind]:
 
 
 def ras_lines(nodes: Sequence[NodeLook]) -> Iterable[str]:
-    """What NCCL's RAS says, one line each; of communicators without any of these ranks nothing."""
+    """The report of NCCL's RAS, one line each; nothing about communicators without any of these ranks."""
     ranks = [rank for node in nodes for rank in node.ranks]
     own = {*(rank.pid for rank in ranks), *(child.pid for rank in ranks for child in rank.children)}
-    # Where several jobs are on a node, another one may be the one that answers.
+    # If several jobs use a node, another job may have answered.
     known = [behind for behind in ras_behind(nodes) if not behind.members or behind.members & own]
     for one in sorted(known, key=lambda b: (b.communicator, b.rank))[:MOST_RAS_LINES]:
         process = f" (process {one.pid} on {one.host})" if one.pid else ""

@@ -1,4 +1,4 @@
-"""A row a rank for `ringup top`: what two snapshots of counters and the latest stacks show; worst first."""
+"""One row per rank for `ringup top`, from two snapshots of counters and the latest stacks; worst first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ringup.runtime.output import end_words
 from ringup.units import grouped, natural
 
 USUAL = ("idle", "waits", "runs", "new", "done")
-"""States of a sound run, too."""
+"""States that a healthy run also has."""
 STATES = ("missing", "failed", "exited", "gone", "stopped", "blocked", "not seen", *USUAL)
 """Worst first; see docs/reference/commands.md."""
 By = Literal["state", "node", "rank"]
@@ -26,7 +26,7 @@ By = Literal["state", "node", "rank"]
 @dataclass(frozen=True)
 class RankRow:
     rank: int
-    """Below 0 for a process whose rank only its script knows."""
+    """Negative for a process whose rank only its script knows."""
     node: str
     state: str
     where: str = ""
@@ -48,30 +48,28 @@ class RankRow:
 
 @dataclass(frozen=True)
 class JobState:
-    """All that is known of a job at one moment."""
-
     before: Sequence[NodeLook] = ()
     now: Sequence[NodeLook] = ()
-    """Counters, some seconds after `before`."""
+    """Counters, some seconds later than `before`."""
     stacks: Mapping[tuple[str, int, int], RankLook] = field(default_factory=dict)
-    """The latest snapshot with a stack of each rank, by its identity."""
+    """The latest snapshot with a stack for each rank, by its identity."""
     missing: Collection[int] = ()
-    """Ranks that the verdict on a hang names."""
+    """Ranks that the hang verdict names."""
     codes: Mapping[int, int] = field(default_factory=dict)
-    """Exit codes of ranks that have ended; minus the signal's number."""
+    """Exit codes of ended ranks; minus the signal's number."""
     failed: int | None = None
     """The rank that failed first."""
     planned: Mapping[int, str] = field(default_factory=dict)
-    """Rank -> node, of a run whose plan is known."""
+    """Rank -> node, for a run with a known plan."""
     earlier: Mapping[int, str] = field(default_factory=dict)
-    """Rank -> node, of ranks that were running at some time."""
+    """Rank -> node, for ranks that ran at some time."""
     usage: Mapping[tuple[str, int, int], Usage] = field(default_factory=dict)
     steps: Mapping[int, tuple[float, float | None]] = field(default_factory=dict)
-    """Rank -> the step that its output shows, and steps a second."""
+    """Rank -> the step in its output, and steps per second."""
 
 
 def job_of(seen: JobState, wanted: str) -> JobLook | None:
-    """The job of that name (a run, a rendezvous); its latest attempt; without a name the largest."""
+    """The latest attempt of the job with that name (a run, a rendezvous); without a name, the largest job."""
     found = jobs([replace(node, ranks=tuple(_with_stack(seen, r) for r in node.ranks)) for node in seen.now])
     fits = [job for job in found if not wanted or wanted in (job.run.partition(".")[0], job.address)]
     return max(fits, key=lambda job: (_attempt(job.run), len(job.ranks)), default=None)
@@ -98,7 +96,7 @@ def _with_stack(seen: JobState, rank: RankLook) -> RankLook:
 
 
 def rank_rows(seen: JobState, job: JobLook | None) -> list[RankRow]:
-    """A row for each rank of a job: those that run, have ended, or were never seen."""
+    """A row for each rank of a job: running, ended, or never seen."""
     known = moves(with_started(seen.before), with_started(seen.now))
     running = job.ranks if job else ()
     rows = [_row(seen, rank, known.get(identity(rank))) for rank in running]
@@ -156,7 +154,7 @@ def _state(judged: JudgedRank, is_missing: bool) -> str:
 
 @dataclass(frozen=True)
 class RowLine:
-    """Rows shown in one line, and what opens or closes it."""
+    """Rows that share a line, and the key that opens or closes it."""
 
     key: Hashable
     rows: tuple[RankRow, ...]
@@ -166,7 +164,7 @@ class RowLine:
 
 
 def lines_of(rows: Sequence[RankRow], by: By, opened: Collection[Hashable] = ()) -> list[RowLine]:
-    """Equal rows in one line (by "state"), or a node's, or none; an open line's rows follow it."""
+    """Rows grouped by equal state (`by` "state"), by node, or not; the rows of an open line follow it."""
     keys: dict[By, Callable[[RankRow], Hashable]] = {
         "state": lambda row: (row.state, row.where),
         "node": lambda row: row.node,
@@ -176,7 +174,7 @@ def lines_of(rows: Sequence[RankRow], by: By, opened: Collection[Hashable] = ())
     alike = Counter((row.state, row.where) for row in rows)
 
     def order(members: Sequence[RankRow]) -> tuple[object, ...]:
-        # None of the usual states is a problem: rarer rows come first.
+        # The usual states are not problems: rarer rows come first.
         worst = min(members[0].badness, STATES.index(USUAL[0]))
         rarest = min(alike[row.state, row.where] for row in members)
         return worst, rarest, natural(members[0].node) if by == "node" else (), members[0].rank
@@ -194,6 +192,5 @@ def lines_of(rows: Sequence[RankRow], by: By, opened: Collection[Hashable] = ())
 
 
 def state_counts(rows: Sequence[RankRow]) -> dict[str, int]:
-    """State -> ranks, worst first."""
     counts = Counter(row.state for row in rows)
     return {state: counts[state] for state in STATES if counts[state]}

@@ -1,8 +1,8 @@
 """
-NCCL's RAS report, read: who has launched fewer collectives than the others, who does not answer.
+Reads NCCL's RAS report: ranks that have launched fewer collectives than others, or do not answer.
 
-NCCL 2.24.3 and later; JSON since 2.28.7 (user guide "RAS", `src/ras/client_support.cc`).  Counts are
-launches by the CPU, not completions, and send and recv are not counted: equal counts prove nothing.
+NCCL 2.24.3 and later; JSON since 2.28.7 (user guide "RAS", `src/ras/client_support.cc`).  The counts are
+launches by the CPU, not completions, and exclude send and recv: equal counts prove nothing.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class RankBehind:
     """Within the communicator."""
     host: str
     pid: int
-    """0 when the report does not say."""
+    """0 if the report lacks it."""
     what: str
     """ "AllReduce: 41 launched, the others 42", "does not answer"."""
     is_minor: bool = False
-    """Whether fewer ranks have launched so little than have launched more."""
+    """Whether the ranks that have launched less are the minority."""
     is_apart: bool = False
-    """Whether it has launched more of another kind than some: no order of calls is common to all ranks."""
+    """Whether it is also ahead in another kind: then no common order of calls fits all ranks."""
     members: frozenset[int] = field(default=frozenset(), compare=False)
-    """Process ids of the communicator's ranks that have answered; empty where the report does not say."""
+    """Process ids of the communicator's ranks that have answered; empty if the report lacks them."""
 
     @property
     def is_counted(self) -> bool:
@@ -59,12 +59,12 @@ class RankBehind:
 
     @property
     def kind(self) -> str:
-        """ "AllReduce"; "" where the report does not say."""
+        """ "AllReduce"; "" if the report lacks it."""
         return self.what.partition(":")[0] if self.is_counted and ":" in self.what else ""
 
 
 def read(form: str, text: str) -> list[RankBehind]:
-    """Whom a report in either form names; nobody where it cannot be read.  Never raises."""
+    """The ranks that a report of either form names; none if it cannot be read.  Never raises."""
     if form == "json":
         return [*islice(_read_json(text), MOST_NAMED)]
     found = [*islice(_read_text(text), MOST_NAMED)]
@@ -131,7 +131,7 @@ def _counts(rank: dict[str, Any]) -> dict[str, int]:
 
 
 def _differing(vectors: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """Of counts by kind, those that another contradicts: more of one kind and fewer of another."""
+    """From counts by kind, those that another rank contradicts: more of one kind and fewer of another."""
     if len(vectors) > MOST_NAMED:
         return set()
     return {

@@ -1,4 +1,4 @@
-"""What ranks are doing: nodes asked side by side, their answers, which may hold anything, by job."""
+"""Snapshots of ranks: queries all nodes in parallel and sorts their untrusted answers by job."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ LONGEST_NAME = 300
 class Frame:
     file: str
     line: int
-    """0 when unknown."""
+    """0 if unknown."""
     function: str
     source: str = ""
-    """The line's text where it could be read: of the innermost frame, and of the user's innermost one."""
+    """The text of the innermost line and of the user's innermost line, if readable."""
 
 
 @dataclass(frozen=True)
@@ -56,48 +56,48 @@ class Child:
 
 @dataclass(frozen=True)
 class RankLook:
-    """One rank at one moment; counters are totals since it began, CPU and bytes with its descendants'."""
+    """One rank at one moment; counters are totals since its start, CPU and bytes include its descendants'."""
 
     rank: int
-    """Below 0 for a process that its script has started as a rank (`spawned`)."""
+    """Negative for a process that its script has started as a rank (`spawned`)."""
     node: str
     local_rank: int
     world_size: int
     run: str
-    """The run's tag; "" for a job that ringup has not started."""
+    """The run's tag; "" for a job that ringup did not start."""
     job: tuple[str, str, str]
-    """MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID: what its job's ranks have in common."""
+    """MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID: equal for all ranks of a job."""
     pid: int
     started: int
     """In the kernel's ticks: with the pid, the process's identity."""
     age_s: float
     state: str
-    """As in ps: R runs, S sleeps, D cannot be interrupted, T was stopped, Z has ended."""
+    """As in ps: R running, S sleeping, D uninterruptible, T stopped, Z ended."""
     wchan: str
     syscall: str
     cpu_s: float
     io_bytes: int
     switches: int
-    """How often its main thread has gone to sleep."""
+    """Number of times that its main thread has gone to sleep."""
     command: str
     children: tuple[Child, ...] = ()
     frames: tuple[Frame, ...] = ()
-    """The main thread's, innermost first; empty when unknown."""
+    """The main thread's, innermost first; empty if unknown."""
     threads: tuple[tuple[str, tuple[Frame, ...]], ...] = ()
-    """The other threads, where they were asked for."""
+    """The other threads, if requested."""
     how: str = ""
     why_not: str = ""
     flight: Flight | None = None
-    """What torch's flight recorder has, where it was asked for."""
+    """The content of torch's flight recorder, if requested."""
     python: str = ""
     """Its interpreter's path."""
     faults: int = 0
-    """Pages of memory it has touched for the first time, or had read from a file."""
+    """Pages that it has touched for the first time, or that were read from a file for it."""
 
 
 @dataclass(frozen=True)
 class NodeState:
-    """Of the node itself; counters since it came up."""
+    """State of the node itself; counters since it started."""
 
     memory_bytes: int = 0
     memory_available_bytes: int = 0
@@ -107,16 +107,16 @@ class NodeState:
     disks: tuple[tuple[str, int, int], ...] = ()
     """Path, free bytes, size."""
     interfaces: Mapping[str, int] = field(default_factory=dict)
-    """Bytes received and sent."""
+    """Bytes received and sent, by interface."""
     others: Mapping[str, int] = field(default_factory=dict)
-    """Users whose Python processes cannot be read, and how many; asked for where no rank was found."""
+    """Users whose Python processes cannot be read, and their number; set if no rank was found."""
     written_bytes: int = 0
-    """From memory to disks and file servers, whoever had written them (`nr_written` of /proc/vmstat)."""
+    """From memory to disks and file servers, for all processes (`nr_written` of /proc/vmstat)."""
 
 
 @dataclass(frozen=True)
 class Ras:
-    """What NCCL's RAS service on a node has said; `report` is not yet judged."""
+    """The report of NCCL's RAS service on a node; `report` is not yet parsed."""
 
     address: str
     format: str
@@ -134,13 +134,13 @@ class NodeLook:
     state: NodeState
     ras: Ras | None = None
     problem: str = ""
-    """Why nothing is known."""
+    """Why the report is missing."""
     wall_ns: int = 0
-    """Since 1970 by the node's clock, at the same moment; 0 where it was not told."""
+    """Since 1970 by the node's clock, at the same moment; 0 if missing."""
 
 
 def decode(node: str, answer: Mapping[str, Any], places: Sequence[str] = ()) -> NodeLook:
-    """A node's answer, bounded; `problem`: what was wrong; `places`: nodes played here, by index."""
+    """A node's answer, bounded; `problem`: its fault; `places`: simulated nodes, by index."""
     if isinstance(answer.get("problem"), str):
         return silent(node, answer["problem"])
     try:
@@ -204,9 +204,9 @@ def spread(
     first: Sequence[NodeLook], second: Sequence[NodeLook]
 ) -> tuple[Sequence[NodeLook], Sequence[NodeLook]]:
     """
-    Both looks; where every rank is a parent that waits for processes it started, those are the ranks.
+    Both snapshots; if every rank is a parent that waits for processes it started, these replace it as ranks.
 
-    Where only some are, a rank that has others work for it is still the rank.
+    If only some are, such a rank has helper processes and is still the rank.
     """
     ranks = [rank for node in second for rank in node.ranks]
     if not all(_is_parent(rank) for rank in ranks):
@@ -221,14 +221,14 @@ def spread(
 
 
 def started(ranks: Sequence[RankLook]) -> Sequence[RankLook]:
-    """As `spread`, for one look at one job."""
+    """The same as `spread`, for one snapshot of one job."""
     if not all(_is_parent(rank) for rank in ranks):
         return ranks
     return [one for rank in ranks for one in _started(rank)]
 
 
 def with_started(nodes: Iterable[NodeLook]) -> list[NodeLook]:
-    """The same with the processes that parents have started, so that their counters can be compared, too."""
+    """The same with processes that parents started, so that their counters can also be compared."""
     return [
         dataclasses.replace(node, ranks=(*node.ranks, *itertools.chain(*map(_started, node.ranks))))
         for node in nodes
@@ -253,7 +253,7 @@ def _is_parent(rank: RankLook) -> bool:
 
 
 def _started(parent: RankLook) -> list[RankLook]:
-    """Its own children that run Python, without the process that tracks shared memory, as ranks."""
+    """A rank's own Python children as ranks, without the process that tracks shared memory."""
     return [
         _as_rank(parent, child)
         for child in parent.children
@@ -279,27 +279,27 @@ def _as_rank(parent: RankLook, child: Child) -> RankLook:
 
 
 TICKS_PER_S = 100
-"""USER_HZ, in which /proc/PID/stat counts: the same on every architecture that runs GPUs."""
+"""USER_HZ, the unit of /proc/PID/stat: the same on every architecture with GPUs."""
 LIMIT_S = 60.0
-"""For all nodes: connecting, then at most 20 s of stacks each."""
+"""For all nodes: connecting, then at most 20 s for the stacks of each."""
 
 
 @dataclass(frozen=True)
 class JobLook:
     run: str
-    """The run's tag; "" when ringup has not started it."""
+    """The run's tag; "" if ringup did not start it."""
     address: str
     world_size: int
     ranks: tuple[RankLook, ...]
 
     @property
     def is_spawned(self) -> bool:
-        """Whether the script has started its ranks itself, so that they are known as processes alone."""
+        """Whether the script started its ranks itself, so that only their processes are known."""
         return any(rank.rank < 0 for rank in self.ranks)
 
     @property
     def unseen(self) -> tuple[int, ...]:
-        """Ranks that no node has; of those that a script has started itself nobody knows the numbers."""
+        """Ranks that no node has; unknown if a script started its ranks itself."""
         if self.is_spawned:
             return ()
         seen = {rank.rank for rank in self.ranks}
@@ -316,11 +316,11 @@ def look(
     names: Iterable[str] | None = None,
 ) -> tuple[NodeLook, ...]:
     """
-    Ask every node (or those of `names`) for its ranks and their stacks; this machine is asked once.
+    Query every node (or those in `names`) for its ranks and their stacks; this machine is queried once.
 
-    `mode` "threads" asks for every thread's stack, "flight" for torch's flight recorder, too.  `run`: only
-    that run's ranks, whose NCCL is then asked and not that of another job there.  `pyspy`: a packed py-spy
-    for nodes that have none.
+    `mode` "threads" also reads every thread's stack, "flight" also torch's flight recorder.  `run`: only that
+    run's ranks, and NCCL's report is from them, not from another job.  `pyspy`: a packed py-spy for nodes
+    without one.
     """
     arguments = (mode, run, "", pyspy)
     ask = program("snapshot.main"), arguments if names is None else dict.fromkeys(names, arguments)
@@ -331,7 +331,7 @@ def look(
 
 
 def jobs(nodes: Iterable[NodeLook], run: str = "") -> list[JobLook]:
-    """What belongs together, by the run's tag or by the rendezvous; only `run`'s when that is given."""
+    """Ranks by job, from the run's tag or the rendezvous; with `run` only that run's."""
     every = [rank for node in nodes for rank in node.ranks if not run or rank.run == run]
     found = grouped(((r.run,) if r.run else (r.job, r.world_size), r) for r in every)
     return [

@@ -1,5 +1,5 @@
 """
-Where a rank is, by its stack: waiting for others, or at a line of its own code.
+A rank's place, from its stack: waiting for others, or at a line of its own code.
 
 Names of functions are torch's, read in 2.13 and 2.4 (`torch/distributed/distributed_c10d.py`,
 `torch/autograd/graph.py`, `torch/cuda/`, `torch/utils/data/dataloader.py`).
@@ -24,7 +24,7 @@ _COLLECTIVE = re.compile(
     r"|reduce|scatter|i?send|wait|coalescing_manager)\w*$"
 )
 TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
-"""How the names of calls begin in which not every rank of a group takes part."""
+"""Prefixes of calls in which not every rank of a group takes part."""
 _JAX = re.compile(r"jax/experimental/multihost_utils\.py$")
 _JAX_DEVICE = re.compile(r"jax/_src/(?:array|api|interpreters/\w+)\.py$")
 _MEETING = re.compile(
@@ -37,15 +37,15 @@ _DDP_WAITS = {
     "_sync_params_and_buffers": "the broadcast of parameters",
     "_sync_buffers": "the broadcast of buffers",
 }
-# What makes Python wait for the GPU; these are C functions, seen only in the line that calls them.
-# A copy to the GPU from ordinary memory waits, too, unless it is asked not to (torch 2.13, Copy.cu).
+# Calls in which Python waits for the GPU. They are C functions, visible only in the line that calls them.  A
+# copy to the GPU from ordinary memory also waits, unless it is non-blocking (torch 2.13, Copy.cu).
 _DEVICE_CALL = re.compile(
     r"\.(?:item|cpu|tolist|numpy|synchronize)\(|\.(?:to|cuda)\((?!.{0,200}\bnon_blocking ?= ?True)"
 )
-# A store of the script's own waits inside C++.
+# A store of the script waits inside C++.
 _STORE = re.compile(r"\b(?:TCPStore\(|store\.(?:get|wait)\()")
 _MODULE_FILE = re.compile(r"torch/nn/modules/module\.py$")
-"""Moves a model, which is work."""
+"""Moving a model is work, not waiting."""
 _DEVICE_FILE = re.compile(r"torch/cuda/(?:__init__|streams)\.py$")
 _TRACKER = re.compile(r"multiprocessing/(?:resource_tracker|forkserver)\.py$")
 """Python's helper processes, not workers."""
@@ -62,12 +62,12 @@ class Place:
     kind: Kind
     """"own" is the user's code or a library it called; "unknown": no stack."""
     what: str
-    """"all_reduce", "backward", "DataLoader next"; "" for plain code."""
+    """"all_reduce", "backward", "DataLoader next"; "" for other code."""
     where: str
-    """"train.py:88" (the innermost line outside libraries), "" when unknown."""
+    """"train.py:88" (the innermost line outside libraries), "" if unknown."""
     function: str = ""
     source: str = field(default="", compare=False)
-    """The line's text; not read where a file server may not answer."""
+    """The line's text; not read if a file server may not answer."""
 
     @property
     def waits(self) -> bool:
@@ -77,7 +77,7 @@ class Place:
 
 def place_of(frames: tuple[Frame, ...]) -> Place:
     """
-    Where a rank is, by its stack.
+    A rank's place, from its stack.
 
     >>> place_of((Frame("/v/site-packages/torch/distributed/distributed_c10d.py", 9, "barrier"),
     ...           Frame("/home/u/train.py", 88, "step")))
@@ -93,7 +93,7 @@ def place_of(frames: tuple[Frame, ...]) -> Place:
 
 def _wait_of(frames: tuple[Frame, ...], own: Frame) -> tuple[Kind, str]:
     found: tuple[Kind, str] = ("own", "")
-    # The outermost one counts: all_gather_object is made of all_gather.
+    # The outermost one counts: all_gather_object calls all_gather.
     for frame in frames:
         if _is_collective(frame):
             found = ("collective", frame.function)
@@ -123,14 +123,14 @@ def _library_wait(frames: tuple[Frame, ...], own: Frame) -> tuple[Kind, str]:
         if frame.file.endswith("torch/autograd/graph.py") and frame.function == "_engine_run_backward":
             return "backward", "backward"
         if frame is inner[0] and _DDP.search(frame.file) and frame.function == "_pre_forward":
-            return "backward", "forward"  # it rebuilds its buckets, of which rank 0 tells the sizes
+            return "backward", "forward"  # it rebuilds its buckets, with sizes from rank 0
         if _DEVICE_FILE.search(frame.file) and frame.function in ("synchronize", "wait", "query"):
             return "device", "synchronize"
         if _JAX_DEVICE.search(frame.file) and frame.function in ("block_until_ready", "_value"):
             return "device", "the devices"
         if "torch/utils/data/dataloader.py" in frame.file:
             return "own", "DataLoader next"
-    # The innermost line may be a library's: a gradient scaler's `v.item()`, a trainer's `handle.wait()`.
+    # The innermost line may be in a library: a gradient scaler's `v.item()`, a trainer's `handle.wait()`.
     if store := _STORE.search(inner[0].source):
         return "meeting", store[0][:-1]
     if _WORK_WAIT.search(inner[0].source):
@@ -141,7 +141,7 @@ def _library_wait(frames: tuple[Frame, ...], own: Frame) -> tuple[Kind, str]:
 
 
 def child_place(children: tuple[Child, ...]) -> tuple[Child, Place] | None:
-    """The child whose stack tells most: one in user code, stopped or uninterruptible ones first."""
+    """The most informative child: one in user code, stopped or uninterruptible ones first."""
     own = [c for c in children if c.frames and not any(_TRACKER.search(f.file) for f in c.frames[:3])]
     known = [(child, place) for child in own if (place := place_of(child.frames)).where]
 
@@ -164,7 +164,7 @@ _STATES = {
 
 
 def doing(look: RankLook) -> str:
-    """By the kernel: "asleep", "in read of /data/pipe"; "" when it runs or waits in a collective."""
+    """From the kernel: "asleep", "in read of /data/pipe"; "" if it runs or waits in a collective."""
     if look.state in _STATES:
         more = f" in {look.wchan}" if look.wchan and look.state == "D" else ""
         return _STATES[look.state] + more
@@ -172,10 +172,10 @@ def doing(look: RankLook) -> str:
 
 
 def waits_for_disk(one: RankLook | Child) -> bool:
-    """Whether it waits until what it wrote is on disk: that was counted before, so nothing moves."""
+    """Whether it waits until its data is on disk.  Those bytes were counted before, so no counter moves."""
     if one.syscall:
         return one.syscall.startswith((*_SYNC, "close")) or one.wchan == "balance_dirty_pages"
-    # Under Yama's ptrace_scope 1 the system call is hidden from all but the process's parents.
+    # With Yama's ptrace_scope 1, only parents of the process may see the system call.
     return one.state == "D" and bool(_WRITEBACK.match(one.wchan))
 
 
@@ -188,7 +188,7 @@ def reads(look: RankLook) -> bool:
 
 def _call(syscall: str, wchan: str) -> str:
     """
-    A description of a system call.
+    Text for a system call.
 
     >>> _call("read of /data/in.fifo", "pipe_read"), _call("clock_nanosleep", ""), _call("futex", "")
     ('in read of /data/in.fifo', 'asleep', '')

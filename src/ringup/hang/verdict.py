@@ -1,16 +1,16 @@
 """
-What two looks at a silent run say.
+The verdict on two snapshots of a silent run.
 
-*Stalled* is said only when others wait and who is missing has gained neither CPU time nor bytes, or
-when everybody waits and nothing moves.  Whether a rank waits is read from its stack, never from its CPU
-time: NCCL polls while it waits, Gloo sleeps.  Everything else is said as what it is: busy, with what.
+The verdict is *stalled* only if ranks wait and the missing ranks have gained neither CPU time nor bytes, or
+if all ranks wait and nothing moves.  A rank's stack shows whether it waits, never its CPU time: NCCL polls
+while it waits, Gloo sleeps.  Every other case is reported as busy, with its activity.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ringup.flight_recorder.compare import Difference, compare, roots
@@ -29,9 +29,9 @@ LEAST_ROUNDS = 3
 
 Kind = Literal["stalled", "busy", "flowing", "waiting", "meeting", "idle", "unknown"]
 PENDING_S = 50.0
-"""A collective that is pending for so long counts as waiting."""
+"""A collective that is pending for this long counts as waiting."""
 LEAST_FAULTS = 16
-"""Pages touched for the first time during one read that show that its data arrives."""
+"""Pages touched for the first time during one read; this many show that its data arrives."""
 
 
 DONE = "ended with code 0"
@@ -40,11 +40,11 @@ DONE = "ended with code 0"
 @dataclass(frozen=True)
 class Missing:
     rank: int
-    """Below 0 when only its script knows it."""
+    """Negative if only its script knows it."""
     node: str
     where: str
-    """"data.py:14 in fetch: ...", what the kernel says, or `DONE`."""
-    pid: int = 0
+    """"data.py:14 in fetch: ...", the kernel's state of it, or `DONE`."""
+    pid: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,15 @@ class Verdict:
     missing: tuple[Missing, ...] = ()
     collective: str = ""
     is_open: bool = False
-    """Whether torch's flight recorder may show more: every rank waits somewhere."""
+    """Whether torch's flight recorder may show more: every rank is in a wait."""
     in_init: bool = False
-    """Whether all ranks wait where a process group begins, so no collective has been called yet."""
+    """Whether all ranks wait at the start of a process group, so that no collective has been called yet."""
     apart: tuple[tuple[int, str], ...] = ()
-    """Rank and node of those whose calls differ in one collective: the fewer of them, all where they tie."""
+    """Rank and node of those whose calls differ in one collective: the minority, or all in a tie."""
 
     @property
     def rule(self) -> str:
-        """The problem's name, as `ringup logs` knows it; "" where the run may go on."""
+        """The problem's name in `ringup logs`; "" if the run may continue."""
         if not self.is_stalled:
             return ""
         if self.apart:
@@ -76,7 +76,6 @@ class Verdict:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the run is stuck, as far as can be seen."""
         return self.kind == "stalled"
 
 
@@ -91,10 +90,10 @@ class JudgedRank:
 
     @property
     def is_idle(self) -> bool:
-        # Ready to run is not stuck: so little CPU time is what a crowded node has left for it.
+        # A runnable rank is not stuck: a crowded node may leave it this little CPU time.
         if self.look.state in ("T", "t", "R") or self.move is None:
             return self.look.state in ("T", "t")
-        # A rank that polls wakes often without doing anything.
+        # A polling rank wakes often without doing anything.
         return self.move.is_idle or (self.move.uses_nothing and self.is_asleep)
 
     @property
@@ -104,35 +103,35 @@ class JudgedRank:
 
     @property
     def fills(self) -> bool:
-        """Whether what it reads arrives: bytes are counted when the call ends, and one may be of 2 GiB."""
+        """Whether data of its read arrives: bytes are counted only at the call's end, maybe after 2 GiB."""
         return self.move is not None and self.move.faults >= LEAST_FAULTS and reads(self.look)
 
     @property
     def works(self) -> bool:
-        """Whether it, or the disk it waits for, gets on."""
+        """Whether it, or the disk it waits for, makes progress."""
         on = self.disk_bytes_per_s > 0 or self.fills
         return not self.is_idle or (on and self.look.state not in ("T", "t"))
 
     @property
     def is_pending(self) -> bool:
-        """Whether a collective that it has begun has not ended for long, by torch's flight recorder."""
+        """Whether it has a collective that is pending for long, by torch's flight recorder."""
         flight = self.look.flight
         pending = [e for e in flight.entries if not (e.is_done or e.is_p2p)] if flight else []
         return flight is not None and any(flight.age_s(e) >= self.long_s for e in pending)
 
     @property
     def may_compute(self) -> bool:
-        """Whether it waits for the GPU, which may wait for others, or may as well have work to do."""
+        """Whether it waits for the GPU, which may wait for other ranks or may still have work."""
         return self.place.kind == "device" and not self.is_pending
 
     @property
     def spins(self) -> bool:
-        """The same, with CPU time spent on it, as CUDA does."""
+        """The same, while it uses CPU time, as CUDA does."""
         return self.may_compute and not self.is_idle
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for others.  In backward() only idleness tells waiting from computing."""
+        """Whether it waits for other ranks.  In backward() only idleness separates waiting from computing."""
         if self.look.state in ("T", "t"):
             return False
         if self.place.kind == "backward":
@@ -146,7 +145,7 @@ class JudgedRank:
 
     @property
     def is_open(self) -> bool:
-        """Whether it may wait or not: no stack, and the kernel does not say either."""
+        """Whether its state is unknown: no stack, and no answer from the kernel."""
         return self.place.kind == "unknown" and not doing(self.look)
 
 
@@ -159,15 +158,15 @@ def judge(
     long_s: float = PENDING_S,
 ) -> Verdict:
     """
-    `first` some seconds before `second`, which has stacks; `ended` are ranks gone with code 0.
+    `first` was taken some seconds before `second`, which has stacks; `ended` are ranks that exited with 0.
 
-    A collective that has been pending for `long_s` is waited for.
+    A collective that is pending for `long_s` counts as waiting.
     """
     return _Case(first, second, ended, long_s).verdict(expected)
 
 
 class _Case:
-    """Two looks at the same ranks, sorted by who waits, who works and who is missing."""
+    """Two snapshots of the same ranks, sorted into waiting, working and missing ranks."""
 
     def __init__(
         self, first: Sequence[NodeLook], second: Sequence[NodeLook], ended: Iterable[Missing], long_s: float
@@ -185,7 +184,7 @@ class _Case:
         self.busy = [seen for seen in self.missing if seen.works]
         self.gone = [one for one in ended if one.rank not in {seen.look.rank for seen in ranks}]
         self.is_idle = all(seen.is_idle for seen in ranks)
-        # Where most of those who wait are: "all_reduce".
+        # The call of most waiting ranks: "all_reduce".
         places = Counter(seen.place.what for seen in self.waiting)
         self.what = places.most_common(1)[0][0] if places else ""
         self.folded = grouping.lines(seen.look for seen in ranks)
@@ -211,7 +210,7 @@ class _Case:
         return Verdict(kind, headline, shown, tuple(named), collective, is_open)
 
     def verdict(self, expected: int) -> Verdict:
-        """What is said of the silence; `expected` is the number of ranks of the job."""
+        """The verdict on the silence; `expected` is the number of ranks of the job."""
         if not self.ranks:
             return self._say("unknown", "no rank is seen on the nodes")
         if self.busy:
@@ -233,15 +232,15 @@ class _Case:
 
     def _is_proven(self) -> bool:
         """
-        Whether those who wait do so for others.
+        Whether the waiting ranks certainly wait for others.
 
-        A rank that spins at its GPU may wait for the GPU's own work.  Where all of them do, the missing ones
-        may have done their part: they have ended, or poll with time.sleep until the others have.
+        A rank that spins at its GPU may wait for the GPU's own work.  If all waiting ranks do, the missing
+        ones may have done their part: they have ended, or poll with time.sleep until the others have.
         """
         if not all(seen.spins for seen in self.waiting):
             return True
         if any(seen.look.flight and seen.look.flight.entries for seen in self.waiting):
-            return False  # nothing of theirs has been pending for long
+            return False  # none of their collectives has been pending for long
         if not all(seen.is_asleep for seen in self.missing):
             return True
         late = {seen.look.rank for behind, seen in self._ras_named() if behind.is_counted}
@@ -249,11 +248,11 @@ class _Case:
 
     def _goes_round(self) -> str:
         """
-        How it is known that the ranks loop and do next to nothing; "" if they do not.
+        The evidence that the ranks loop and do next to nothing; "" without it.
 
-        The flight recorder tells of collectives begun since the first look; without it, that every main
-        thread has woken several times, which one that waits for others does not (our own signals wake it
-        twice), and that who is missing sleeps.
+        Either the flight recorder has collectives that began after the first snapshot.  Or every main thread
+        has woken several times (a thread that waits for others does not; our own signals wake it twice) and
+        the missing ranks sleep.
         """
         for seen in self.ranks:
             flight = seen.look.flight
@@ -262,7 +261,7 @@ class _Case:
                 return f"{grouping.name(seen.look)} has begun a collective {flight.age_s(newest):.0f} s ago"
         woke = all(seen.move and seen.is_idle and seen.move.switches >= LEAST_ROUNDS for seen in self.ranks)
         if woke and all(seen.is_asleep for seen in self.missing):
-            return "the ranks wake now and then, and use next to nothing"
+            return "the ranks wake now and then, but use almost no resources"
         return ""
 
     def _some_are_missing(self) -> Verdict:
@@ -306,7 +305,7 @@ class _Case:
         if seen.disk_bytes_per_s:
             line += f"; its node writes {show_bytes(seen.disk_bytes_per_s)}/s to disks and file servers"
         if move.is_idle and seen.fills:
-            line += "; what it reads arrives"
+            line += "; the data it reads arrives"
         same = (rank for node in self.first for rank in node.ranks if identity(rank) == identity(seen.look))
         old = next(same, None)
         child = busiest_child(old, seen.look) if old else ""
@@ -317,19 +316,20 @@ class _Case:
             return self._say("unknown", "no stack could be read")
         held = [seen for seen in self.ranks if seen.look.state in ("T", "t", "D")]
         if held:
-            words = f"{_who(held)} cannot go on, and no rank does anything"
+            words = f"{_who(held)} cannot continue, and no rank does anything"
             return self._say("stalled", words, _named(held))
         return self._say("idle", "no rank computes, reads or writes")
 
     def _all_wait(self) -> Verdict:
         if flows := flowing(self.first, self.second):
-            # It may be somebody else's; calls that do not fit each other never end, whatever flows.
+            # The traffic may be another program's; calls that do not match never end, with or without
+            # traffic.
             known = self._by_recorder(only="mismatch") if self.is_idle else None
             node, name, rate = flows[0]
             words = f"{self._waiters()}, and data flows ({show_bytes(rate)}/s on {node} {name})"
             return known or Verdict("flowing", words, tuple(self.folded), (), self.what, self.is_idle)
-        # The recorder first: it knows each call's size and type, while a rank that waits in a call which
-        # does not fit the others' has launched less than they, too.
+        # The recorder comes first, because it knows each call's size and type.  In RAS, a rank that waits in
+        # a call which does not match the others' also looks behind.
         if known := self._by_recorder() or self._by_ras():
             return known
         if not self.is_idle:
@@ -341,15 +341,15 @@ class _Case:
         return self._by_place()
 
     def _waiters(self) -> str:
-        """A sentence: how many ranks wait, and of which ranks that cannot be seen."""
+        """A sentence: the number of waiting ranks, and the ranks that cannot be seen."""
         unseen = [seen for seen in self.ranks if not seen.waits]
         if not unseen:
             return f"every rank waits {_in(self.what)}"
         count = len(self.ranks) - len(unseen)
-        return f"{count} wait {_in(self.what)}; what {_who(unseen)} does cannot be seen"
+        return f"{count} wait {_in(self.what)}; what {_who(unseen)} does is unknown"
 
     def _ras_named(self) -> list[tuple[ras.RankBehind, JudgedRank]]:
-        """Whom NCCL holds to be behind in both reports alike.  Containers share pids."""
+        """Ranks that NCCL reports as behind in both reports.  Containers may share pids."""
         found = []
         for behind in grouping.ras_behind(self.first) & grouping.ras_behind(self.second):
             same = [seen for seen in self.ranks if seen.look.pid == behind.pid]
@@ -360,10 +360,11 @@ class _Case:
 
     def _by_ras(self) -> Verdict | None:
         """
-        Who has launched less than the others in both reports, and no more in the second, or does not answer.
+        Ranks that have launched less than the others in both reports, and no more in the second; or do not
+        answer.
 
-        Of ranks that wait for the GPU or in a collective, some of which the others have not called, it may be
-        the others who should not be where they are: there only fewer ranks than the others are named.
+        If ranks wait for the GPU, or in a collective that some other ranks have not called, the majority may
+        be the one that is wrong: then only a minority is named.
         """
         known = self._ras_named()
         counted = [(behind, seen) for behind, seen in known if behind.is_counted]
@@ -390,10 +391,10 @@ class _Case:
 
     def _by_recorder(self, only: str = "") -> Verdict | None:
         """
-        Who calls something else, or is behind, by torch's flight recorder; nobody where that is in doubt.
+        Ranks that call something else or are behind, by torch's flight recorder; none if that is in doubt.
 
-        Where ranks use CPU time, only calls pending for long count: who spins at its GPU and is behind may
-        compute there.
+        If ranks use CPU time, only calls that are pending for long count: a rank that spins at its GPU and is
+        behind may compute.
         """
         flights = {seen.look.rank: seen.look.flight for seen in self.ranks if seen.look.flight}
         differences = compare(flights)
@@ -406,7 +407,7 @@ class _Case:
             if difference.kind == "behind" and any(seen.may_compute for seen in late):
                 continue
             if difference.kind == "behind" and len(late) > len(difference.usual or ()):
-                continue  # most of them: it may as well be the others who are where they should not be
+                continue  # it is the majority: the others may be the ones that are wrong
             if not self.is_idle and not _is_long(difference, flights, self.ranks[0].long_s):
                 continue
             named = [
@@ -421,12 +422,12 @@ class _Case:
         return None
 
     def _by_place(self) -> Verdict:
-        """Who waits somewhere else than most."""
+        """Ranks that wait at another place than most."""
         groups = grouped(((seen.place.what, seen.place.where), seen) for seen in self.waiting)
         first, *rest = sorted(groups.values(), key=len, reverse=True)
         odd = [seen for group in rest for seen in group]
         at_gpu = [seen for seen in odd if seen.may_compute]
-        # A transfer needs its two ranks alone, not those who are elsewhere.
+        # A transfer needs only its two ranks, not the others.
         if odd and len(first) > len(odd) and not at_gpu and not first[0].place.what.startswith(TRANSFERS):
             where = " and ".join(sorted({grouping.where(seen.place) for seen in odd})[:2])
             others = grouping.where(first[0].place)
@@ -472,10 +473,10 @@ def _at_gpu(waiting: Sequence[JudgedRank]) -> str:
 
 
 def _is_long(difference: Difference, flights: Mapping[int, Flight], long_s: float) -> bool:
-    """Whether the calls that do not fit each other, or that somebody lacks, have been pending for long."""
+    """Whether the calls that do not match, or that some rank lacks, have been pending for long."""
     calls: list[tuple[int, Entry | None]] = [*(difference.usual or {}).items()]
     if difference.kind == "mismatch":
-        # A broadcast ends on its root, whatever the others call.
+        # A broadcast ends on its root, whatever the other ranks call.
         calls += (difference.odd or {}).items()
         calls = [(rank, call) for rank, call in calls if call and not call.is_done]
     return bool(calls) and all(
@@ -491,7 +492,7 @@ def _flight_lines(second: Sequence[NodeLook]) -> Iterable[str]:
 
 
 def _no_recorder(second: Sequence[NodeLook]) -> Iterable[str]:
-    """That torch's flight recorder was asked, and has nothing of anybody."""
+    """The note that torch's flight recorder was read and has no entries of any rank."""
     flights = [rank.flight for node in second for rank in node.ranks if rank.flight]
     if flights and not any(flight.entries or flight.problem for flight in flights):
         off = "it is off (`ringup env --debug` names its variable), or no collective has begun"

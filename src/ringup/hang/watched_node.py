@@ -1,4 +1,4 @@
-"""A node and its ranks' output while `ringup top` watches: counters and stacks as they come."""
+"""A node and its ranks' output for `ringup top`: counters and stacks as they arrive."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ APART_S = 1.0
 MOST_LINES = 200
 READ_BYTES = 64 << 10
 RATE_S = 60.0
-"""The time over which steps a second are counted."""
+"""The time over which steps per second are counted."""
 LEAST_S = 3.0
-"""No rate is computed from a shorter time: output comes in batches."""
+"""Rates need at least this time, because output comes in batches."""
 LATE_S, LATE_STEPS = 10.0, 5
-"""A step is overdue after so many seconds and after the time of so many steps."""
+"""A step is overdue after this many seconds and after the time of this many steps."""
 _RANK_FILE = re.compile(r"rank-(\d{1,9})-")
 
 
@@ -42,7 +42,7 @@ class GpuUse(NamedTuple):
     all_bytes: int
     """In use by every process on it."""
     own_bytes: int | None
-    """In use by the rank and its descendants; None where the driver does not tell it."""
+    """In use by the rank and its descendants; None if the driver does not report it."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -54,21 +54,21 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class WatchedNode:
-    """A `Listener` on agent/snapshot/watch.py; a `HangWatch` takes it for a `NodeRun`."""
+    """A `Listener` on agent/snapshot/watch.py; `HangWatch` uses it as a `NodeRun`."""
 
     def __init__(self, name: str, places: tuple[str, ...], is_wanted: Callable[[Mapping[str, Any]], bool]):
-        """`places` as in `decode`; `is_wanted`: whether a rank, as the node tells it, is of the job."""
+        """`places` as in `decode`; `is_wanted`: whether a rank from the node belongs to the job."""
         self.name, self.places, self.is_wanted = name, places, is_wanted
         self.send: Callable[[bytes], object] = lambda data: None
         self.plan, self.ranks = SimpleNamespace(nproc=0), dict[int, RankEnd]()
         self.state, self.output_s = "running", 0.0
         self.look: Mapping[str, Any] = {}
-        """The latest answer to a question with a number, of the job's ranks alone."""
+        """The latest answer to a numbered request, only with the job's ranks."""
         self.before = self.now = self._base = silent(name, "no answer yet")
         self.stacks: dict[tuple[str, int, int], RankLook] = {}
         self.usage: dict[tuple[str, int, int], Usage] = {}
         self.stacks_s = self.moved_s = 0.0
-        """When the stacks came, and when data was last seen to move, on our clock."""
+        """When the stacks arrived, and when data last moved, on our clock."""
         self.answers = 0
         self.printed: list[str] = []
         """New lines of the journal of a detached run."""
@@ -135,7 +135,7 @@ class RankOutput:
             self._points.append((now_s, step))
 
     def step(self, now_s: float) -> tuple[float, float | None] | None:
-        """The step, and steps a second while any was seen to begin; 0 once the next one is long overdue."""
+        """The step, and steps per second if known; 0 once the next step is long overdue."""
         if not self._points:
             return None
         old = [point for point in self._points if now_s - point[0] > RATE_S][-1:]
@@ -148,15 +148,15 @@ class RankOutput:
 
 
 class Printed:
-    """What the ranks print, from the files of a run here, or from the journal of a detached one."""
+    """The ranks' output: from the files of a run here, or from the journal of a detached run."""
 
     def __init__(self) -> None:
         self.ranks: dict[int, RankOutput] = {}
         self.codes: dict[int, int] = {}
-        """Exit codes, as the journal has them."""
+        """Exit codes from the journal."""
         self.latest_s = 0.0
         self.end = ""
-        """The reason for which a detached run has ended."""
+        """Why a detached run ended."""
         self._folder, self._places = Path(), dict[Path, int]()
         self._checker = messages.Checker({**messages.IN_JOURNAL, **messages.FROM_JOURNAL})
 
@@ -165,7 +165,7 @@ class Printed:
         self.ranks.setdefault(rank, RankOutput()).feed(data, now_s)
 
     def read_files(self, folder: Path, now_s: float) -> None:
-        """What is new in the files of a run's latest attempt."""
+        """New output in the files of a run's latest attempt."""
         attempts = sorted(folder.glob("attempt-*"), key=lambda path: (len(path.name), path.name))
         if (latest := attempts[-1] if attempts else folder) != self._folder:
             self._folder, self.ranks = latest, {}

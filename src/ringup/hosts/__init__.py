@@ -1,4 +1,4 @@
-"""Who the nodes are: from the command line, a host file, the allocation we run in, or this machine."""
+"""The nodes: from the command line, a host file, the current allocation, or this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = [
 
 def local_nodes(count: int) -> tuple[Host, ...]:
     """
-    Nodes played on this machine, each called by the loopback address it plays on: 127.0.0.2, .3, ...
+    Simulated nodes on this machine, each named by its loopback address: 127.0.0.2, .3, ...
 
     Raises NodesError for fewer than 1 or more than 200.
 
@@ -24,12 +24,12 @@ def local_nodes(count: int) -> tuple[Host, ...]:
     ['127.0.0.2', '127.0.0.3']
     """
     if not 1 <= count <= 200:
-        refuse(f"--local {count}", "1 to 200 nodes can be played on one machine")
+        refuse(f"--local {count}", "1 to 200 nodes can be simulated on one machine")
     addresses = [f"127.0.0.{2 + i}" for i in range(count)]
     return tuple(Host(name=a, local=True, address=a) for a in addresses)
 
 
 def this_machine() -> tuple[Host, ...]:
-    """This machine alone, without ssh, by its own name."""
+    """Only this machine, without ssh, by its host name."""
     name = os.uname().nodename
     return (Host(name if NAME.fullmatch(name) and len(name) <= LONGEST_NAME else "localhost", local=True),)

@@ -27,7 +27,7 @@ def from_allocation(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
 
 
 def _slurm(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
-    """SLURM_JOB_NODELIST is a node set in Slurm's own order, SLURM_TASKS_PER_NODE `4(x2),3` follows it."""
+    """SLURM_JOB_NODELIST is a node set in Slurm's order; SLURM_TASKS_PER_NODE (`4(x2),3`) follows it."""
     nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
     if not nodes:
         return None
@@ -46,7 +46,7 @@ def _slurm(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
 
 
 def of_allocation(hosts: tuple[Host, ...], environ: Mapping[str, str]) -> tuple[Host, ...]:
-    """Named nodes that are the allocation's own are reached as those: by srun.  A user name means ssh."""
+    """Nodes on the command line that Slurm has allocated are reached by srun; with a user name, by ssh."""
     try:
         allocated = {host.name for host in expand(environ.get("SLURM_JOB_NODELIST", ""))}
     except NodesError:
@@ -58,11 +58,11 @@ def of_allocation(hosts: tuple[Host, ...], environ: Mapping[str, str]) -> tuple[
 
 
 def notes(environ: Mapping[str, str]) -> list[str]:
-    """What somebody who asked Slurm for these nodes should know, a sentence each."""
+    """Notes about Slurm's allocation for its user, one sentence each."""
     tasks = environ.get("SLURM_NTASKS_PER_NODE", "")
     if environ.get("SLURM_JOB_NODELIST") and tasks.isdecimal() and int(tasks) > 1:
         return [
-            f"ntasks-per-node is {tasks[:10]}: torchrun wants one task a node, and that is what is started; "
+            f"ntasks-per-node is {tasks[:10]}: torchrun needs one task per node, and ringup starts one; "
             "--nproc says how many ranks"
         ]
     return []

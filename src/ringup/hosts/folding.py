@@ -1,4 +1,4 @@
-"""Many node names as one node set, as ClusterShell writes it and `-H` reads it."""
+"""Many node names as one node set, in ClusterShell's syntax, which `-H` reads."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ringup.units import grouped
 MOST_LISTED = 4
 LONGEST_SET = 160
 MOST_VARYING = 2
-"""Numbers that may differ between the names of one set: ClusterShell's time is quadratic beyond."""
+"""Numbers that may differ between the names of one set: above this, ClusterShell's time is quadratic."""
 SHOWN = 3
-"""Of names that make no set; the others are counted."""
+"""Names shown if they form no set; the others are counted."""
 _NUMBER = re.compile(r"([0-9]+)")
 
 
 def node_set(names: Iterable[str], most: int = MOST_LISTED) -> str:
     """
-    A few names in their order; more than `most` as a set with its size, each name once.
+    A few names in their order; more than `most` as a set with its size, without duplicates.
 
     >>> node_set(["b", "a", "b"]), node_set(f"node{i}" for i in range(12))
     ('b, a', 'node[0-11] (12 nodes)')
@@ -33,7 +33,7 @@ def node_set(names: Iterable[str], most: int = MOST_LISTED) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _bounded(names: tuple[str, ...]) -> str:
-    """The set of as many names as a line takes, the others counted."""
+    """The set with as many names as fit a line, and the number of the others."""
     shown = names
     while len(text := folded(shown)) > LONGEST_SET and len(shown) > 1:
         shown = shown[: max(1, len(shown) * LONGEST_SET // len(text))]
@@ -43,7 +43,7 @@ def _bounded(names: tuple[str, ...]) -> str:
 
 def folded(names: Iterable[str]) -> str:
     """
-    The names as sets, each as compact as it can be; of names that differ in many numbers, the first ones.
+    The names as compact sets; of names that differ in many numbers, only the first ones.
 
     >>> folded(["r1-n1", "r1-n2", "r2-n1", "r2-n2", "head"]), folded(["n1", "n01", "n2"])
     ('r[1-2]-n[1-2],head', 'n[1-2,01]')

@@ -1,7 +1,7 @@
 """
 A list of nodes as written on the command line or in a host file, in that order: the first one is the head.
 
-A name goes to ssh and into tables, file names and environments: what no host can be called is refused here.
+A name is used in ssh commands, tables, file names and environments: impossible host names are refused here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_NODES = 10_000
 LONGEST_NAME = 253
 """RFC 1035 section 2.3.4, without the final dot."""
 LONGEST_TEXT = 1 << 20
-"""Bytes of a node list that are read at all; 10,000 written-out names stay below."""
+"""Longest node list in bytes; enough for 10,000 written-out names."""
 LONGEST_HOSTFILE = 8 * LONGEST_TEXT
 
 NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
@@ -39,10 +39,10 @@ def expand(hosts: str, *, allow_groups: bool = False) -> tuple[Host, ...]:
     """
     The nodes of a list such as `node[1-8],gpu3,alice@10.0.0.5,[::1]`, in the order as written.
 
-    A node written twice is an error: it would play two nodes.  Groups (`@name`) and `*` are
-    ClusterShell's own and need `allow_groups`.
+    A duplicate node is an error: it would be two nodes on one machine.  Groups (`@name`) and `*` are
+    ClusterShell's and need `allow_groups`.
 
-    Raises NodesError for what cannot be read, is no host name, or is more than 10,000 nodes.
+    Raises NodesError for unreadable text, impossible host names, or more than 10,000 nodes.
 
     >>> [host.name for host in expand("node[9-10],gpu3")]
     ['node9', 'node10', 'gpu3']
@@ -59,11 +59,10 @@ def expand(hosts: str, *, allow_groups: bool = False) -> tuple[Host, ...]:
 
 
 def _words(hosts: str) -> list[str]:
-    """The list cut at the commas that stand outside brackets."""
     if not re.fullmatch(r"(?:[^][]|\[[^][]*\])*", hosts):
         refuse(f"the brackets in {printable(hosts, 80)!r} do not match")
     parts = re.split(r"(\[[^][]*\])", hosts)
-    parts[::2] = [outside.replace(",", "\n") for outside in parts[::2]]  # the list itself holds no newline
+    parts[::2] = [outside.replace(",", "\n") for outside in parts[::2]]  # the list itself contains no newline
     return [word.strip(" ") for word in "".join(parts).split("\n")]
 
 
@@ -89,7 +88,7 @@ def _expand_word(word: str, room: int, allow_groups: bool) -> list[Host]:
 
 
 def ipv6(text: str) -> str:
-    """The IPv6 address `text` is, without brackets; "" if it is none."""
+    """The IPv6 address in `text`, without brackets; "" if it is none."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     try:
         zone = ipaddress.IPv6Address(bare).scope_id
@@ -99,7 +98,7 @@ def ipv6(text: str) -> str:
 
 
 def named_host(name: str, user: str) -> Host:
-    """A host of that name; NodesError for what cannot be one."""
+    """A host of that name; NodesError for an impossible name."""
     if len(name) > LONGEST_NAME:
         size = f"{len(name)} characters long; a host name has {LONGEST_NAME} at most"
         refuse(f"{printable(name, 40)!r} is {size}")
@@ -114,7 +113,7 @@ def fit(count: int, word: str, room: int) -> None:
 
 
 def _names(word: str, room: int) -> list[str]:
-    """The names that the ranges of a word make, the first bracket varying slowest."""
+    """The names of a word with ranges; the first bracket varies slowest."""
     first, *rest = re.split(r"\[([^][]*)\]", word)
     numbers = [[_range(part, word) for part in inside.split(",")] for inside in rest[::2]]
     fit(math.prod(sum(len(span) for span, _ in parts) for parts in numbers), word, room)
@@ -138,7 +137,7 @@ def _range(part: str, word: str) -> tuple[range, int]:
 
 def _group(word: str, room: int) -> list[str]:
     """The nodes of one of ClusterShell's groups or patterns, in its order."""
-    # Imported here: 23 ms that `ringup --help` need not pay.
+    # Imported here: 23 ms that `ringup --help` does not need.
     from ClusterShell.NodeSet import NodeSet, NodeSetException
 
     try:
@@ -152,7 +151,7 @@ def _group(word: str, room: int) -> list[str]:
 
 
 def checked(found: list[Host]) -> tuple[Host, ...]:
-    """The nodes; NodesError where there are none, too many, or one twice."""
+    """The nodes; NodesError if there are none, too many, or duplicates."""
     if not found:
         refuse("no node is named")
     if len(found) > MOST_NODES:
@@ -165,9 +164,9 @@ def checked(found: list[Host]) -> tuple[Host, ...]:
 
 def read_hostfile(text: str) -> tuple[Host, ...]:
     """
-    The nodes of a host file: one a line, `slots=N` (Open MPI, DeepSpeed) or `host:N` (MPICH), `#` comments.
+    The nodes of a host file: one per line, `slots=N` (Open MPI, DeepSpeed) or `host:N` (MPICH), `#` comments.
 
-    Ranges work as in `expand`; a repeated line is one node with a slot more (as PBS writes it).
+    Ranges work as in `expand`; a repeated line adds a slot to its node (PBS writes files in this way).
 
     Raises NodesError with the line's number.
 
@@ -203,7 +202,7 @@ def _hostfile_line(words: list[str]) -> tuple[Host, ...]:
     for word in rest:
         key, _, value = word.partition("=")
         if key not in ("slots", "max_slots", "max-slots"):
-            refuse(f"{printable(word, 80)!r} is not understood", "one node a line: node1 slots=8")
+            refuse(f"{printable(word, 80)!r} is not understood", "one node per line: node1 slots=8")
         if not re.fullmatch(r"[0-9]{1,6}", value):
             refuse(f"{printable(word, 80)!r} is not slots=N", "for example: node1 slots=8")
         slots = int(value) if key == "slots" else slots

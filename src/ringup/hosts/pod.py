@@ -1,5 +1,5 @@
 """
-One of N equal pods without ssh: which one, how many, where the first is, and the token they share.
+One of N equal pods without ssh: its index, their number, the first one's address, and the shared token.
 
     RINGUP_INDEX or JOB_COMPLETION_INDEX     this pod's index; 0 leads
     RINGUP_NODES, JOB_COMPLETIONS or NNODES  how many there are
@@ -23,29 +23,29 @@ from ringup.hosts.nodeset import LONGEST_NAME, MOST_NODES, NAME
 from ringup.units import printable
 
 PORT = 29100
-"""Below the ephemeral ports (32768 and up on Linux) and beside none that torch uses."""
+"""Below the ephemeral ports (32768 and up on Linux), and not a port of torch."""
 WAIT_S = 300.0
 LONGEST_TOKEN = 4096
 SECRETS = ("RINGUP_TOKEN", "RINGUP_TOKEN_FILE")
 WANTED_BITS = 128
 WORD_BITS = 13
-"""A word out of a list of 8,000, as passphrases are made from."""
+"""A word from a list of 8,000, as in passphrases."""
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _UUID_BITS = 122
 _LETTERS = re.compile(r"[A-Z]?[a-z]{3,}|[A-Z]{4,}")
 _KNOWN = "qwertyuiop asdfghjkl zxcvbnm password "
-"""Runs that count as seen before."""
+"""Sequences that count as seen before."""
 MAKE_ONE = "make one with: openssl rand -hex 32 (in a Secret that every pod gets as RINGUP_TOKEN)"
 
 
 @dataclass(frozen=True)
 class Pod:
-    """Where this process stands among its equals."""
+    """This process's place among the equal pods."""
 
     index: int
     count: int
     name: str
-    """What the others may call it."""
+    """Its name for the other pods."""
     head: str
     """Name or address of index 0."""
     port: int
@@ -54,7 +54,7 @@ class Pod:
 
 
 def from_environment(environ: Mapping[str, str], hostname: str) -> Pod | None:
-    """The pod of these variables, None without a token.  Raises NodesError where they do not fit together."""
+    """The pod of these variables, None without a token.  Raises NodesError if they contradict each other."""
     if not any(environ.get(name) for name in SECRETS):
         return None
     index = _number(environ, 0, MOST_NODES - 1, "RINGUP_INDEX", "JOB_COMPLETION_INDEX")
@@ -78,7 +78,7 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Pod | None:
 
 
 def without_secrets() -> dict[str, str]:
-    """This process's environment as everything that is started may have it."""
+    """This process's environment for child processes, without secrets."""
     return {name: value for name, value in os.environ.items() if name not in SECRETS}
 
 
@@ -111,7 +111,8 @@ def _head(environ: Mapping[str, str], own: str, service: str, index: int) -> str
 
 def _name(text: str, what: str) -> str:
     if not NAME.fullmatch(text.strip("[]").replace(":", "a")) or len(text) > LONGEST_NAME:
-        raise NodesError(f"{what}: {printable(text, 100)!r} is no host name", hint="a DNS name or an address")
+        found = f"{what}: {printable(text, 100)!r} is not a host name"
+        raise NodesError(found, hint="a DNS name or an address")
     return text.strip("[]")
 
 
@@ -136,9 +137,9 @@ def _token(environ: Mapping[str, str]) -> bytes:
 
 def strength_bits(token: str) -> float:
     """
-    Bits of strength, for a token as generators make them; fewer where it repeats, counts up or holds words.
+    Bits of strength of a generated token; fewer if it repeats, counts up or contains words.
 
-    Of random tokens 1 in 10,000 is taken for a weak one in hex, 1 in 500 in base64, 1 in 13 in base32.
+    1 in 10,000 random tokens in hex is wrongly called weak, 1 in 500 in base64, 1 in 13 in base32.
 
     >>> strength_bits("9f3c1a7be2d84456a0b1c7d9e8f20314"), strength_bits("0123456789abcdef" * 4) < 128
     (128.0, True)
@@ -150,7 +151,7 @@ def strength_bits(token: str) -> float:
     words = [word for word in runs if sum(c in "aeiou" for c in word[0].lower()) * 4 >= len(word[0])]
     spelt = guessed.union(*(range(*word.span()) for word in words))
     plain = len(token) - len(spelt)
-    # By chance a few characters of a random token follow from others or look like a word.
+    # A few characters of a random token may by chance continue others or look like a word.
     if plain <= 0.4 * len(token) or len(guessed) >= 0.4 * len(token):
         return plain * _bits_per_character(token) / 2 + len(words) * WORD_BITS
     return len(token) * _bits_per_character(token)
@@ -168,7 +169,7 @@ def _bits_per_character(token: str) -> float:
 
 
 def _predictable(token: str) -> set[int]:
-    """Indices that go on as those before do (aaaa, 1234, a1a1), or whose last four characters came before."""
+    """Indices that continue the preceding ones (aaaa, 1234, a1a1), or whose last four characters repeat."""
     code = [ord(character) for character in token]
     known = _KNOWN + token.lower()
     begin = len(_KNOWN)

@@ -1,5 +1,5 @@
 """
-Files that start the job, without ringup unless it is to restart it: `ringup script KIND`.
+Files that start the job, without ringup unless it must restart the job: `ringup script KIND`.
 
     templates/   one file a kind, and their common parts
     templating   fills them; every value goes through a quoting filter
@@ -19,34 +19,34 @@ from ringup.planning import EnvVar, Plan
 
 @dataclass(frozen=True)
 class Restarts:
-    """`ringup run` in the job, in place of the launcher, and what the scheduler must know of it."""
+    """`ringup run` in the job, in place of the launcher, and settings for the scheduler."""
 
     words: tuple[str, ...]
-    """The whole command, its interpreter first."""
+    """The whole command, with its interpreter."""
     most: int = 0
     """`--max-restarts`."""
     spares: int = 0
-    """Of the nodes, the last ones."""
+    """Number of spares; the last nodes."""
     signal: str = ""
     """`--save-signal` without SIG; "" for none."""
     notice_s: int = 0
-    """How long before its end the job needs that signal."""
+    """Seconds before its end at which the job needs that signal."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a file is to start, and where."""
+    """The job that a file starts, and its place."""
 
     job: Job
     nodes: int
     nproc: int
     gpus: int
-    """GPUs asked for on each node; 0 for a job without."""
+    """GPUs to request on each node; 0 for a job without GPUs."""
     name: str
     python: str
-    """Interpreter on the nodes: a path, or a name to be looked up on PATH."""
+    """Interpreter on the nodes: a path, or a name on PATH."""
     plan: Plan | None = None
-    """What was decided from live nodes or saved facts; None where none were looked at."""
+    """The plan from live nodes or saved facts; None without them."""
     env: tuple[EnvVar, ...] = ()
     """The plan's variables, those of `--debug`, the user's own."""
     queue: str = ""
@@ -55,25 +55,25 @@ class Asked:
     time: str = ""
     """Limit as HH:MM:SS."""
     cpus: int = 0
-    """CPUs on each node; 0: what the site gives."""
+    """CPUs on each node; 0 for the site's default."""
     options: tuple[str, ...] = ()
-    """Further options of the scheduler, one a line."""
+    """Further options of the scheduler, one per line."""
     targets: Mapping[str, str] = field(default_factory=dict)
-    """Node -> how ssh is to call it, where a user name belongs to it."""
+    """Node -> its name for ssh, if it has a user name."""
     image: str = ""
     """Container image of docker and Kubernetes."""
     container: tuple[str, ...] = ()
-    """Further options of `docker run`; in a file for Slurm those of srun that name an image."""
+    """Further options of `docker run`; in a file for Slurm, srun's options that name an image."""
     namespace: str = ""
     rdma: str = ""
     """Kubernetes resource of the RDMA devices, "" for none."""
     restarts: Restarts | None = None
     finds_network: bool = False
-    """Whether the file finds the network when it runs, by a program in it (`--find-network`)."""
+    """Whether the file contains a program that finds the network at its start (`--find-network`)."""
 
 
 KINDS = ("slurm", "pbs", "lsf", "ssh", "docker", "k8s-job", "jobset", "pytorchjob", "trainjob", "volcano")
-"""What `ringup script KIND` takes; each is a template."""
+"""Values of KIND in `ringup script KIND`; each is a template."""
 BATCH = ("slurm", "pbs", "lsf")
 KNOWN_NODES = ("ssh", "docker")
 """Kinds that name the nodes."""

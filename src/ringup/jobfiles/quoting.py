@@ -1,4 +1,4 @@
-"""What one node executes as lines of bash, and variables with their reasons."""
+"""The commands of one node as lines of bash, and variables with their reasons."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ class Named(int):
 
 def variable(name: str) -> str:
     """
-    A shell variable or `((arithmetic))` as part of a word: what `expanded` writes as $NAME.
+    A shell variable or `((arithmetic))` as part of a word, which `expanded` writes as $NAME.
 
-    It stands between NUL bytes, which no argument can hold, so a user's own `$NAME` is never taken for one.
+    It is enclosed in NUL bytes, which no argument can contain, so a user's own `$NAME` is never mistaken for
+    one.
     """
     return f"\0{name}\0"
 
 
 def quoted(text: str) -> str:
     """
-    A word that stays what it is in bash, on one line.
+    A word quoted for bash, on one line.
 
     >>> quoted("a b"), quoted("it's"), quoted("a\\nb")
     ("'a b'", '\\'it\\'"\\'"\\'s\\'', "$'a\\\\nb'")
@@ -68,7 +69,7 @@ def _escaped(character: str) -> str:
 
 
 def word(text: str, option: str = "") -> str:
-    """A value that a scheduler reads as one word, as its quoting differs from a shell's; else UsageError."""
+    """A value that a scheduler reads as one word: its quoting differs from a shell's.  Else UsageError."""
     if not _WORD.fullmatch(text):
         wrong = f"{option}{text!r} is not one word of letters, digits and .,:@/+=%-"
         raise UsageError(wrong, hint="give a plain word")
@@ -76,7 +77,7 @@ def word(text: str, option: str = "") -> str:
 
 
 def line(text: str, option: str = "") -> str:
-    """A value of one printable line; else UsageError."""
+    """A single printable line; else UsageError."""
     if not text.isprintable():
         raise UsageError(f"{option}{text!r} is not one line of text", hint="give a plain word")
     return text
@@ -94,7 +95,7 @@ def enter(folder: str) -> str:
 
 def expanded(text: str) -> str:
     """
-    A word of bash in which only what `variable` made is expanded.
+    A word of bash in which only the result of `variable` is expanded.
 
     >>> expanded(f"--node-rank={variable('NODE_RANK')}"), expanded(f"$HOME {variable('RANK')}1")
     ('"--node-rank=$NODE_RANK"', '\'$HOME \'"$RANK"1')
@@ -109,7 +110,7 @@ def expanded(text: str) -> str:
 
 
 def export(setting: EnvVar) -> str:
-    """Lines that set a variable, its reason above; a secret is taken from the shell that submits."""
+    """Lines that set a variable, with its reason above; a secret comes from the submitting shell."""
     reason = comment(setting.because)
     if holds_secret(setting.name, setting.value):
         return f'# {reason}\n: "${{{setting.name}:?set it before you start this}}"'
@@ -117,13 +118,13 @@ def export(setting: EnvVar) -> str:
 
 
 def variables(asked: Asked) -> list[EnvVar]:
-    """What is set alike on every node; the interface only where it is the user's own, else it is found."""
+    """Variables that are equal on all nodes; an interface only if the user named it, else found later."""
     common = (v for v in asked.env if v.node is None)
     return [v for v in common if v.name in asked.job.env or v.name not in INTERFACE_NAMES]
 
 
 def common_interface(asked: Asked) -> str:
-    """The user's own, else the one that the plan chose on every node by one name; "" where there is none."""
+    """The user's interface, else the plan's if it has the same name on every node; else ""."""
     for name in INTERFACE_NAMES:
         own = asked.job.env.get(name, "").lstrip("=")
         if own and not own.startswith("^") and "," not in own:
@@ -133,7 +134,7 @@ def common_interface(asked: Asked) -> str:
 
 
 def started(asked: Asked) -> Start:
-    """The launcher's words and environment with `variable`s in them; LaunchError where it cannot do this."""
+    """The launcher's words and environment with `variable`s in them; LaunchError if it has no support."""
     for word in (asked.job.script, *asked.job.arguments, *asked.job.launcher_arguments, *asked.job.wrapper):
         if "\0" in word:
             raise LaunchError("an argument holds a NUL byte", hint="leave it out")
@@ -157,28 +158,28 @@ def started(asked: Asked) -> Start:
 
 
 def per_rank(asked: Asked) -> bool:
-    """Whether the launcher's words start one rank, and are to be started once for each."""
+    """Whether the launcher's words start one rank, and must be started once for each."""
     return asked.job.launcher in ("python", "jax")
 
 
 def _of_rank(text: str) -> str:
-    """A word with `{rank}` and `{local_rank}` become the shell's, as the shim puts them in."""
+    """A word with shell variables for `{rank}` and `{local_rank}`, which otherwise the shim fills in."""
     return text.replace("{rank}", variable("RANK")).replace("{local_rank}", variable("LOCAL_RANK"))
 
 
 def counts_nodes(asked: Asked) -> bool:
-    """Whether the number of nodes stands in the words, so that a job of another size would be wrong."""
+    """Whether the command contains the number of nodes, so that it is wrong for a job of another size."""
     return asked.nodes > 0 and started(asked) != started(replace(asked, nodes=asked.nodes + 1))
 
 
 def used(start: Start) -> set[str]:
-    """Shell variables that the launcher's words and environment name."""
+    """Shell variables in the launcher's words and environment."""
     texts = [*start.words, *(setting.value for setting in start.env)]
     return {name for text in texts for part in text.split("\0")[1::2] for name in re.findall(r"\w+", part)}
 
 
 def command(words: Sequence[str]) -> str:
-    """A command on one line, or on several: an option beside its value, the script at a beginning."""
+    """A command on one line, or on several: an option with its value, the script at the start of a line."""
     shown = [expanded(word) for word in words]
     if len(line := " ".join(shown)) <= LINE:
         return line

@@ -1,5 +1,5 @@
 """
-Fills the templates, so that no value gets into a file without a filter that names how it is quoted.
+Fills the templates: every value needs a filter that defines its quoting.
 
 A value without one of `_FILTERS` raises TypeError; whole numbers need none.
 """
@@ -23,11 +23,11 @@ from ringup.units import printable
 _HOST_NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
 _PLAIN_YAML = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _YAML_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
-"""What YAML 1.1 takes for something else than text."""
+"""Words that YAML 1.1 reads as another type than text."""
 
 
 def render(kind: str, asked: Asked) -> str:
-    """The file that starts the job; LaunchError where this kind cannot start it."""
+    """The file that starts the job; LaunchError if this kind cannot start it."""
     _refuse(kind, asked)
     start = quoting.started(asked)
     per_rank = quoting.per_rank(asked)
@@ -57,7 +57,7 @@ def render(kind: str, asked: Asked) -> str:
 
 
 def _refuse(kind: str, asked: Asked) -> None:
-    """Raises LaunchError for what a kind that names its nodes cannot do."""
+    """Raises LaunchError for jobs that a kind with named nodes cannot start."""
     if kind not in KNOWN_NODES:
         return
     if asked.restarts:
@@ -81,7 +81,7 @@ def _refuse(kind: str, asked: Asked) -> None:
 
 
 def _host_name(text: str) -> str:
-    """The job's name as part of host names (RFC 1035 label); raises LaunchError where it cannot be."""
+    """The job's name as part of host names (RFC 1035 label); raises LaunchError if that is impossible."""
     name = text.lower().replace("_", "-").replace(".", "-")
     if not _HOST_NAME.fullmatch(name):
         hint = "--name takes small letters, digits and -"
@@ -89,9 +89,9 @@ def _host_name(text: str) -> str:
     return name
 
 
-@jinja2.pass_context  # with it constants come here too, not HTML-escaped as the template is compiled
+@jinja2.pass_context  # with it constants also come here, and are not HTML-escaped at compile time
 def _quoted_only(_: object, value: object) -> Markup:
-    """What a template may write: the result of a filter, or a whole number."""
+    """Accept a template's output: the result of a filter, or a whole number."""
     if isinstance(value, Markup):
         return value
     if type(value) is int:
@@ -100,13 +100,13 @@ def _quoted_only(_: object, value: object) -> Markup:
 
 
 def _directive(given: str, line: str, example: str) -> str:
-    """A scheduler's directive; where no value is given an example, commented out by one # more."""
+    """A scheduler's directive; without a value an example, commented out by one more #."""
     return ("#" if given else "##") + line.format(quoting.word(given or example))
 
 
 def yaml_scalar(text: str, indent: str = "") -> str:
     """
-    Text as a scalar: plain where that means nothing else, else a block of lines, else in double quotes.
+    Text as a scalar: plain if YAML reads it as text, else a block of lines, else in double quotes.
 
     >>> yaml_scalar("a/b"), yaml_scalar("8"), yaml_scalar("no"), yaml_scalar("a: b")
     ('a/b', '"8"', '"no"', '"a: b"')
@@ -114,7 +114,7 @@ def yaml_scalar(text: str, indent: str = "") -> str:
     if _PLAIN_YAML.fullmatch(text) and text.lower() not in _YAML_WORDS:
         return text
     lines = text.split("\n")
-    # A block shows these exactly: lines that print, the first not indented, one line end last.
+    # A block preserves exactly these texts: printable lines, the first not indented, one line end at the end.
     is_block = len(lines) > 2 and lines[-1] == "" and lines[-2] != "" and not text.startswith((" ", "\n"))
     if is_block and all(line.isprintable() and line == line.rstrip() for line in lines):
         return "|\n" + "\n".join(f"{indent}  {line}" if line else "" for line in lines[:-1])
@@ -129,15 +129,16 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "sh": quoting.quoted,  # one word of bash
     "words": lambda words: " ".join(map(quoting.quoted, words)),
     "cd": quoting.enter,
-    "export": quoting.export,  # lines that set a variable, its reason above
+    "export": quoting.export,  # lines that set a variable, with its reason above
     "command": quoting.command,  # the launcher's words
     "expanded": quoting.expanded,  # a word of bash with shell variables in it (`quoting.variable`)
-    "comment": formats.comment,  # behind #, on one line
+    "comment": formats.comment,  # after #, on one line
     "yaml": yaml_scalar,
     "directive": _directive,
-    "word": quoting.word,  # as it is; an error where it holds more than letters, digits and .,:@/+=%-
-    "line": quoting.line,  # as it is; an error where it is not one printable line
-    "code": str,  # as it is: shell text of the user's or ringup's own
+    # unchanged; an error if it contains other characters than letters, digits and .,:@/+=%-
+    "word": quoting.word,
+    "line": quoting.line,  # unchanged; an error if it is not one printable line
+    "code": str,  # unchanged: shell text of the user or of ringup
 }
 
 
@@ -146,7 +147,7 @@ def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("ringup.jobfiles"),
         undefined=jinja2.StrictUndefined,
-        # Nothing is escaped as HTML, as `finalize` lets Markup alone pass; blocks and filters keep that type.
+        # Nothing is HTML-escaped, because `finalize` accepts only Markup; blocks and filters keep that type.
         autoescape=True,
         finalize=_quoted_only,
         comment_start_string="{##",

@@ -1,5 +1,5 @@
 """
-What a shell file, a job file, a manifest or a pasted line starts.  Files are read, never run.
+The launches in a shell file, a job file, a manifest or a pasted line.  Files are read, never run.
 
     programs, start   the words of one command: starters, wrappers, launcher, options, script
     shell, expansion  a file's commands, by tree-sitter-bash; their words as the shell would expand them

@@ -1,4 +1,4 @@
-"""Shell arithmetic on whole numbers, as far as every value in it is known."""
+"""Shell arithmetic on whole numbers, as far as its values are known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST = 10**12
 
 def computed(text: str, value_of: Callable[[str], str]) -> str:
     """
-    The value of an expression, a single unknown value as it is; "" where it cannot be computed.
+    The value of an expression, a single unknown value unchanged; "" if it cannot be computed.
 
     >>> computed("N * 8 + ${A}", {"N": "2", "A": "1"}.get)
     '17'

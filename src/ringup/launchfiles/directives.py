@@ -1,4 +1,4 @@
-"""What #SBATCH, #PBS, #BSUB and #PJM lines ask the scheduler for."""
+"""The requests of #SBATCH, #PBS, #BSUB and #PJM lines to the scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Directive:
     value: str
     line: int
     component: int = 0
-    """Which part of a heterogeneous job of Slurm it belongs to."""
+    """The part of a heterogeneous job of Slurm that it belongs to."""
 
 
 def directives_of(text: str) -> list[Directive]:
@@ -56,7 +56,7 @@ def last(directives: Sequence[Directive], *names: str) -> tuple[str, int]:
 
 
 def node_count(directives: Sequence[Directive]) -> tuple[int, int]:
-    """(nodes asked for, line); (0, 0) where the directives do not tell, or tell of several parts of a job."""
+    """(requested nodes, line); (0, 0) if the directives lack them, or describe several parts of a job."""
     if len({d.component for d in directives}) > 1:
         return 0, 0
     for d in reversed(directives):
@@ -76,7 +76,7 @@ def node_count(directives: Sequence[Directive]) -> tuple[int, int]:
 
 
 def _from_tasks(directives: Sequence[Directive]) -> tuple[int, int]:
-    """Slurm's nodes by `--ntasks` over `--ntasks-per-node`; LSF's by -n over ptile."""
+    """Slurm's nodes from `--ntasks` over `--ntasks-per-node`; LSF's from -n over ptile."""
     total, line = last(directives, "ntasks", "n")
     each = last(directives, "ntasks-per-node", "tasks-per-node")[0]
     if not each and (match := re.search(r"ptile=(\d{1,5})", last(directives, "R")[0])):
@@ -87,7 +87,7 @@ def _from_tasks(directives: Sequence[Directive]) -> tuple[int, int]:
 
 
 def tasks_per_node(directives: Sequence[Directive]) -> int:
-    """Tasks that Slurm, PBS or LSF start on each node; 0 where the directives do not tell."""
+    """Tasks that Slurm, PBS or LSF start on each node; 0 if the directives lack it."""
     value = last(directives, "ntasks-per-node", "tasks-per-node")[0]
     if value.isascii() and value.isdecimal():
         return int(value)
@@ -104,7 +104,7 @@ def tasks_per_node(directives: Sequence[Directive]) -> int:
 
 
 def gpus_per_node(directives: Sequence[Directive]) -> tuple[int, int]:
-    """(GPUs of each node, line) that the directives ask for; (0, 0) where they do not tell."""
+    """(GPUs of each node, line) that the directives request; (0, 0) if they lack them."""
     for d in directives:
         is_slurm = d.scheduler == "SBATCH" and d.name in ("gres", "gpus-per-node")
         if is_slurm and (match := re.search(r"(?:^|:)(\d{1,3})(?:\(|,|$)", d.value)):

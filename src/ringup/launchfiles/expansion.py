@@ -1,5 +1,5 @@
 """
-Words of a shell as it would expand them: variables, defaults, arrays, arithmetic, `$(commands)`.
+Words of a shell after its expansion: variables, defaults, arrays, arithmetic, `$(commands)`.
 
 A value that only the run knows stays in the text as a mark (`marks`).
 """
@@ -24,14 +24,14 @@ Node = Any
 Value = str | tuple[str, ...]
 MOST_NODES, MOST_DEPTH, MOST_VALUE, MOST_NESTED = 60_000, 60, 32_768, 8
 VARIABLES_A_NODE = 20
-"""So many copied variables cost as much as a node of the tree."""
+"""This many copied variables cost as much as a node of the tree."""
 _NAME = re.compile(r"\w{1,200}|[@*#?$!-]")
 _PER_TASK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 
 
 @dataclass
 class Scope:
-    """What one shell knows."""
+    """The state of one shell."""
 
     variables: dict[str, Value] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
@@ -43,16 +43,16 @@ class Scope:
     is_of_some: bool = False
     loop: str | None = None
     reads_input: bool = False
-    """Whether it is in a loop `while read ...`, whose input a command in it may take away."""
+    """Whether it is in a loop `while read ...`, whose input a command in it may consume."""
     background: bool = False
     detached: bool = False
-    """Whether it, or something around it, runs in the background."""
+    """Whether it, or a command around it, runs in the background."""
     exports_all: bool = False
     ends_on_error: bool = False
     withheld: dict[str, str] = field(default_factory=dict)
-    """A variable set outside -> why this shell does not have it: a program that keeps it, `export`."""
+    """A variable set outside -> the reason that this shell lacks it: a program in between, no `export`."""
     line_offset: int = 0
-    """Added to the lines of a text that is read again; -1: all are `at_line`."""
+    """Added to the line numbers of a text that is read again; -1: all are `at_line`."""
     at_line: int = 0
     has_ended: bool = False
 
@@ -73,7 +73,7 @@ def parser() -> Any:
 
 
 class Expansion:
-    """The words of one text, and limits that hold for all texts of a file."""
+    """The words of one text, and limits for all texts of a file."""
 
     def __init__(self, known: Marks, directives: list[Directive]) -> None:
         self.marks, self.directives = known, directives
@@ -82,7 +82,7 @@ class Expansion:
 
     @contextlib.contextmanager
     def reading(self, source: bytes) -> Iterator[None]:
-        """Another text is read within this one."""
+        """Read another text within this one."""
         outer, self.source = self.source, source
         self.nested += 1
         try:
@@ -95,12 +95,12 @@ class Expansion:
         return self.marks.make(name, scope.site)
 
     def copied(self, scope: Scope) -> Scope:
-        """A scope whose variables are its own; copies count, as a file may have thousands of each."""
+        """A scope with its own variables; copies are counted, because a file may have thousands of each."""
         self.nodes += len(scope.variables) // VARIABLES_A_NODE
         return replace(scope, variables=dict(scope.variables), exported=set(scope.exported))
 
     def counted(self, name: str, scope: Scope) -> str:
-        """A variable in arithmetic; the number of nodes as the directives give it."""
+        """A variable in arithmetic; the number of nodes comes from the directives."""
         text = first(self.lookup(name, scope))
         mark = self.marks.of(text)
         if mark and mark.name in (marks.NODE_COUNT, "SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
@@ -108,7 +108,7 @@ class Expansion:
         return text
 
     def lookup(self, name: str, scope: Scope) -> Value:
-        """A variable's value; what the file does not set is unknown."""
+        """A variable's value; unknown if the file does not set it."""
         if name in scope.variables:
             return scope.variables[name]
         if scope.arguments is not None:
@@ -144,7 +144,7 @@ class Expansion:
         return int(node.start_point[0]) + 1 + scope.line_offset
 
     def words_of(self, node: Node, scope: Scope) -> list[str]:
-        """The words that one word of the file becomes."""
+        """The words from one word of the file."""
         text = self.value(node, scope, 0, False)
         parts = text.split(BREAK) if BREAK in text else [text]
         return [part.replace(EMPTY, "") for part in parts if part]
@@ -185,7 +185,7 @@ class Expansion:
         return _unescaped(self.raw(node))
 
     def _concatenated(self, node: Node, scope: Scope, depth: int, quoted: bool) -> str:
-        # {a,b} and the like come as pieces; kept as they are written.
+        # {a,b} and similar come in pieces; kept as written.
         return "".join(self.value(c, scope, depth + 1, quoted) for c in node.children)[:MOST_VALUE]
 
     def _string(self, node: Node, scope: Scope, depth: int) -> str:
@@ -196,7 +196,7 @@ class Expansion:
             if child.type == "string_content":
                 parts.append(self.raw(child))
             elif child.is_named:
-                # Blanks before an expansion lie inside it.
+                # Blanks before an expansion are inside it.
                 raw = self.raw(child)
                 parts.append(raw[: len(raw) - len(raw.lstrip())] if child.type != "string" else "")
                 parts.append(self.value(child, scope, depth + 1, True))
@@ -206,11 +206,11 @@ class Expansion:
         return _unquoted("".join(parts)).replace(EMPTY, "")[:MOST_VALUE]
 
     def _expanded(self, node: Node, scope: Scope, depth: int, quoted: bool) -> str:
-        """`$X`, `${X:-default}`, `${A[@]}` and the like."""
+        """`$X`, `${X:-default}`, `${A[@]}` and similar."""
         raw = self.raw(node).strip(" \t\n\\")
         if not raw.startswith("${"):
             name = raw[1:]
-            return _joined(self.lookup(name, scope), name in ("@", "*") or False, quoted)
+            return _joined(self.lookup(name, scope), name, quoted)
         inside = raw[2:].removesuffix("}")
         sign = inside[:1] if inside[:1] in ("#", "!") and len(inside) > 1 else ""
         match = _NAME.match(inside, len(sign))
@@ -222,7 +222,7 @@ class Expansion:
         value = self.lookup(name, scope)
         if sign == "#":
             return self._length(value, index, raw, scope)
-        if sign == "!" and index in ("@", "*"):  # the places of a list
+        if sign == "!" and index in ("@", "*"):  # the positions of a list
             items = value if isinstance(value, tuple) else (value,)
             if any(self._is_list(item) for item in items):
                 return items[0]
@@ -230,7 +230,7 @@ class Expansion:
         if sign == "!":
             target = first(value)
             return (
-                _joined(self.lookup(target, scope), False, quoted)
+                _joined(self.lookup(target, scope), "", quoted)
                 if target.isidentifier()
                 else self.unknown(raw, scope)
             )
@@ -246,7 +246,7 @@ class Expansion:
             value, rest = value[begin : begin + int(part[2]) if part[2] else None], ""
         if rest:
             return self._with_default(name, value, rest, scope, quoted)
-        return _joined(value, name in ("@", "*"), quoted)
+        return _joined(value, name, quoted)
 
     def _length(self, value: Value, index: str, raw: str, scope: Scope) -> str:
         if index in ("@", "*"):
@@ -263,7 +263,7 @@ class Expansion:
     def _element(self, value: Value, index: str, raw: str, scope: Scope, quoted: bool) -> str:
         items = value if isinstance(value, tuple) else (value,)
         if index in ("@", "*"):
-            return _joined(items, True, quoted) if index == "@" or not quoted else " ".join(items)
+            return _joined(items, index, quoted)
         at = arithmetic.computed(index, lambda n: self.counted(n, scope))
         names = re.findall(r"[A-Za-z_]\w*", index)
         counted = [m for n in names for m in self.marks.all_of(first(self.lookup(n, scope)))]
@@ -277,26 +277,26 @@ class Expansion:
         return self.marks.make(raw, site)
 
     def _with_default(self, name: str, value: Value, rest: str, scope: Scope, quoted: bool) -> str:
-        """`:-`, `:=`, `:+`, `#`, `%`, `//` behind a name."""
+        """`:-`, `:=`, `:+`, `#`, `%`, `//` after a name."""
         is_set = name in scope.variables or (scope.arguments is not None and name.isdecimal())
         text = first(value)
         operator = rest[:2] if rest[:1] == ":" else rest[:1]
         if operator in (":-", ":=", "-", "="):
             if is_set and text:
-                return _joined(value, False, quoted)
+                return _joined(value, "", quoted)
             default = self._text_of(rest[len(operator) :], scope)
             is_outer = name in _PER_TASK or name.startswith(("SLURM_", "PMI_", "OMPI_", "PBS_"))
             if is_outer or (scope.arguments is None and (is_of_rank(name) or _is_local(default))):
-                return self.unknown(name, scope)  # set where the file is run on several nodes
+                return self.unknown(name, scope)  # set if the file is run on several nodes
             if "=" in operator:
                 scope.variables[name] = default
             return _split(default, quoted) or EMPTY * quoted
         if operator in (":+", "+"):
             return _split(self._text_of(rest[len(operator) :], scope), quoted) if is_set and text else ""
         if operator in (":?", "?"):
-            return _joined(value, False, quoted)
+            return _joined(value, "", quoted)
         if has_mark(text):
-            # A part of what is unknown: the first of a list stays the first.
+            # A part of an unknown value: the first of a list stays the first.
             if self._is_list(text) and rest.startswith("%%"):
                 return self.marks.make(marks.FIRST_NODE, scope.site)
             return self.unknown(f"{name}{rest}"[:60], scope) if self.marks.of(text) else text
@@ -323,12 +323,12 @@ class Expansion:
         nodes = [c for c in node.named_children if c.type != "comment"]
         stages = self._stages(nodes, scope)
         found = substituted(stages, scope.site, self.marks)
-        is_new = scope.loop is not None and raw.strip("$(`) ") == "uuidgen"  # another in each round
+        is_new = scope.loop is not None and raw.strip("$(`) ") == "uuidgen"  # different in each round
         name = "$(" + re.sub(r"^\$?[(`]|[)`]$", "", raw)[:80] + ")"
         return found if found else self.marks.make(name, "loop" if is_new else scope.site)
 
     def _stages(self, nodes: Sequence[Node], scope: Scope) -> list[list[str]]:
-        """The commands of a pipeline as words, `<` files behind a "<"; [] for what is no pipeline."""
+        """The commands of a pipeline as words, `<` files after a "<"; [] if it is not a pipeline."""
         found: list[list[str]] = []
         self.nodes += 1
         if len(nodes) != 1 or self.nodes > MOST_NODES:
@@ -381,10 +381,13 @@ def _split(text: str, quoted: bool) -> str:
     return text if quoted else BREAK.join(text.split())
 
 
-def _joined(value: Value, separately: bool, quoted: bool) -> str:
+def _joined(value: Value, name: str, quoted: bool) -> str:
+    """A value as words; that of `@` or `*` has as many as it has elements, but one for "$*" in quotes."""
     if isinstance(value, str):
         return _split(value, quoted)
-    if separately:
+    if name == "*" and quoted:
+        return " ".join(value)
+    if name in ("@", "*"):
         return BREAK.join((item or EMPTY) if quoted else _split(item, False) for item in value)
     return _split(first(value), quoted)
 

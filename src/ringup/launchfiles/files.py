@@ -26,7 +26,7 @@ YAML = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class LaunchFile:
-    """A file as it was read."""
+    """A file after it was read."""
 
     job: Job
     launches: Sequence[Launch]
@@ -34,7 +34,7 @@ class LaunchFile:
 
 
 Nearby = Callable[[str, str], str | None]
-"""(path of a file, a name in it) -> the text of the file so named; None where there is none."""
+"""(path of a file, a name in it) -> the text of the file with that name; None without one."""
 
 
 def read(path: str, text: str, others: Files | None = None, nearby: Nearby | None = None) -> LaunchFile:
@@ -57,7 +57,7 @@ def read(path: str, text: str, others: Files | None = None, nearby: Nearby | Non
 
 
 def _named(name: str, path: str, others: Files) -> str | None:
-    """The text of a file as another one names it: relative to its folder, or by the same last parts."""
+    """The text of a file that another file names: relative to its folder, or by the same last parts."""
     wanted = posixpath.normpath(name)
     for other, text in others.items():
         known = posixpath.normpath(other)
@@ -71,7 +71,7 @@ def _named(name: str, path: str, others: Files) -> str | None:
 
 
 def _configure(launch: Launch, sibling: shell.Sibling) -> None:
-    """Give a launch what accelerate's configuration or DeepSpeed's host file says."""
+    """Add the settings of accelerate's configuration or DeepSpeed's host file to a launch."""
     option = {"accelerate": "config-file", "deepspeed": "hostfile"}.get(launch.launcher, "")
     name = launch.start.option(option)
     if not name:

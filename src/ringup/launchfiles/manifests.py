@@ -21,12 +21,12 @@ from ringup.launchfiles.shell import Job, Sibling, command_of, read_into
 
 MOST_NODES, MOST_DEPTH = 50_000, 60
 REPLICAS = ("replicas", "parallelism", "completions", "numNodes", "num_nodes", "numHosts", "size")
-"""Keys that say how many pods or nodes run the containers below them."""
+"""Keys with the number of pods or nodes that run the containers below them."""
 COMMANDS = ("command", "args", "run", "entrypoint")
 _STARTS = re.compile(
     r"\b(?:torchrun|accelerate launch|torch\.distributed\.(?:run|launch)|deepspeed|llamafactory-cli)\s"
 )
-"""What a text under another key must hold to be taken for a command."""
+"""Text under another key counts as a command if it contains one of these."""
 _OF_OPERATOR = {
     "PyTorchJob": ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"),
     "TrainJob": ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
@@ -41,19 +41,19 @@ Node = Any
 
 
 class Around(NamedTuple):
-    """What is above a mapping."""
+    """The fields above a mapping."""
 
     kind: str
     text: str
-    """The file's."""
+    """The file's text."""
     replicas: int | None = None
     pod: PodShare | None = None
     ranks: str = ""
-    """Of each pod, where the operator is told."""
+    """Of each pod, if the operator gets it."""
 
 
 class PodCommand(NamedTuple):
-    """Something with a command, and what is above it."""
+    """A mapping with a command, and the keys above it."""
 
     node: Node
     around: Around
@@ -66,7 +66,7 @@ def read(path: str, text: str, sibling: Sibling) -> tuple[Job, Sequence[Launch],
     problem = ""
     try:
         documents = list(_documents(job.text))
-    except Exception as error:  # the parser's own errors are of many kinds
+    except Exception as error:  # the parser raises many kinds of errors
         mark = getattr(error, "problem_mark", None)
         words = " ".join(str(getattr(error, "problem", None) or error).split())[:120]
         return job, [], [NotRead(path, mark.line + 1 if mark else 1, f"not YAML: {words}")]
@@ -150,22 +150,22 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
 
 
 def value_at(node: Node, *keys: str) -> str:
-    """The scalar that keys of nested mappings lead to; "" for none."""
+    """The scalar at the keys of nested mappings; "" for none."""
     for key in keys:
         node = dict(pairs(node)).get(key)
     return scalar(node)
 
 
 def _replicas(kind: str, items: dict[str, Node], outer: int | None) -> int | None:
-    """Pods that run what is below, given those around it."""
-    if kind == "LeaderWorkerSet":  # replicas are groups; each is a world of its own
+    """Pods that run the mapping below, given those around it."""
+    if kind == "LeaderWorkerSet":  # replicas are groups, each a separate world
         return number(scalar(items.get("size"))) if "size" in items else outer
     if kind in ("PyTorchJob", "Volcano"):
         return outer if outer is not None else number(scalar(items.get("replicas")))
     found = [number(scalar(items[k])) for k in REPLICAS if k in items]
     if not found:
         return outer
-    # A Job runs no more pods at a time than its parallelism, nor more in all than its completions.
+    # A Job runs at most as many pods at a time as its parallelism, and in all as its completions.
     best = min if {"parallelism", "completions"} <= items.keys() else max
     own = best((n for n in found if n is not None), default=None)
     if own is None:
@@ -201,7 +201,7 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Lau
             command = command_of(expanded, line, dict(env), job, site="task")
             if command.start.text is not None:
                 nested = {**env, **command.start.env}
-                # bash -c TEXT with words behind it: $0, $1, ...
+                # bash -c TEXT with words after it: $0, $1, ...
                 read_into(job, command.start.text, line - 1, nested, sibling)
             else:
                 job.commands.append(command)
@@ -217,7 +217,7 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Lau
 
 
 def _of_container(pod: PodShare, container: Node) -> PodShare:
-    """A pod's share with what one of its containers is limited to."""
+    """A pod's share with the limits of one of its containers."""
     limits = dict(pairs(dict(pairs(dict(pairs(container)).get("resources"))).get("limits")))
     counts = [number(scalar(value)) or 0 for name, value in limits.items() if name.endswith("/gpu")]
     has_rdma = pod.has_rdma or any(map(_RDMA.search, limits))
@@ -225,7 +225,7 @@ def _of_container(pod: PodShare, container: Node) -> PodShare:
 
 
 def _pod(text: str, pod: Node) -> PodShare:
-    """What a pod's mapping says about the machine."""
+    """The machine settings in a pod's mapping."""
     text = text[pod.start_mark.index : pod.end_mark.index]
     on_host = value_at(pod, "hostNetwork") == "true"
     is_privileged = bool(re.search(r"\bprivileged: *true", text))
@@ -275,7 +275,7 @@ def _commands(items: dict[str, Node]) -> Iterator[tuple[list[str], str | None, i
 
 
 def _environment(items: dict[str, Node], container: PodCommand, known: Marks) -> dict[str, str]:
-    """Variables that the manifest, its operator or SkyPilot sets."""
+    """Variables set by the manifest, its operator or SkyPilot."""
     found = {name: known.make(name, "task") for name in _OF_OPERATOR.get(container.around.kind, ())}
     if container.around.ranks.isdecimal():
         found["PET_NPROC_PER_NODE"] = container.around.ranks
@@ -298,5 +298,5 @@ def _environment(items: dict[str, Node], container: PodCommand, known: Marks) ->
 
 
 def _with_variables(word: str, env: dict[str, str], job: Job) -> str:
-    """Kubernetes' own `$(NAME)` replaced."""
+    """Kubernetes' `$(NAME)` replaced."""
     return re.sub(r"\$\(([A-Za-z_]\w*)\)", lambda m: env.get(m[1], job.marks.make(m[1], "task")), word)

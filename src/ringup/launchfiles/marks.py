@@ -1,8 +1,8 @@
 """
 Values that only the run knows, as single characters in a text: never split, unchanged by a second reading.
 
-A mark keeps the name of what is unknown and where the shell would expand it: on the batch node, in each task,
-in each round of a loop.
+A mark keeps the unknown value's name and the place where the shell would expand it: on the batch node, in
+each task, in each round of a loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 FIRST, MOST = 0xE000, 6000
 BREAK, EMPTY = "\uf8ff", "\uf8fe"
-"""Between two words, and in place of an empty word, while a word is expanded."""
+"""Between two words, and in place of an empty word, during the expansion."""
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
 
 
@@ -67,7 +67,7 @@ class Marks:
         return self._signs[mark]
 
     def of(self, text: str) -> Mark | None:
-        """The one mark that a text consists of; None for any other text."""
+        """The single mark of a text; None for any other text."""
         return self._marks.get(text)
 
     def all_of(self, text: str) -> list[Mark]:
@@ -92,5 +92,5 @@ def has_mark(text: str) -> bool:
 
 
 def without_marks(text: str) -> str:
-    """A file's text in which nothing can be taken for a mark."""
+    """A file's text without characters that look like marks."""
     return _PRIVATE.sub("\ufffd", text)

@@ -1,5 +1,5 @@
 """
-One launch: who starts which launcher on how many nodes, with what, and how many worlds that forms.
+One launch: the starter, the launcher, the number of nodes, the options, and the worlds that it forms.
 
     for launch in launches_of(job): launch.launcher, launch.nodes, launch.worlds, launch.unknown
 
@@ -43,16 +43,16 @@ _ON_ONE_HOST = {
     "pdsh": ("-w",),
     "clush": ("-w",),
 }
-"""What starts something on one host -> its options that name the host, where that is no word of its own."""
+"""Starters on one host -> their options that name the host, if it is not a word of its own."""
 _OTHER_LAUNCHERS = ("colossalai", "horovod", "torchx", "composer", "tune", "fabric", "axolotl", "trl")
 
 
 @dataclass(frozen=True)
 class PodShare:
-    """What a container of Kubernetes is given of its machine."""
+    """A Kubernetes container's share of its machine."""
 
     gpu_count: int = 0
-    """Of its limits; 0 where they name none."""
+    """From its limits; 0 if they have none."""
     has_shared_memory: bool = False
     """Whether /dev/shm is a volume, or the host's own."""
     is_cut_off: bool = False
@@ -64,27 +64,27 @@ class PodShare:
 
 @dataclass
 class Launch:
-    """A launch line as it was understood."""
+    """A launch line after parsing."""
 
     job: Job
     command: Command
     start: CommandLine
     steps: tuple[Step, ...]
     started_by: str
-    """srun, mpirun, ssh, ...; `batch` for the scheduler's one node, `shell` for a line typed by hand."""
+    """srun, mpirun, ssh, ...; `batch` for the scheduler's one node, `shell` for a typed line."""
     nodes: int | None
     """Nodes on which the launcher is started."""
     per_node: int | None
-    """How many launchers are started on each of these."""
+    """Number of launchers on each of these."""
     replicas: int | None = None
     """Pods of a manifest; None elsewhere."""
     config: Mapping[str, str] = field(default_factory=dict)
-    """Of accelerate's file, where it is at hand."""
+    """From accelerate's file, if available."""
     pod: PodShare | None = None
     host_slots: int = 0
-    """GPUs of all hosts in DeepSpeed's host file, where it is at hand and no option leaves any out."""
+    """GPUs of all hosts in DeepSpeed's host file, if available and no option leaves any out."""
 
-    # -- what stands in the line -------------------------------------------------------------------
+    # -- parts of the line -------------------------------------------------------------------------
 
     @property
     def launcher(self) -> str:
@@ -109,7 +109,7 @@ class Launch:
 
     @cached_property
     def env(self) -> dict[str, str]:
-        """The environment that the launcher sees, as far as the file says."""
+        """The environment that the launcher sees, as far as the file sets it."""
         env = self.command.env
         for step in self.start.steps:
             env = passed_on(step, env, bool(self.job.directives))
@@ -120,7 +120,7 @@ class Launch:
         return next((s for s in self.steps if s.program == "srun"), None)
 
     def option(self, *names: str) -> str:
-        """The first of these options that is given, dashes in the names; "" for none."""
+        """The first of these options that is given, with dashes in the names; "" for none."""
         for name in names:
             value = self.start.option(name)
             if value is not None:
@@ -133,7 +133,7 @@ class Launch:
         )
 
     def setting(self, option: str) -> str:
-        """An option of torchrun, or the variable PET_... that stands for it."""
+        """An option of torchrun, or its variable PET_..."""
         return self.option(option) or self.env.get(
             TORCHRUN_PREFIXES[0] + option.upper().replace("-", "_"), ""
         )
@@ -144,13 +144,13 @@ class Launch:
 
     @property
     def is_opaque(self) -> bool:
-        """Whether unknown words may hold further options."""
+        """Whether unknown words may contain further options."""
         return bool(self.start.opaque) or any(has_mark(o.name) for o in self.start.options)
 
     # -- numbers -----------------------------------------------------------------------------------
 
     def number(self, text: str) -> int | None:
-        """A count as written, or as the allocation gives it; None where only the run knows."""
+        """A count as written, or from the allocation; None if only the run knows it."""
         if text.isascii() and text.isdecimal() and len(text) < 8:
             return int(text)
         if match := re.fullmatch(r"(\d{1,6}):(\d{1,6})", text):
@@ -173,7 +173,7 @@ class Launch:
 
     @cached_property
     def allocated(self) -> int:
-        """Nodes that the file asks the scheduler for; 0 where it does not tell."""
+        """Nodes that the file requests from the scheduler; 0 without a request."""
         step, directives = self.srun, self.job.directives
         groups = (step and step.option("--het-group", "--pack-group")) or "0"
         spans = re.findall(r"(\d{1,4})(?:-(\d{1,4}))?", groups)
@@ -188,7 +188,7 @@ class Launch:
 
     @cached_property
     def nnodes_text(self) -> str:
-        """How many nodes the launcher is told of, as written; "" where nothing is."""
+        """The launcher's number of nodes, as written; "" without one."""
         if self.launcher in TORCH:
             return self.setting("nnodes")
         if self.launcher == "accelerate":
@@ -201,7 +201,7 @@ class Launch:
 
     @cached_property
     def nnodes(self) -> int | None:
-        """Nodes of a world by the launcher's own words; None where unknown."""
+        """Nodes of a world by the launcher's own options; None if unknown."""
         if self.start.option("standalone") is not None:
             return 1
         if self.launcher == "colossalai" and self.option("host"):
@@ -218,7 +218,7 @@ class Launch:
 
     @property
     def unread_config(self) -> bool:
-        """Whether a file that is not at hand may say more."""
+        """Whether a missing file may have further settings."""
         return self.launcher == "accelerate" and self.has("config-file") and not self.config
 
     @property
@@ -250,16 +250,16 @@ class Launch:
 
     @property
     def instances(self) -> int | None:
-        """How many times the launcher is started."""
+        """Number of times that the launcher is started."""
         if self.nodes is None or self.per_node is None or self.command.is_of_some:
             return None
         return self.nodes * self.per_node
 
-    # -- where the ranks meet ----------------------------------------------------------------------
+    # -- rendezvous --------------------------------------------------------------------------------
 
     @cached_property
     def backend(self) -> str:
-        """static or c10d, as the launcher takes it."""
+        """static or c10d, as the launcher reads it."""
         if self.start.option("standalone") is not None:
             return "c10d"
         if self.launcher == "llamafactory":
@@ -268,7 +268,7 @@ class Launch:
 
     @cached_property
     def endpoint(self) -> str:
-        """HOST or HOST:PORT of the rendezvous; "" where nothing says it."""
+        """HOST or HOST:PORT of the rendezvous; "" if it is not set."""
         if self.start.option("standalone") is not None:
             return "localhost:0"
         if self.launcher == "accelerate":
@@ -292,7 +292,7 @@ class Launch:
 
     @property
     def host_is_own(self) -> str:
-        """How the endpoint is each node's own: `localhost`, `$(hostname)`; "" where it is not."""
+        """Why the endpoint is each node's own: `localhost`, `$(hostname)`; "" if it is not."""
         if re.fullmatch(r"localhost|127\.\d+\.\d+\.\d+|::1|0\.0\.0\.0", self.host):
             return self.host
         mark = self.job.marks.of(self.host)
@@ -324,7 +324,7 @@ class Launch:
 
     @cached_property
     def worlds(self) -> int | None:
-        """How many worlds the launch forms; None where it is not known."""
+        """Number of worlds that the launch forms; None if unknown."""
         count, wanted = self.instances, self.nnodes
         if self.is_set_outside and not self.nnodes_text and self.start.option("standalone") is None:
             return 1
@@ -352,12 +352,12 @@ class Launch:
 
     @property
     def is_away(self) -> bool:
-        """Whether something starts it on other nodes than the one that reads the file."""
+        """Whether a starter starts it on other nodes than the one that reads the file."""
         return self.started_by not in ("batch", "shell")
 
     @property
     def meets_itself(self) -> bool:
-        """Whether each node's launcher can only meet itself."""
+        """Whether each node's launcher can only join itself."""
         if self.launcher == "llamafactory":
             return bool(self.host_is_own)
         if self.launcher not in (*TORCH, "accelerate") or self.is_opaque:
@@ -417,7 +417,7 @@ class Launch:
 
     @property
     def nodes_shown(self) -> int | None:
-        """Nodes of the launch: those it is started on, else those that the launcher is told of."""
+        """Nodes of the launch: those on which it starts, else the launcher's own number."""
         if not self.is_away:
             return self.nnodes
         return self.nodes if self.nodes is not None or (self.nnodes or 1) == 1 else self.nnodes
@@ -463,7 +463,7 @@ def launches_of(job: Job) -> list[Launch]:
     found = [made for command in job.commands if (made := launch_of(job, command))]
     real = [one for one in found if one.launcher != "python" or _is_training(one)]
     if any(one.launcher != "python" or one.is_away for one in real):
-        # Beside a launcher plain scripts prepare data or evaluate.
+        # Plain scripts next to a launcher prepare data or evaluate.
         real = [one for one in real if one.launcher != "python" or one.is_away or _has_rank(one)]
     return real
 
@@ -484,7 +484,7 @@ def _has_rank(launch: Launch) -> bool:
 
 
 def launch_of(job: Job, command: Command, replicas: int | None = None, by: str = "") -> Launch | None:
-    """The launch of one command; None for one that starts no ranks."""
+    """The launch of one command; None if it starts no ranks."""
     start = command.start
     if not start.launcher or start.text is not None:
         return None
@@ -546,7 +546,7 @@ def _placed(launch: Launch, step: Step) -> tuple[int | None, int | None]:
 
 
 def _host_count(text: str) -> int | None:
-    """Hosts in `a,b` or `n[1-4]`; None where a mark or another form is in it."""
+    """Hosts in `a,b` or `n[1-4]`; None if it contains a mark or has another form."""
     if has_mark(text) or text.startswith(("^", "@")) or len(text) > 4000:
         return None
     count, inside = 0, False
@@ -655,7 +655,7 @@ class NotRead:
 
 
 def not_read(job: Job, found: Sequence[Launch]) -> list[NotRead]:
-    """Why there is no launch line, where there is none; a part that was not read."""
+    """Why there is no launch line, if there is none; a part that was not read."""
     left = [NotRead(job.path, 1, "too large or too deeply nested: read in part")] if job.is_cut else []
     if found:
         return left

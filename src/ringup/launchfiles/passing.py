@@ -1,5 +1,5 @@
 """
-Which environment variables reach a program behind srun, ssh, a container and the like.
+Environment variables that reach a program through srun, ssh, a container and similar.
 
 Sources: srun(1), ssh(1) and pdsh(1), `docker run --help`, Apptainer's "Environment and Metadata",
 env(1), sudo(8); mpirun(1) of Open MPI 4 and 5: over ssh it exports the variables of -x alone.
@@ -17,7 +17,7 @@ from ringup.launchfiles.start import Step
 DOCKER = ("docker", "podman", "nvidia-docker", "podman-hpc")
 APPTAINER = ("apptainer", "singularity")
 REMOTE = ("ssh", "pdsh", "clush", "dsh", "pssh")
-"""They start a login of their own on the other machine."""
+"""They start a login on the other machine."""
 MPIRUN = ("mpirun", "mpiexec", "prterun")
 _HOSTS = ("-H", "-host", "--host", "-hostfile", "--hostfile", "-machinefile", "--machinefile")
 OF_SLURM = ("SLURM_", "SLURMD_")
@@ -26,14 +26,14 @@ _FOR_APPTAINER = re.compile("(?:APPTAINER|SINGULARITY)ENV_")
 
 def passed_on(step: Step, env: Mapping[str, str], in_job: bool = False) -> dict[str, str]:
     """
-    What a program that `step` starts sees of an environment, with what the step adds.
+    The environment of a program that `step` starts, with the variables that the step adds.
 
-    `in_job`: inside a job of a scheduler, whose daemons start the ranks of Open MPI with all of it.
+    `in_job`: inside a job of a scheduler, whose daemons give the whole environment to Open MPI's ranks.
     """
     program = posixpath.basename(step.program)
     if program in DOCKER:
         given = _given(step, "-e", "--env")
-        # A container that runs already has an environment of its own.
+        # A running container already has its own environment.
         is_whole = step.has("--env-file", "--env-host") or step.subcommand == "exec"
         return _kept(env, given, is_whole)
     if program in APPTAINER:
@@ -53,13 +53,13 @@ def passed_on(step: Step, env: Mapping[str, str], in_job: bool = False) -> dict[
 
 
 def keeps(step: Step, name: str, in_job: bool = False) -> bool:
-    """Whether an exported variable reaches what `step` starts, with this value or one of the step's own."""
+    """Whether an exported variable reaches the command of `step`, with this value or the step's own."""
     is_of_step = posixpath.basename(step.program) == "srun" and name.startswith(OF_SLURM)
     return is_of_step or name in passed_on(step, {name: "x"}, in_job)
 
 
 def _given(step: Step, *options: str) -> dict[str, str | None]:
-    """NAME -> value, None for one that is taken from outside."""
+    """NAME -> value, None if it is taken from outside."""
     words = [o.value for o in step.options if o.name in options]
     is_one = "-e" in options or "-x" in options
     parts = [part for word in words for part in ([word] if is_one else word.split(","))]

@@ -16,15 +16,15 @@ Role = Literal["starter", "wrapper", "shell"]
 
 
 class Program(NamedTuple):
-    """How a program's command line is read up to the command that it runs."""
+    """How to read a program's command line up to the command that it runs."""
 
     role: Role
     takes: frozenset[str] = frozenset()
     """Options with a value."""
     flags: frozenset[str] | None = None
-    """Options without a value, where all others have one."""
+    """Options without a value, if all others have one."""
     positionals: int = 0
-    """Words of its own before the command: an image, a host."""
+    """Its own words before the command: an image, a host."""
     subcommands: tuple[str, ...] = ()
     """One of these comes first."""
     is_text: bool = False
@@ -53,7 +53,7 @@ _DOCKER = _program(
     --cpus -p --publish --add-host --pid --security-opt --label -l --platform --cpuset-cpus --tmpfs
     --restart --group-add --pull --userns
     """,
-    subcommands=("run", "exec"),
+    subcommands=("run", "exec", "create"),
     positionals=1,
 )
 _APPTAINER = _program(
@@ -92,7 +92,7 @@ _PARALLEL = _program("starter", "-w -x -f -l -t -u -R -g -X -o -L -S --worker --
 
 
 def _environment(takes: str = "") -> Program:
-    """A tool with `run` that starts a command in an environment of its own."""
+    """A tool with `run` that starts a command in its own environment."""
     return _program("wrapper", takes, subcommands=("run",))
 
 
@@ -152,7 +152,7 @@ PROGRAMS: dict[str, Program] = {
     **dict.fromkeys(("bash", "sh", "zsh", "dash", "ksh"), _program("shell", "-o +o --rcfile --init-file -O")),
     "eval": _program("shell"),
 }
-"""Program -> how its command line is read."""
+"""Program -> how to read its command line."""
 TWO_VALUES = frozenset(
     ["--mca", "-mca", "--gmca", "-gmca", "--prtemca", "--pmixmca", "--omca", "-genv", "-env", "--tune"]
 )
@@ -193,7 +193,7 @@ MODULES = {
     "axolotl.cli.main": "axolotl",
 }
 FLAG, PASSED = "flag", "passed"
-"""Options that the launcher itself is given, without and with a value."""
+"""Options of the launcher itself, without and with a value."""
 _TORCHRUN = {
     "nodes": "nnodes",
     "nproc": "nproc-per-node",
@@ -269,7 +269,7 @@ _COLOSSALAI = {
 
 
 def _by_option(table: Mapping[str, str]) -> dict[str, str]:
-    """Option -> its meaning, a `=` behind it where it takes no value."""
+    """Option -> its meaning, with a `=` after it if it takes no value."""
     found = {}
     for meaning, names in table.items():
         for name in names.split():
@@ -297,7 +297,7 @@ SHORT = {
     "-H": "--host",
 }
 TRAINING = ("--fsdp-", "--megatron-lm-", "--fp8-", "--parallelism-config-")
-"""How accelerate's options with a value begin that concern the training alone."""
+"""Prefixes of accelerate's options with a value that concern only the training."""
 
 
 def full_name(launcher: str, written: str) -> str:
@@ -313,6 +313,6 @@ def full_name(launcher: str, written: str) -> str:
 
 
 def meaning_of(launcher: str, written: str) -> str:
-    """What an option means to its launcher; "" for none of its options."""
+    """The meaning of an option for its launcher; "" if it is not an option of the launcher."""
     name = full_name(launcher, written)
     return OPTIONS[launcher].get(name, PASSED) if name else ""

@@ -1,4 +1,4 @@
-"""The file of `accelerate launch --config_file`, YAML or JSON, as `accelerate config` and people write it."""
+"""The file of `accelerate launch --config_file`, YAML or JSON, as `accelerate config` or people write it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ def settings(text: str) -> list[tuple[str, str]]:
     """
     (key, value) of every scalar at the top and in the blocks below it, "" for null.
 
-    Raises ValueError for what is not understood.
+    Raises ValueError if it is not understood.
 
     >>> settings("num_machines: 2  # nodes\\nmain_process_ip: '10.0.0.1'\\nfsdp_config:\\n  a: 2\\n")
     [('num_machines', '2'), ('main_process_ip', '10.0.0.1'), ('fsdp_config', ''), ('a', '2')]
     """
     import yaml
 
-    try:  # PyYAML's loader in C has no end to its recursion
+    try:  # PyYAML's loader in C does not limit its recursion
         root = yaml.compose(text.expandtabs(2) if text.lstrip()[:1] == "{" else text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -35,7 +35,7 @@ def settings(text: str) -> list[tuple[str, str]]:
 
 
 def _scalars(node: Any, depth: int) -> Iterator[tuple[str, str]]:
-    """Deeper than in a block neither counts nor addresses stand."""
+    """Deeper than in a block there are neither counts nor addresses."""
     for key, value in node.value:
         if key.id != "scalar":
             raise ValueError(f"line {key.start_mark.line + 1} is not understood: a name is a single word")

@@ -1,5 +1,5 @@
 """
-A shell or job file as the commands that it runs, with the words that each is given.  Nothing is executed.
+A shell or job file as the commands that it runs, each with its words.  Nothing is executed.
 
 tree-sitter-bash parses; this walks its tree in the shell's order and follows variables through assignments,
 arrays, functions, sourced files, `bash -c`, ssh and here-documents.  A value that only the run knows stays in
@@ -8,8 +8,8 @@ the words as a mark (`marks`).
     job = read("job.sh", text)
     [command.texts for command in job.commands]
 
-The grammar's own traps: a blank or a backslash and newline before `$X` lies inside the expansion; `--a=b` at
-a command's beginning looks like an assignment; a redirect can swallow the words behind it; a comment behind
+Errors of the grammar: a blank or a backslash and newline before `$X` is inside the expansion; `--a=b` at a
+command's beginning looks like an assignment; a redirect can swallow the words after it; a comment after
 `X=a-$Y.b` cuts the value.
 """
 
@@ -55,21 +55,21 @@ _READS_INPUT = re.compile(r"(?:/\S*/)?(?:ba|z|k|da)?sh(?: +-[ls-]+)*")
 _ASKS_FOR_DEFAULT = re.compile(r"\s-[zn]\s|\+x\}|:-\}|\$#")
 _ENDS_ON_ERROR = re.compile(r"#!.{0,99}sh .{0,99}-\w{0,9}e")
 _LAST_OF_PIPE = re.compile(r"shopt -s lastpipe|\A#!.{0,99}\b[zk]sh")
-"""Where a pipe's last command runs in the shell itself."""
+"""A pipe's last command runs in the shell itself if this is set."""
 _OWN_FOLDER = re.compile(r"dirname[^|;]{0,60}(?:\$\{?0|BASH_SOURCE)|^PWD$|^\$\(pwd\)$|^SLURM_SUBMIT_DIR$")
-"""How a script names the folder in which it lies, or from which it is started."""
+"""Forms in which a script names its own folder, or its working directory."""
 _READS_ARGUMENTS_IN_TURN = re.compile(r"\bgetopts?\b|\b(?:while|until|for)\b[^\n]{0,80}\$[\[({\"]{0,3}[#@*1]")
-"""Options of a script that a loop reads: what each of them sets is not known."""
+"""Options of a script that a loop reads: their effects are unknown."""
 _POSITIONAL = re.compile(r"\$(?:[1-9@*]|\{[1-9@*])")
 _SPEAKING = re.compile("chmod|cat|cp|mv|rm|ls|scp|rsync|vim?|wget|curl|git|test|sed|grep|dos2unix")
-"""Programs that do something with a script and do not run it."""
+"""Programs that work on a script but do not run it."""
 _ASKS_WHICH_TASK = re.compile(r"(?i)PROCID|NODEID|LOCALID|RANK|hostname")
 _CHANGE = re.compile(
     r"(?P<first>\+\+|--)(?P<before>[A-Za-z_]\w{0,60})"
     r"|(?P<name>[A-Za-z_]\w{0,60}) ?(?P<sign>\+\+|--|[-+]?=) ?(?P<by>\d{0,9})"
 )
 _PLAIN = ("program", "do_group", "compound_statement", "subshell")
-"""Where `set -e` looks at a command: not in a condition, not in front of && or ||."""
+"""Places where `set -e` checks a command: not in a condition, not in front of && or ||."""
 Bodies = Sequence[Sequence[Node]]
 
 
@@ -79,7 +79,7 @@ class Word:
     """Expanded; unknown values as marks."""
     line: int
     raw: str
-    """As it stands in the file."""
+    """As in the file."""
 
 
 @dataclass
@@ -90,21 +90,21 @@ class Command:
     env: dict[str, str]
     """Exported variables and those in front of it."""
     variables: dict[str, Value]
-    """All that the file has set when it is reached."""
+    """All variables that the file has set before it."""
     site: str = "batch"
     around: tuple[Step, ...] = ()
-    """What runs the text that it is in: srun, ssh, ..."""
+    """The commands that run its text: srun, ssh, ..."""
     background: bool = False
     detached: bool = False
-    """Whether it, or something around it, runs in the background."""
+    """Whether it, or a command around it, runs in the background."""
     withheld: Mapping[str, str] = field(default_factory=dict)
-    """A variable set outside its shell -> what keeps it out: a program, or `export` that is missing."""
+    """A variable set outside its shell -> the reason why it is missing: a program, or a missing `export`."""
     branches: tuple[tuple[int, int], ...] = ()
     """(line, number) of each `if` or `case` branch that it is in."""
     is_of_some: bool = False
-    """Whether a branch around it asks each task which one it is: not all of them run it."""
+    """Whether a branch around it selects some tasks: not all of them run it."""
     loop: str | None = None
-    """What the loop around it goes over; None for none."""
+    """The list of the loop around it; None without a loop."""
     reads_input: bool = False
     """Whether it shares the input of a loop `while read ...`."""
     cut_at: int = 0
@@ -122,7 +122,7 @@ class Count(NamedTuple):
 
     first: int
     line: int
-    """Where it is counted up; 0 for the loop's own list."""
+    """The line that counts it up; 0 for the loop's own list."""
 
 
 @dataclass
@@ -137,34 +137,34 @@ class Job:
     assigned: list[Word] = field(default_factory=list)
     """`NAME=VALUE` of every assignment in the file itself, also those in front of a command or behind env."""
     files: dict[str, str] = field(default_factory=dict)
-    """What it writes with here-documents."""
+    """Files that it writes with here-documents."""
     placeholders: list[tuple[int, str]] = field(default_factory=list)
     """(line, text) of `<host>`, which the shell takes for redirections."""
     sources: list[str] = field(default_factory=list)
-    """Files that it reads in and that are not at hand."""
+    """Files that it sources and that are missing here."""
     submitted: list[Directive] = field(default_factory=list)
-    """Those of here-documents that it gives to sbatch, qsub or bsub."""
+    """Here-documents that it passes to sbatch, qsub or bsub."""
     lost: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Variables that only a subshell sets, a pipe's for example -> its first and last line."""
+    """Variables that only a subshell sets (of a pipe, for example) -> its first and last line."""
     counted: dict[str, Count | None] = field(default_factory=dict)
-    """The mark of a loop's variable -> how it counts; None for several."""
+    """The mark of a loop's variable -> its counter; None for several."""
     ends: list[Word] = field(default_factory=list)
     """`((i++))` of a zero under `set -e`."""
     first_line: int = 0
     """Of the first command; 0 for none."""
     late: set[int] = field(default_factory=set)
-    """Lines of directives behind the first command."""
+    """Lines of directives after the first command."""
     documents: list[Any] = field(default_factory=list)
-    """Of a manifest, as nodes that keep their lines."""
+    """Of a manifest, as nodes with line numbers."""
     is_cut: bool = False
-    """Too large or too deep to be read to its end."""
+    """Too large or too deep to be read completely."""
 
     def where(self, line: int) -> str:
         return f"{self.path}:{line}"
 
 
 Sibling = Callable[[str], str | None]
-"""The text of a file that is named in the one read; None where it is not at hand."""
+"""The text of a file that the current one names; None if it is missing."""
 
 
 def read(path: str, text: str, sibling: Sibling = lambda _: None) -> Job:
@@ -176,13 +176,13 @@ def read(path: str, text: str, sibling: Sibling = lambda _: None) -> Job:
 
 
 def command_of(words: Sequence[str], line: int, env: dict[str, str], job: Job, **more: Any) -> Command:
-    """A command whose words are known already: a list in a manifest."""
+    """A command whose words are already known: a list in a manifest."""
     made = tuple(Word(word, line, word) for word in words)
     return Command(made, take_apart(words), line, env, dict(env), **more)
 
 
 def read_into(job: Job, text: str, line: int, env: dict[str, str], sibling: Sibling) -> None:
-    """Add the commands of a text that stands inside another file, a manifest."""
+    """Add the commands of a text inside another file, a manifest."""
     scope = Scope(dict(env), set(env), site="task", line_offset=line)
     _Walk(job, sibling).text(text, scope)
 
@@ -208,7 +208,7 @@ class _Walk(Expansion):
             self.body(nodes, scope, 0)
 
     def _directives(self, nodes: Sequence[Node]) -> None:
-        """Which directives the scheduler reads: those in front of the first command."""
+        """The directives that the scheduler reads: those before the first command."""
         begin = next((n.start_point[0] + 1 for n in nodes if n.type != "comment"), 0)
         shown = {n.start_point[0] + 1 for n in nodes if n.type == "comment" and n.start_point[0] >= begin > 0}
         self.job.first_line = begin
@@ -234,7 +234,7 @@ class _Walk(Expansion):
         handler = getattr(self, f"_{kind}", None)
         if handler is not None:
             handler(node, scope, depth)
-        elif kind == "list":  # what follows && or || may not run
+        elif kind == "list":  # a command after && or || may not run
             was, ends = scope.has_ended, scope.ends_on_error
             scope.ends_on_error = False
             self.body(node.children, scope, depth)
@@ -265,13 +265,13 @@ class _Walk(Expansion):
             self._lose(inner, scope, part)
 
     def _lose(self, inner: Scope, scope: Scope, node: Node) -> None:
-        """Remember what was set in a subshell alone."""
+        """Remember variables that only a subshell sets."""
         line = self.line(node, scope)
         for name in inner.variables.keys() - scope.variables.keys():
             self.job.lost.setdefault(name, (line, line + node.end_point[0] - node.start_point[0]))
 
     def _arithmetic(self, text: str, node: Node, scope: Scope) -> None:
-        """`((i++))` and `let i++`: what they end under `set -e`, and the value that follows."""
+        """`((i++))` and `let i++`: whether they end the script under `set -e`, and the next value."""
         match = _CHANGE.fullmatch(text.strip().strip("\"'"))
         if match is None:
             return
@@ -307,7 +307,7 @@ class _Walk(Expansion):
             if one.type == "file_redirect" and names:
                 if any(child.type in (">", ">>", "&>", ">|") for child in one.children):
                     into = into or "".join(self.words_of(names[0], scope)[:1])
-                # Words behind a redirect are the command's.
+                # Words after a redirect are the command's.
                 for name in names[1:]:
                     extra += self._words([name], scope)
             elif one.type == "heredoc_redirect":
@@ -325,7 +325,7 @@ class _Walk(Expansion):
             self.statement(body, scope, depth + 1)
 
     def _written(self, body: Node, into: str, scope: Scope) -> None:
-        """Remember what `{ ...; echo TEXT; } > FILE` puts into a file; functions are known anyway."""
+        """Remember the content that `{ ...; echo TEXT; } > FILE` writes; functions are already known."""
         lines = []
         for node in self._commands_in(body):
             words = self._stages([node], scope)
@@ -340,7 +340,7 @@ class _Walk(Expansion):
                 self.statement(child, scope, depth + 1)
 
     def _document(self, node: Node, scope: Scope) -> tuple[tuple[str, int] | None, list[Word], str]:
-        """(text, its line) of a here-document, words behind its `<<`, and the file it goes into."""
+        """(text, its line) of a here-document, the words after its `<<`, and its target file."""
         body, is_quoted, target = None, False, ""
         extra: list[Word] = []
         for child in node.named_children:
@@ -392,7 +392,7 @@ class _Walk(Expansion):
         self.branch(node, bodies, scope, depth, has_else)
 
     def branch(self, node: Node, bodies: Bodies, scope: Scope, depth: int, has_else: bool) -> None:
-        """Each branch on a copy; afterwards what differs between them is unknown."""
+        """Each branch on a copy; afterwards values that differ between them are unknown."""
         line = self.line(node, scope)
         is_default = node.type == "if_statement" and bool(_ASKS_FOR_DEFAULT.search(self.raw(node)[:200]))
         asks_task = scope.site == "task" and bool(_ASKS_WHICH_TASK.search(self.raw(node).partition("\n")[0]))
@@ -453,7 +453,7 @@ class _Walk(Expansion):
         is_inside = bool(scope.around) and scope.loop is not None  # the starter's own loop counts
         inner = replace(self.copied(scope), loop=scope.loop if is_inside else shown)
         inner.variables |= names
-        # What the body counts up has another value in each round.
+        # Variables that the body counts up have another value in each round.
         raw, at, line = self.raw(node), 0, self.line(node, scope)
         for found in _COUNTED_UP.finditer(raw):
             line, at = line + raw.count("\n", at, found.start()), found.start()
@@ -535,7 +535,7 @@ class _Walk(Expansion):
             self.statement(child, scope, depth + 1)
 
     def _lost(self, node: Node, scope: Scope) -> None:
-        """`--nnodes=2` where a command should begin."""
+        """`--nnodes=2` at the place of a command."""
         raw = self.raw(node)
         self._record((Word(raw, self.line(node, scope), raw),), scope, node, {})
 
@@ -576,11 +576,11 @@ class _Walk(Expansion):
         for node in nodes:
             raw, line = self.raw(node), self.line(node, scope)
             end, is_next = node.end_byte, node.start_byte == end
-            if is_next and found and found[-1].raw.endswith("$"):  # the grammar cuts a-$B.c behind the sign
+            if is_next and found and found[-1].raw.endswith("$"):  # the grammar cuts a-$B.c after the sign
                 whole = found[-1].raw + raw
                 found[-1] = Word(self._text_of(whole, scope), found[-1].line, whole)
                 continue
-            # A blank or a continued line in front of $X lies inside the expansion.
+            # A blank or a continued line in front of $X is inside the expansion.
             skipped = len(raw) - len(raw.lstrip(" \t\n\\"))
             line += raw[:skipped].count("\n") if node.type in ("simple_expansion", "expansion") else 0
             found += [Word(text, line, raw.lstrip(" \t\n\\") or raw) for text in self.words_of(node, scope)]
@@ -595,7 +595,7 @@ class _Walk(Expansion):
         document: tuple[str, int] | None,
         into: str,
     ) -> None:
-        """A simple command: recorded, or what it runs is walked."""
+        """A simple command: recorded, or the text that it runs is walked."""
         first_two = node.children[:2]
         if [c.type for c in first_two] == ["variable_assignment", "command_name"]:
             value = first_two[0].child_by_field_name("value")
@@ -626,7 +626,7 @@ class _Walk(Expansion):
         around = parent if parent is not None and parent.type == "redirected_statement" else node
         held = next((w.text for w in words[:2] if w.text in self.alternatives), "")
         for value in self.alternatives.get(held, ()):
-            # A command that an `if` chose: each of them is one that may run.
+            # A command that an `if` chose: each of them may run.
             parts = [(w, value.split() if w.text == held else [w.text]) for w in words]
             chosen = tuple(Word(text, w.line, w.raw) for w, texts in parts for text in texts)
             self._inside(self._record(chosen, scope, node, prefix, cut_at), scope, depth, document)
@@ -651,7 +651,7 @@ class _Walk(Expansion):
         self, words: tuple[Word, ...], scope: Scope, node: Node, prefix: dict[str, str], cut_at: int = 0
     ) -> Command:
         start = take_apart([word.text for word in words])
-        # Only what starts something needs to know all variables.
+        # Only starters need all variables.
         is_start = bool(start.launcher or start.steps or start.text or words[0].text in scope.functions)
         self.nodes += len(scope.variables) // VARIABLES_A_NODE if is_start else 0
         offset = scope.line_offset
@@ -660,7 +660,8 @@ class _Walk(Expansion):
         command.variables = {**scope.variables, **prefix} if start.launcher else {}
         command.site, command.around, command.loop = scope.site, scope.around, scope.loop
         command.reads_input, command.is_of_some = scope.reads_input, scope.is_of_some
-        command.detached, command.withheld = scope.detached, scope.withheld
+        command.detached = scope.detached
+        command.withheld = {n: by for n, by in scope.withheld.items() if n not in scope.variables}
         command.background, command.is_nested = scope.background, self.nested > 1 or bool(scope.around)
         command.last_line = node.end_point[0] + 1 + offset if offset >= 0 else words[-1].line
         if words[0].text == "env" and self.nested < 2:
@@ -698,18 +699,21 @@ class _Walk(Expansion):
         count = len(self.job.commands)
         at = replace(scope, line_offset=-1)
         self.text(marks.without_marks(text), at)
-        # Another file's launches are its own to judge; what it sets counts here.
+        # Another file's launches are judged in that file; its variables count here.
         del self.job.commands[count:]
         scope.variables, scope.exported, scope.functions = at.variables, at.exported, at.functions
 
     def _inside(self, command: Command, scope: Scope, depth: int, document: tuple[str, int] | None) -> None:
-        """Walk what a command runs: a function, a text, a file that this one wrote or that is at hand."""
+        """Walk the text that a command runs: a function, a text, a file written here or available."""
         start, name = command.start, command.words[0].text
         steps = (*scope.around, *(s for s in start.steps))
         if name in scope.functions and depth < MOST_DEPTH - 10 and self.nested < MOST_NESTED:
             self._call(name, command, scope, depth)
             return
         if start.text is None and document is None and not (start.steps or start.rest):
+            return
+        if name == "sbatch" and not self.job.directives and "--wrap" in " ".join(command.texts):
+            self._wrapped(command, scope)
             return
         is_away = any(step.role == "starter" for step in start.steps)
         inner = replace(
@@ -753,20 +757,32 @@ class _Walk(Expansion):
         given = tuple(start.arguments if shell else start.rest[1:])
         other = self.sibling(self.own_file(target))
         is_boxed = any(posixpath.basename(step.program) in (*DOCKER, *APPTAINER) for step in start.steps)
-        # Another file is judged by itself, unless this one decides where it runs or what it is given.
+        # Another file is judged separately, unless this one decides where it runs or with which arguments.
         if other is not None and (is_away or is_boxed or (given and _takes_arguments(other))):
             inner.line_offset, inner.at_line = -1, command.line
-            inner.arguments = None if _READS_ARGUMENTS_IN_TURN.search(other) else given
+            is_open = _READS_ARGUMENTS_IN_TURN.search(other)
+            inner.arguments = None if is_open else given
             self._nested_text(marks.without_marks(other), inner)
 
+    def _wrapped(self, command: Command, scope: Scope) -> None:
+        """`sbatch -N 2 --wrap='...'`: a job file in one line."""
+        asked, _, rest = "\0".join(command.texts[1:]).partition("--wrap")
+        text, *more = rest[1:].split("\0")
+        inner = self.copied(scope)
+        inner.variables, inner.exported, inner.arguments = dict(scope.environment()), set(scope.exported), ()
+        inner.line_offset, inner.at_line = -1, command.line
+        made = directives_of("#SBATCH " + " ".join([*asked.split("\0"), *more]))
+        self.job.directives += [replace(d, line=command.line) for d in made]
+        self._nested_text(text, inner)
+
     def own_file(self, name: str) -> str:
-        """`$(dirname "$0")/env.sh` and the like as the name of a file in the same folder."""
+        """`$(dirname "$0")/env.sh` and similar as the name of a file in the same folder."""
         held = self.marks.all_of(name)
         own = re.fullmatch(r"(.)/(?:\./)?([^/].*)", name) if len(held) == 1 else None
         return own[2] if own and is_mark(own[1]) and _OWN_FOLDER.search(held[0].name) else name
 
     def _new_shell(self, inner: Scope, start: CommandLine) -> None:
-        """Leave a shell that is started the variables that reach it."""
+        """Keep only the variables that reach a newly started shell."""
         kept: dict[str, str] = {}
         exported = set(inner.exported)
         passed = {n: first(v) for n, v in inner.variables.items()}
@@ -788,7 +804,7 @@ class _Walk(Expansion):
         self.text(text, scope)
 
     def _offset(self, command: Command, text: str) -> tuple[int, int]:
-        """Where the lines of a command's text lie in the file, where it stands there literally."""
+        """The position of a command's text in the file, if the text is literally there."""
         for word in command.words:
             if word.raw[:1] in "'\"" and text.count("\n") and word.raw.count("\n") == text.count("\n"):
                 return word.line - 1, 0
@@ -826,5 +842,5 @@ def _listed(value: Value) -> tuple[str, ...]:
 
 
 def _is_cut_value(raw: str) -> bool:
-    """Whether an assignment's text ends as the grammar cuts `A=$B/$C`: before the name, unquoted."""
+    """Whether an assignment's text ends where the grammar cuts `A=$B/$C`: before the name, unquoted."""
     return "=" in raw and raw.endswith("$") and not re.search(r"[\"'(`]", raw)

@@ -1,5 +1,5 @@
 """
-The words of one command, taken apart as the programs in it would: starters, wrappers, launcher, script.
+The words of one command, parsed as its programs would parse them: starters, wrappers, launcher, script.
 
     found = take_apart(["srun", "-N2", "torchrun", "--nproc_per_node=8", "train.py"])
     found.launcher, found.script, [step.program for step in found.steps]
@@ -37,17 +37,17 @@ SPEAKING = re.compile(r"echo|printf|which|pip|pkill|grep|ps|alias|:|export|cat|t
 @dataclass(frozen=True)
 class Option:
     name: str
-    """Dashes for underscores; of a launcher the full name."""
+    """Dashes for underscores; the full name for a launcher's option."""
     value: str
     """"" for a flag."""
     written: str
     """As it was given, with its value."""
     at: int
-    """Which of the command's words it is."""
+    """Index of the command's word."""
     is_flag: bool = False
     is_known: bool = True
     has_value: bool = True
-    """False where the line ends behind an option that takes a value."""
+    """False if the line ends after an option that takes a value."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Step:
     options: tuple[Option, ...] = ()
     positionals: tuple[str, ...] = ()
     at: int = 0
-    """Which of the command's words it is."""
+    """Index of the command's word."""
     subcommand: str = ""
 
     def option(self, *names: str) -> str | None:
-        """The last value given to one of these options; None for none."""
+        """The last value of one of these options; None for none."""
         return next((o.value for o in reversed(self.options) if o.name in names), None)
 
     def has(self, *names: str) -> bool:
@@ -72,7 +72,7 @@ class Step:
 
 @dataclass
 class CommandLine:
-    """What a command starts."""
+    """The program that a command starts."""
 
     steps: list[Step] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
@@ -86,19 +86,19 @@ class CommandLine:
     arguments: tuple[str, ...] = ()
     script_at: int = -1
     at: int = 0
-    """Which word the launcher is, or what stands in its place."""
+    """Index of the launcher's word, or of the word in its place."""
     python: str = ""
     """The interpreter as written, "" for none."""
     python_options: list[str] = field(default_factory=list)
     text: str | None = None
     """Shell text that a step runs: of `bash -c`, eval, ssh."""
     rest: tuple[str, ...] = ()
-    """Words that are no launcher's, where there is none."""
+    """Words without a launcher, if there is none."""
     opaque: list[str] = field(default_factory=list)
-    """Unknown words among the launcher's options: they may hold any."""
+    """Unknown words in the launcher's options: they may contain any option."""
 
     def option(self, *names: str) -> str | None:
-        """The last value given to one of the launcher's options, as `nnodes`; None for none."""
+        """The last value of one of the launcher's options, such as `nnodes`; None for none."""
         return next((o.value for o in reversed(self.options) if o.name[2:] in names), None)
 
     @property
@@ -108,7 +108,7 @@ class CommandLine:
 
 def take_apart(words: Sequence[str]) -> CommandLine:
     """
-    What the words start; unknown programs are wrappers where a known launcher follows.
+    The started programs; unknown programs are wrappers if a known launcher follows.
 
     >>> take_apart(["A=1", "srun", "-n", "2", "python", "-u", "-m", "pkg.train", "--lr", "1"]).script
     'pkg.train'
@@ -135,7 +135,7 @@ def _named(word: str, program: Program) -> str:
 
 
 def options_of(words: Sequence[str], at: int, program: Program) -> tuple[list[Option], int]:
-    """Leading options of a starter or wrapper, and the index of the word behind them."""
+    """Leading options of a starter or wrapper, and the index of the word after them."""
     found: list[Option] = []
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         word, begun = words[at], at
@@ -174,7 +174,7 @@ def _takes_value(name: str, program: Program) -> bool:
 
 
 def _begins(words: Sequence[str], at: int) -> bool:
-    """Whether a command begins at this word, so that it is no option's value."""
+    """Whether a command begins at this word, so that it is not an option's value."""
     word = posixpath.basename(words[at])
     return (
         word in LAUNCHERS
@@ -184,7 +184,7 @@ def _begins(words: Sequence[str], at: int) -> bool:
 
 
 def _step(made: CommandLine, words: Sequence[str], at: int, program: str) -> int:
-    """Add one starter, wrapper or shell; the index of the command behind it, -1 where there is none."""
+    """Add one starter, wrapper or shell; returns the index of the command after it, -1 without one."""
     known = PROGRAMS[program]
     if known.role == "shell":
         return _shell(made, words, at, program)
@@ -247,12 +247,12 @@ def _shell(made: CommandLine, words: Sequence[str], at: int, program: str) -> in
     made.steps.append(Step(program, "shell", at=begun))
     if at < len(words):
         made.script, made.arguments, made.script_at = words[at], tuple(words[at + 1 :]), at
-        _unknown(made, words, at)  # a script that runs what follows
+        _unknown(made, words, at)  # a script that runs the following words
     return -1
 
 
 def _launcher(made: CommandLine, words: Sequence[str], at: int) -> None:
-    """The launcher behind the steps, with its options and the script."""
+    """The launcher after the steps, with its options and the script."""
     made.at = at
     if at >= len(words):
         return
@@ -279,7 +279,7 @@ def _launcher(made: CommandLine, words: Sequence[str], at: int) -> None:
 
 
 def _unknown(made: CommandLine, words: Sequence[str], at: int) -> None:
-    """A program that is not known: a wrapper, where a launcher follows."""
+    """An unknown program: a wrapper, if a launcher follows."""
     for further in range(at + 1, min(len(words), at + 40)):
         program = posixpath.basename(words[further])
         follows = words[further + 1 :]
@@ -343,7 +343,7 @@ def _interpreted(made: CommandLine, words: Sequence[str], at: int) -> None:
 
 
 def _options(made: CommandLine, words: Sequence[str], at: int) -> None:
-    """The launcher's options, read as it reads them, then the script."""
+    """The launcher's options, parsed like the launcher does, then the script."""
     if made.launcher not in OPTIONS:
         made.opaque += [w for w in words[at:] if is_mark(w)]
         if made.launcher == "trl":

@@ -1,4 +1,4 @@
-"""What `$(commands)` gives, for those that people use to find nodes, addresses and counts."""
+"""The output of `$(commands)`, for commands that people use to find nodes, addresses and counts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ringup.launchfiles.marks import Marks
 
 _NODE_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_HOSTFILE", "LSB_DJOB_RANKFILE", "COBALT_NODEFILE")
 _SAME = ("sort", "uniq", "tr", "cut", "awk", "sed", "xargs", "grep", "cat", "rev", "paste", "column", "nl")
-"""Commands that leave a list of nodes one, and one node one, in the forms that people use."""
+"""Commands that keep a list of nodes or one node unchanged, in their usual forms."""
 _FIRST = re.compile(r"(?:^|\s)(?:-n\s*)?-?1(?:\s|$)|1p|1q|NR==1|NR ?== ?1")
 
 
 def substituted(stages: Sequence[Sequence[str]], site: str, known: Marks) -> str:
-    """The output of a pipeline: a text or one mark; "" where it is not known."""
+    """The output of a pipeline: a text or one mark; "" if unknown."""
     value = ""
     for words in stages:
         if not words:
@@ -31,7 +31,7 @@ def substituted(stages: Sequence[Sequence[str]], site: str, known: Marks) -> str
 
 
 def _counts_slots(stages: Sequence[Sequence[str]], known: Marks) -> bool:
-    """Whether a pipeline counts the lines of PBS's node file as they are, a node once for each task."""
+    """Whether a pipeline counts the lines of PBS's node file unchanged, a node once for each task."""
     words = [word for stage in stages for word in stage]
     plain = all(posixpath.basename(stage[0]) in ("cat", "wc", "awk") for stage in stages)
     return plain and any(mark.name == "PBS_NODEFILE" for word in words for mark in known.all_of(word))
@@ -108,7 +108,7 @@ def _first(given: str, how: str, site: str, known: Marks) -> str:
 
 
 def _file(word: str, site: str, known: Marks) -> str:
-    """The contents of a file of node names, where a word names one."""
+    """The contents of a file of node names, if a word names one."""
     mark = known.of(word)
     if mark and mark.name in (*_NODE_FILES, marks.NODES):
         return known.make(marks.NODES, site)

@@ -1,7 +1,7 @@
 """
-What in a training script or job file breaks or hangs when it runs on several nodes.
+Faults in a training script or job file that break or hang it on several nodes.
 
-Files are read, never run or imported.  Only what the text shows is reported.
+Files are read, never run or imported.  Only faults that the text shows are reported.
 
     findings = lint({"train.py": text, "job.sh": text})
     how_to_start(text).launcher
@@ -22,7 +22,7 @@ from typing import Literal
 
 from ringup.launchfiles.files import Nearby
 
-# Some of these are imported for their rules alone.
+# Some of these are imported only for their rules.
 from ringup.lint import (  # noqa: F401
     across_files,
     collectives,
@@ -49,18 +49,18 @@ Kind = Literal["environment", "local-rank", "spawn", "jax", "unknown"]
 
 @dataclass(frozen=True)
 class HowToStart:
-    """How the text of a script says that it wants to be started."""
+    """How to start a script, according to its text."""
 
     kind: Kind
     launcher: str
-    """What `ringup run --with` should be for it."""
+    """The value of `ringup run --with` for it."""
     argument: str = ""
-    """The option by which it wants its local rank, as it spells it ("--local_rank"); "" for none."""
+    """The option for its local rank, in its spelling ("--local_rank"); "" for none."""
     line: int = 0
-    """The line that says so; 0 for none."""
+    """The line with the reason; 0 for none."""
     why: str = ""
     is_only_way: bool = False
-    """Whether the script cannot train on several ranks when it is started otherwise."""
+    """Whether the script cannot train on several ranks with another launcher."""
 
 
 _UNREADABLE = """
@@ -93,7 +93,7 @@ class Examined:
     findings: list[Finding]
     """Worst first."""
     jobs: list[JobFile]
-    """Shell files, job files and manifests as they were read."""
+    """Shell files, job files and manifests after they were read."""
 
 
 def lint(files: Mapping[str, str], nearby: Nearby | None = None) -> list[Finding]:
@@ -106,7 +106,7 @@ def lint(files: Mapping[str, str], nearby: Nearby | None = None) -> list[Finding
 
 
 def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
-    """Findings of files, and the launches that were read in them."""
+    """Findings of files, and the launches in them."""
     scripts: list[ranks.Reading] = []
     jobs: list[JobFile] = []
     findings: list[Finding] = []
@@ -133,7 +133,7 @@ _OF_WORLDS = ("several-worlds", "rendezvous-endpoint-missing", "node-rank-duplic
 
 
 def _without_consequences(findings: list[Finding], job: JobFile) -> list[Finding]:
-    """The findings less those about the worlds of a command that does not end as it was meant to."""
+    """The findings without those about the worlds of a command that does not end as intended."""
     wrong = [_place(f.where)[1] for f in findings if _MALFORMED.fullmatch(f.rule)]
     spans = [(one.line, one.command.last_line + 2) for one in job.launches]
     cut = {begin for begin, end in spans if any(begin <= line <= end for line in wrong)}
@@ -146,7 +146,7 @@ def _place(where: str) -> tuple[str, int]:
 
 
 def how_to_start(text: str, path: str = "script") -> HowToStart:
-    """How a script wants to be started; `unknown` (and torchrun) where its text does not tell."""
+    """How to start a script; `unknown` (and torchrun) if its text does not show it."""
     try:
         script = source.read(path, text)
     except SyntaxError:
@@ -194,7 +194,7 @@ def of_scheduler(text: str, script: str, launcher: str) -> list[Finding]:
 
 
 def workers(text: str, path: str = "script") -> tuple[str, int]:
-    """(file:line, workers of one rank) of the DataLoader with the most; 0 where no number is written."""
+    """(file:line, workers of one rank) of the DataLoader with the most; 0 if no number is written."""
     try:
         line, count = ranks.most_workers(ranks.Reading(source.read(path, text)))
     except SyntaxError:
@@ -212,7 +212,7 @@ def written_world(text: str, path: str = "script") -> tuple[str, int, int]:
 
 
 def wrong_world(written: tuple[str, int, int], world_size: int) -> list[Finding]:
-    """A finding where the numbers in a script cannot be those of a run of so many ranks, more than one."""
+    """A finding if the numbers in a script do not match a run of this many ranks, more than one."""
     where, rank, size = written
     if world_size < 2 or (rank < 0 and size in (-1, world_size)):
         return []

@@ -15,7 +15,7 @@ from ringup.lint.values import ARGUMENT, LOCAL, RANK, SPAWNED, parameters
 from ringup.units import printable
 
 Side = Literal["zero", "others", ""]
-"""Which ranks a condition lets through, as far as it speaks of ranks: one (mostly 0), or all but that."""
+"""The ranks that a condition lets through, as far as it concerns ranks: one (mostly 0), or all others."""
 
 _RANK_NAME = re.compile(r"^(?:\w+_)?(?:rank|gpu_id|process_index)$")
 _MAIN_NAME = re.compile(
@@ -28,7 +28,7 @@ METHODS = {
     "accelerate": ("wait_for_everyone", "gather", "gather_for_metrics", "reduce", "save_state", "backward"),
     "deepspeed": ("save_checkpoint", "load_checkpoint", "backward", "step"),
 }
-"""Methods that every process has to call, of objects made by a call of that package."""
+"""Methods that every process must call, of objects made by a call of that package."""
 MORE = (*COLLECTIVES, "torch.distributed.new_group", "torch.distributed.checkpoint.save")
 MORE += ("torch.distributed.checkpoint.load", "torch.distributed.checkpoint.async_save")
 OFFICIAL = ("accelerate.Accelerator", "deepspeed.initialize")
@@ -42,7 +42,7 @@ class Sides:
         self.reaching = self._reaching()
 
     def _made(self) -> dict[str, str]:
-        """Name of a variable -> package whose object it is."""
+        """Name of a variable -> package of its object."""
         found = {}
         for node in self.script.of_kind(ast.Assign):
             name = self.script.dotted(node.value.func) if isinstance(node.value, ast.Call) else ""
@@ -60,7 +60,7 @@ class Sides:
         return method in METHODS.get(self.made.get(owner, ""), ())
 
     def _reaching(self) -> dict[str, str]:
-        """Functions of this script that all ranks have to enter -> the collective in them."""
+        """Functions of this script that all ranks must enter -> the collective in them."""
         found: dict[str, str] = {}
         for _ in range(4):
             for call in self.script.calls:
@@ -70,7 +70,7 @@ class Sides:
         return found
 
     def _is_optional(self, call: Call) -> bool:
-        """Whether it hangs on a parameter, so that a caller may have switched it off."""
+        """Whether it depends on a parameter, so that a caller may have turned it off."""
         names = parameters(call.inside) if call.inside else []
         tests = (n for test, _ in self.script.conditions(call.node) for n in ast.walk(test))
         return any(isinstance(n, ast.Name) and n.id in names for n in tests)
@@ -83,12 +83,12 @@ class Sides:
     # -- conditions ----------------------------------------------------------------------------
 
     def side_of(self, node: ast.AST) -> Side:
-        """Which ranks come to a place within its function, by the ifs around it."""
+        """The ranks that reach a place within its function, by the ifs around it."""
         return self.gate(node)[0]
 
     def gate(self, node: ast.AST) -> tuple[Side, ast.expr | None]:
         """
-        The same, and the test that divides them.
+        The same, and the test that separates them.
 
         Below `if a and rank == 0: ... elif b: ...` all ranks may come to b: a and b may exclude each other.
         """
@@ -139,7 +139,7 @@ class Sides:
         number = ast.unparse(right)
         if number == "0" and isinstance(operator, ast.NotEq | ast.Gt):
             return "others"
-        is_one = isinstance(operator, ast.Eq) and number.isdecimal()  # == -1: no rank, a process alone
+        is_one = isinstance(operator, ast.Eq) and number.isdecimal()  # == -1: not a rank, a process alone
         return "zero" if is_one or (number, type(operator)) in (("0", ast.LtE), ("1", ast.Lt)) else ""
 
     def _is_rank(self, node: ast.expr) -> bool:
@@ -152,7 +152,7 @@ class Sides:
         return bool(_RANK_NAME.match(name)) and values <= {"?", ARGUMENT, "environment", "local-argument"}
 
     def _named(self, test: ast.expr, depth: int) -> Side:
-        """A variable that holds such a test, or a name that says so."""
+        """A variable that contains such a test, or a name that means it."""
         name = self.script.last(test.func if isinstance(test, ast.Call) else test)
         if not isinstance(test, ast.Call):
             for node in self.script.of_kind(ast.Assign):
@@ -172,7 +172,7 @@ def _leaves(block: list[ast.stmt]) -> bool:
 
 
 def _after_leaving(sides: Sides) -> Iterator[tuple[ast.If, Side, list[ast.stmt]]]:
-    """Places where some ranks leave: the if, the side that goes on, what only that side reaches."""
+    """Places where some ranks leave: the if, the side that continues, the code only for that side."""
     for node in sides.script.nodes:
         for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
             for at, statement in enumerate(block if isinstance(block, list) else ()):

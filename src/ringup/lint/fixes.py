@@ -1,5 +1,5 @@
 """
-Repairs that are certain by how the software works; each changes one line and nothing else in it.
+Certain repairs; each changes one line and nothing else in it.
 
     repaired, done, left = repair({"job.sh": text})
 """
@@ -36,7 +36,7 @@ def line_of(files: Mapping[str, str], finding: Finding) -> str:
 
 
 def not_ignored(findings: Sequence[Finding], files: Mapping[str, str]) -> list[Finding]:
-    """Without those that their line asks to ignore."""
+    """The findings without those that an ignore comment on their line covers."""
 
     def is_ignored(finding: Finding) -> bool:
         found = _IGNORED.search(line_of(files, finding)[:LINE_CHARACTERS])
@@ -57,7 +57,7 @@ def _respelt(line: str, finding: Finding, following: str) -> str:
 
 
 def _value_of(name: str) -> str:
-    """What stands in front of a value: NAME=, NAME=" of a shell; "NAME"] = " and the like of Python."""
+    """The text in front of a value: NAME=, NAME=" in a shell; "NAME"] = " and similar in Python."""
     return rf"""(\b{re.escape(name)}(?:=["']?|["']\]?\s*[=,:]\s*["']))"""
 
 
@@ -66,7 +66,7 @@ def _one_sign(line: str, finding: Finding, following: str) -> str:
 
 
 def _in_order(line: str, finding: Finding, following: str) -> str:
-    """NCCL's `^` and `=` once and in this order, the names behind them without blanks."""
+    """NCCL's `^` and `=` once and in this order, the names after them without blanks."""
     signs = re.compile(_value_of(_name(finding)) + r"(=*\^=*|==+)")
     line = signs.sub(lambda m: f"{m[1]}{'^' * ('^' in m[2])}{'=' * ('=' in m[2])}", line)
     value = re.compile(_value_of(_name(finding)) + r"""([^"'\n]*)(?=["'])""")
@@ -85,7 +85,7 @@ def _without_blanks(names: str) -> str:
 
 
 def _hyphens(line: str, finding: Finding, following: str) -> str:
-    """Word processors and web pages make one dash of two hyphens, never of one."""
+    """Text editors and web pages turn two hyphens into one dash, but never a single hyphen."""
     return re.sub(r"(?<=\s)[–—−]{1,2}(?=[A-Za-z][\w-]{2})", "--", line)
 
 
@@ -105,7 +105,7 @@ REPAIRS: dict[str, Callable[[str, Finding, str], str]] = {
     "backslash-before-space": _line_end,
     "export-takes-further-words": _assignment,
 }
-"""Rule -> the line as it should be, given the line, the finding and the next line; the same for no repair."""
+"""Rule -> the corrected line, from the line, the finding and the next line; unchanged if no repair."""
 KNOWN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "OMP_NUM_THREADS")
 
 
@@ -115,7 +115,7 @@ def _is_certain(files: Mapping[str, str], findings: Sequence[Finding], finding: 
         return name in KNOWN or (name in variables.TABLE and name not in FILTERS)
     if finding.rule != "unknown-nccl-variable":
         return True
-    # Whoever reads or sets the name elsewhere, or sets the right one beside it, may mean it.
+    # If the name is read or set elsewhere, or the right one is set next to it, it may be intended.
     word = re.compile(rf"\b{re.escape(name)}\b")
     used = sum(bool(word.search(line)) for text in files.values() for line in text.split("\n"))
     found = sum(f.rule == finding.rule and f.subject == finding.subject for f in findings)
@@ -139,9 +139,9 @@ def _repaired_line(files: Mapping[str, str], findings: Sequence[Finding], findin
 
 def repair(files: Mapping[str, str]) -> tuple[dict[str, str], list[Finding], list[Finding]]:
     """
-    The files with what is certain repaired, the findings that this ended, and those that are left.
+    The files with certain repairs, the findings that these ended, and the remaining ones.
 
-    A repair after which its finding is still there, or Python can no longer read the script, is taken back.
+    A repair is undone if its finding is still there, or if Python can no longer read the script.
     """
     now, done = dict(files), list[Finding]()
     findings = not_ignored(lint(now), now)

@@ -1,4 +1,4 @@
-"""A shell file, job file or manifest with its launch lines, as the rules are given it."""
+"""A shell file, job file or manifest with its launch lines, as input of the rules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JobFile(File):
 
     @property
     def commands(self) -> list[Command]:
-        """The commands that stand in the file itself, each once."""
+        """The commands in the file itself, without duplicates."""
         seen: dict[tuple[int, int], Command] = {}
         for command in self.job.commands:
             if not command.is_nested:

@@ -1,4 +1,4 @@
-"""What in a manifest keeps its pods from starting together, or from finding one another."""
+"""Faults in a manifest that keep its pods from starting together, or from finding each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Node = Any
 
 
 def _at(node: Node, *keys: str) -> Node:
-    """The node that keys of nested mappings lead to; None for none."""
+    """The node at the keys of nested mappings; None for none."""
     for key in keys:
         node = dict(pairs(node)).get(key)
     return node
@@ -28,7 +28,7 @@ def _listed(node: Node) -> list[Node]:
 
 
 def _within(job: JobFile, node: Node) -> list[Launch]:
-    """The launches whose lines lie in a part of the manifest."""
+    """The launches whose lines are in a part of the manifest."""
     begin, end = node.start_mark.line + 1, node.end_mark.line + 1
     return [launch for launch in job.launches if begin <= launch.line <= end]
 
@@ -88,7 +88,7 @@ def pods_start_in_turn(job: JobFile) -> Found:
 _LITERAL = re.compile(r"\$(?:\{[A-Za-z_]\w{0,99}\}|[A-Za-z_]\w{0,99})")
 
 _FILLED_IN = re.compile(r"[ \t-]{0,99}[\w./-]{1,99}:[ \t]{1,9}[\"']?[\w./:-]{0,200}\$\{?[A-Za-z_]")
-"""`image: $IMAGE`: a template, which `envsubst` makes a manifest of."""
+"""`image: $IMAGE`: a template that `envsubst` turns into a manifest."""
 
 
 @fault("variable-without-shell", SHELL)
@@ -170,7 +170,7 @@ def accelerate_config_wrong(job: JobFile) -> Found:
 
 
 _OF_JOB, _OF_JOBSET = re.compile(r"\d{1,6}"), re.compile(r"[\w-]{1,99}-\d{1,6}-\d{1,6}")
-"""What follows a workload's name in those of its pods."""
+"""Suffixes of the names of a workload's pods."""
 
 
 @fault("pod-name-unknown", SHELL)
@@ -222,7 +222,7 @@ def pod_name_unknown(job: JobFile) -> Iterator[Finding]:
 def _unserved(
     job: JobFile, node: Node, services: dict[str, Any], labels: dict[str, str]
 ) -> Iterator[Finding]:
-    """The name of a Service that no file has, where another Service selects these pods."""
+    """The name of a missing Service, if another Service selects these pods."""
     wanted = scalar(node)
     others = (text for path, text in job.others.items() if path != job.path)
     elsewhere = any(wanted in re.findall(r"\bname: {0,4}[\"']?([\w.-]{1,99})", text) for text in others)

@@ -1,4 +1,4 @@
-"""What in a shell file, job file or manifest breaks, hangs or does something else than it says."""
+"""Faults in a shell file, job file or manifest: errors, hangs, commands with unintended effects."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PER_TASK_OF = {
 
 
 def several_nodes(launch: Launch) -> bool:
-    """Whether the launcher is told of several nodes, or of a number that only the run knows."""
+    """Whether the launcher gets several nodes, or a number that only the run knows."""
     return launch.nnodes != 1 and bool(launch.nnodes_text or launch.option("host", "hostfile"))
 
 
@@ -74,7 +74,7 @@ def dash_is_no_hyphen(job: JobFile) -> Found:
     """
     An option begins with a typographic dash instead of hyphens.
 
-    Why: web pages and word processors turn `--` into a dash; the program takes the word for an
+    Why: web pages and text editors turn `--` into a dash; the program takes the word for an
     argument, often for the image or the script.
 
     Fix: type `--` again.
@@ -118,7 +118,9 @@ def command_cut_short(job: JobFile) -> Found:
     )
     for command in job.job.commands:
         shell = command.start.steps[-1].role if command.start.steps else ""
-        if shell == "shell" and command.start.text == "" and re.fullmatch(r"-\w{0,6}c", command.texts[-1]):
+        written = "\n".join(texts[command.line : command.last_line + 1])
+        is_end = re.search(r" -\w{0,6}c[ \\\n]*$", written)
+        if shell == "shell" and command.start.text == "" and is_end:
             found = f"`{command.start.steps[-1].program} {command.texts[-1]}` ends here, without a command"
             yield command.line, found, "the command in quotes behind it"
     for command in job.commands:
@@ -190,7 +192,9 @@ def launcher_argument_misread(job: JobFile) -> Found:
             yield launch.line, f"{launch.launcher} is given no script", "the script behind the options"
 
 
-_HOSTS_OR_COUNT = re.compile(r"(?i)(?:\w*[-_.])?(?:host|machine|node)_?(?:file|list|s)?(?:\.txt)?|\d+")
+_HOSTS_OR_COUNT = re.compile(
+    r"(?i)(?:\w{0,40}[-_.])?(?:host|machine|node)_?(?:file|list|s)?(?:\.txt)?|\d{1,9}"
+)
 
 
 def _begins_with_script(start: CommandLine) -> bool:
@@ -198,7 +202,7 @@ def _begins_with_script(start: CommandLine) -> bool:
 
 
 def _is_cut(job: JobFile, launch: Launch) -> bool:
-    """Whether another rule says why words are missing: a cut, or a placeholder."""
+    """Whether another rule explains missing words: a cut, or a placeholder."""
     texts = lines_of(job.text)[max(0, launch.line - 1) : launch.command.last_line + 1]
     return any(re.search(r"\\[ \t]+$|\\$", text) for text in texts[-2:]) or bool(job.job.placeholders)
 
@@ -208,8 +212,8 @@ def launcher_option_wrong(job: JobFile) -> Found:
     """
     An option of the launcher is misspelt, empty or still a placeholder.
 
-    Why: torchrun, accelerate, DeepSpeed and ColossalAI end with a usage message; an empty count is no number;
-    `<host>` makes the shell read a file of that name.
+    Why: torchrun, accelerate, DeepSpeed and ColossalAI end with a usage message; an empty count is an
+    error; `<host>` makes the shell read a file of that name.
 
     Fix: the option as the launcher spells it, with a value.
     """
@@ -217,8 +221,12 @@ def launcher_option_wrong(job: JobFile) -> Found:
     for launch in job.launches:
         if launch.launcher not in OPTIONS:
             continue
+        # The script may be in a word that only the run knows: what follows would be its own.
+        is_behind = bool(launch.start.opaque) and not launch.start.script.endswith(".py")
         for option in launch.start.options:
             line = _word(launch, option.at).line
+            if is_behind and not option.is_known:
+                continue
             if not option.is_known and not has_mark(option.name):
                 near = difflib.get_close_matches(option.name, OPTIONS[launch.launcher], 1, 0.75)
                 others = [n for n, options in OPTIONS.items() if option.name in options]
@@ -252,12 +260,12 @@ _COUNTS = {
 
 
 def _is_no_count(meaning: str, value: str) -> bool:
-    written = value.isascii() and not has_mark(value)
+    written = value.isascii() and not has_mark(value) and "$" not in value
     return meaning in _COUNTS and written and not _COUNTS[meaning].fullmatch(value.strip())
 
 
 def _same_meaning(launcher: str, name: str, others: Sequence[str]) -> str:
-    """What a launcher calls an option of another; "" where it has none."""
+    """The name of an option for another launcher; "" if there is none."""
     meaning = next((OPTIONS[other][name] for other in others), "")
     if meaning == "nproc" and launcher == "accelerate":
         return "--num_processes, the total of all machines"
@@ -272,13 +280,13 @@ _ITS_OWN = (
     *("standalone", "nproc-per-node", "nnodes", "node-rank", "rdzv-backend", "rdzv-endpoint", "rdzv-id"),
     *("num-machines", "machine-rank", "main-process-ip", "main-process-port"),
 )
-"""Options of torchrun and accelerate that few scripts know."""
+"""Options of torchrun and accelerate that few scripts have."""
 
 
 @fault("launcher-option-behind-script", SHELL)
 def launcher_option_behind_script(job: JobFile) -> Found:
     """
-    Options of the launcher stand behind the script.
+    Options of the launcher come after the script.
 
     Why: the launcher reads its own options up to the script; what follows goes to the script.  torchrun then
     starts one process, accelerate what its configuration says, and the script refuses or ignores the words.
@@ -353,7 +361,7 @@ _NODES = {
 
 
 def _nodes_here(launch: Launch) -> str:
-    """How the number of nodes is written where this is started."""
+    """The number of nodes as written for this starter."""
     scheduler = next((d.scheduler for d in launch.job.directives), "")
     known = str(launch.nodes) if launch.nodes and not scheduler else "N, the number of nodes"
     is_slurm = scheduler == "SBATCH" or launch.srun is not None
@@ -396,7 +404,7 @@ def several_worlds(job: JobFile) -> Found:
 
 
 def _worlds_by_pdsh(job: JobFile) -> Found:
-    """accelerate hands several machines to `deepspeed --launcher pdsh`: prepare_deepspeed_cmd_env."""
+    """accelerate passes several machines to `deepspeed --launcher pdsh`: prepare_deepspeed_cmd_env."""
     for launch in job.launches:
         is_many = launch.launcher == "accelerate" and (launch.nnodes or 0) > 1 and not launch.is_opaque
         is_by = launch.config.get("distributed_type") == "DEEPSPEED" or launch.has("use-deepspeed")
@@ -496,7 +504,7 @@ def node_variable_read_too_early(job: JobFile) -> Found:
 
 
 def read_early(job: JobFile, text: str, starter: str) -> str:
-    """What a variable that differs per task is where this shell reads it; "" where it reads none."""
+    """The value of a variable that differs per task, in the shell that reads it here; "" if it reads none."""
     for mark in job.job.marks.all_of(text):
         if mark.name in PER_TASK_OF[starter] and mark.site == "batch":
             told = "0 on every node" if starter == "srun" else "nothing is set yet"
@@ -511,7 +519,7 @@ def _ignores_rank(launch: Launch) -> bool:
 
 
 def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset()) -> str:
-    """How every node started gets the same node rank; "" where it does not, or may not."""
+    """Why every started node gets the same node rank; "" if it does not, or may not."""
     is_static = launch.launcher in (*TORCH, "accelerate", "llamafactory") and launch.backend == "static"
     one = launch.nodes == 1 or launch.replicas == 1
     one = one or launch.started_by in ("kubectl", "xargs", "parallel")
@@ -545,7 +553,7 @@ _EACH_ITS_OWN = {
 
 @fault("node-rank-duplicate", SHELL)
 def node_rank_not_read(job: JobFile) -> Found:
-    """LLaMA-Factory's RANK, which is NODE_RANK since 0.9.1; and none at all, which torchrun takes for 0."""
+    """LLaMA-Factory's RANK, which is NODE_RANK since 0.9.1; and a missing one, which torchrun reads as 0."""
     assigned = names_set(job)
     for launch in job.launches:
         how = has_one_rank_for_all(launch, assigned)
@@ -571,7 +579,7 @@ def node_rank_not_read(job: JobFile) -> Found:
 
 
 QUERIES = ("hostname", "nvidia-smi", "echo", "cat", "mkdir", "rm", "date", "ls", "ip", "cp", "which", "ps")
-"""What people run on other nodes beside a job."""
+"""Commands that people run on other nodes in addition to a job."""
 OTHERS = ("ray", "ringup", "dask", "flux", "horovodrun")
 
 
@@ -670,7 +678,7 @@ def world_size_disagrees(job: JobFile) -> Found:
 
 
 def _ranks_from(job: JobFile, launch: Launch) -> tuple[str, str] | None:
-    """(what is there, what is wanted) where a loop numbers all nodes, and does not begin at 0."""
+    """(found, expected) if a loop numbers all nodes but does not begin at 0."""
     text, wanted = launch.node_rank_text, launch.nnodes or 0
     count = job.job.counted.get(text)
     is_all = launch.nodes == wanted and len(job.launches) == 1 and not launch.command.branches
@@ -722,7 +730,7 @@ _NEW_ON_EACH = re.compile(r"\$\((?:uuidgen|hostname|openssl|mktemp|cat /proc|dat
 
 @fault("rendezvous-ids-differ", SHELL)
 def rendezvous_id_of_each_node(job: JobFile) -> Found:
-    """An id that each node, or each round of the loop, makes anew."""
+    """An id that each node, or each round of the loop, generates."""
     for launch in job.launches:
         held = job.job.marks.all_of(launch.setting("rdzv-id"))
         own = {marks.OWN_NAME, marks.OWN_ADDRESS, *PER_TASK}
@@ -780,7 +788,7 @@ def port_privileged(job: JobFile) -> Found:
 @fault("rank-not-set", SHELL)
 def launcher_left_out(job: JobFile) -> Found:
     """
-    Scripts that are started once, without a launcher, and told of several ranks.
+    Scripts that are started once, without a launcher, with settings for several ranks.
 
     `--launcher pytorch` is OpenMMLab's and BasicSR's; WORLD_SIZE of Slurm's tasks waits for all of them.
     """
@@ -954,12 +962,12 @@ _SPLIT = (
 )
 _UNEVEN = re.compile(
     "decoder-(?:first|last)-|pipeline-model-parallel-layout|account-for-|encoder-num|standalone-embedding"
-    "|custom-pipeline|schedule-method|pp-partition-method"
+    "|custom-pipeline|schedule-method|pp-partition-method|hybrid-"
 )
 
 
 def _indivisible(job: JobFile, launch: Launch, given: Mapping[str, int | None]) -> Iterator[Finding]:
-    """What Megatron splits among ranks: `TransformerConfig.__post_init__`, `moe_layer.py`."""
+    """The sizes that Megatron splits among ranks: `TransformerConfig.__post_init__`, `moe_layer.py`."""
     for what, by in _SPLIT:
         whole, parts = given.get(what) or 0, given.get(by) or 1
         if whole % parts and not (what == "num-layers" and any(map(_UNEVEN.match, given))):

@@ -1,4 +1,4 @@
-"""What the scheduler and the shell do with a file: directives, line ends, background, `set -e`."""
+"""Errors with the scheduler and the shell: directives, line ends, background, `set -e`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ringup.rules import Finding, Fix, Severity
 from ringup.units import lines_of, plural, printable
 
 MOST_TASKS = 100_000
-"""Of a --multi-prog file; one that lists more is not judged."""
+"""Of a --multi-prog file; a longer one is not judged."""
 SUBMITTED = {"SBATCH": "sbatch", "PBS": "qsub", "BSUB": "bsub"}
 _COUNTS = """
 nodes N ntasks n ntasks-per-node cpus-per-task c time t mem mem-per-cpu mem-per-gpu gres gpus G gpus-per-node
@@ -48,7 +48,7 @@ def dos_line_ends(job: JobFile) -> Iterator[Finding]:
 
 
 def _asks(directive: Directive) -> bool:
-    """Whether it asks for nodes, tasks, GPUs, time: what is read as a number."""
+    """Whether it requests nodes, tasks, GPUs, time: values that are read as numbers."""
     is_listed = directive.name == "l" and bool(_RESOURCES.fullmatch(directive.value))
     return is_listed or directive.name in _COUNTS.split()
 
@@ -59,7 +59,7 @@ def variable_in_directive(job: JobFile) -> Iterator[Finding]:
     A line for the scheduler has a shell variable in it.
 
     Why: sbatch, qsub and bsub read these lines themselves, before any shell: `$NODES` stays as it is written,
-    which is no number (the job is refused) and no path.
+    which is not a number (the job is refused), nor a path.
 
     Fix: write the value; or give it in the command line, which has priority: `sbatch --nodes=$NODES job.sh`.
     """
@@ -80,7 +80,7 @@ def variable_in_directive(job: JobFile) -> Iterator[Finding]:
 @fault("directive-behind-command", SHELL)
 def directive_behind_command(job: JobFile) -> Iterator[Finding]:
     """
-    Lines for the scheduler stand behind the first command.
+    Lines for the scheduler come after the first command.
 
     Why: sbatch and qsub stop to read them at the first line that is neither empty nor a comment.  Those
     behind it are comments: the job gets the default, often one node and no GPU.
@@ -131,7 +131,7 @@ def background_not_waited_for(job: JobFile) -> Found:
 
 
 def _is_detached(steps: Sequence[Step]) -> bool:
-    """Whether it goes on in the background of its machine: `docker run -d`, `ssh -f`, tmux."""
+    """Whether it continues in the background of its machine: `docker run -d`, `ssh -f`, tmux."""
     for step in steps:
         program = posixpath.basename(step.program)
         names = [o.name for o in step.options]
@@ -219,7 +219,7 @@ def multi_prog_incomplete(job: JobFile) -> Found:
 
 def _tasks(line: str) -> Iterator[int]:
     """
-    The tasks that a line of a --multi-prog file is for.
+    The tasks that a line of a --multi-prog file applies to.
 
     >>> list(_tasks("0,4-6 python t.py"))
     [0, 4, 5, 6]

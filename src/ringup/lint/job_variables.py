@@ -25,22 +25,22 @@ _NAMED = re.compile(
 _READ = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _TESTED = re.compile(r"-[nzv] {1,4}\"?\$?\{?([A-Za-z_]\w{0,60})|\{([A-Za-z_]\w{0,60}):?[-+?=]")
 _OF_SCHEDULER = re.compile(r"\b(SLURM_|PBS_|LSB_)[A-Z]")
-GIVEN = frozenset(("i", "j", "k", "n", "host", "node", "line", "f"))
+GIVEN = frozenset(("i", "j", "k", "n", "host", "node", "line", "f", "http_proxy", "https_proxy", "no_proxy"))
 WELL_KNOWN = frozenset((
     *(*RANK_VARIABLES, *RANKS, *LOCAL_RANKS, *COUNT_NAMES, *GPU_NAMES),
     *("SLURM_NODEID", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"),
     *("SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS", "SKYPILOT_NUM_GPUS_PER_NODE"),
     *("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "JOB_COMPLETION_INDEX"),
 ))  # fmt: skip
-"""What schedulers and launchers set; a name that is nearly one of these is misspelt."""
+"""Variables of schedulers and launchers; a name that is similar to one of these is misspelt."""
 _FAMILIES = ("SLURM_", "SKYPILOT_", "PBS_", "LSB_", "OMPI_", "PMI_", "PMIX_", *TORCHRUN_PREFIXES)
 SCHEDULERS = {"SBATCH": "SLURM_", "PBS": "PBS_", "BSUB": "LSB_"}
-"""Whose directives -> how the variables begin that it sets."""
+"""Scheduler of the directives -> prefixes of the variables that it sets."""
 _PLACES = {"SLURM_": "job of Slurm", "PBS_": "job of PBS", "LSB_": "job of LSF", "-": "pod"}
 
 
 def names_set(job: JobFile) -> set[str]:
-    """What the file assigns anywhere, in the text of other shells as well."""
+    """Variables that the file assigns anywhere, also in the text of other shells."""
     return set(_ASSIGNED.findall(job.text)) | set(_NAMED.findall(job.text))
 
 
@@ -98,7 +98,7 @@ def _is_slip(name: str, other: str) -> bool:
 
 
 def _not_exported(job: JobFile, command: Command, launch: Launch | None) -> Found:
-    """Variables of the batch shell that the shell behind `srun bash -c '...'` does not get."""
+    """Variables of the batch shell that the shell of `srun bash -c '...'` does not get."""
     options = {id(word) for word in _words(launch)} if launch else set()
     seen = set()
     for word in command.words:
@@ -112,12 +112,12 @@ def _not_exported(job: JobFile, command: Command, launch: Launch | None) -> Foun
 
 
 def _inside(word: Word) -> set[str]:
-    """Variables that the shell itself expands which reads the word: none that an outer one has expanded."""
+    """Variables that the shell which reads the word expands itself: none that an outer one has expanded."""
     return {a or b for a, b in _READ.findall(word.raw)}
 
 
 def _may_set_more(job: JobFile) -> bool:
-    """Whether a file that is read in, and not at hand, may set variables of the launch."""
+    """Whether a sourced, missing file may set variables of the launch."""
     return any(not name.endswith(("activate", "conda.sh", "bashrc", "profile")) for name in job.job.sources)
 
 
@@ -166,7 +166,7 @@ def variable_of_subshell(job: JobFile) -> Found:
     """
     A launch line uses a variable that only a subshell has set.
 
-    Why: what stands behind a pipe (`... | while read h; do A=$h; done`) or in parentheses runs in a shell of
+    Why: a command after a pipe (`... | while read h; do A=$h; done`) or in parentheses runs in a shell of
     its own; what it sets ends with it, and the variable is empty afterwards.
 
     Fix: `while read h; do ...; done < <(command)`, `mapfile -t HOSTS < <(command)`, or

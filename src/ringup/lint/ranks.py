@@ -1,4 +1,4 @@
-"""Which number a script takes for which: global rank, local rank, spawned index, world size, device."""
+"""The numbers in a script: global rank, local rank, spawned index, world size, device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HANDLED = frozenset(
 
 
 class Reading(File):
-    """A script with the values in it; what the rules are given."""
+    """A script with its values, as input of the rules."""
 
     def __init__(self, script: Script) -> None:
         super().__init__(script.path)
@@ -33,7 +33,7 @@ class Reading(File):
         return constants(self.values.of(node))
 
     def environment_writes(self, *names: str) -> Iterator[tuple[str, ast.expr, ast.AST]]:
-        """(variable, value, statement) of assignments to os.environ; all if none is named, no setdefault."""
+        """(variable, value, statement) of assignments to os.environ, all by default; no setdefault."""
         found: list[tuple[ast.expr | None, ast.expr, ast.AST]] = []
         for node in self.script.of_kind(ast.Assign):
             for target in node.targets:
@@ -52,7 +52,7 @@ class Reading(File):
 
 
 def device_expressions(script: Script) -> Iterator[tuple[int, ast.expr]]:
-    """(line, expression) of everything that numbers a GPU."""
+    """(line, expression) of every number of a GPU."""
     for call in script.calls:
         if call.name in ("torch.cuda.set_device", "torch.cuda.device", "torch.cuda._set_device"):
             chosen = call.argument("device", 0)
@@ -83,8 +83,8 @@ def global_rank_as_device(read: Reading) -> Found:
     """
     The global rank is used as the number of a GPU.
 
-    Why: GPUs are numbered per node: on the second node of 8 GPUs the ranks begin at 8, and there
-    is no GPU 8.  On one node it works, so it shows on the first run on two.
+    Why: GPUs are numbered per node: on the second node of 8 GPUs the ranks begin at 8, and no
+    GPU has that number.  On one node it works, so the first run on two nodes fails.
 
     Fix: `local_rank = int(os.environ["LOCAL_RANK"])`, then `torch.cuda.set_device(local_rank)` and the
     same number everywhere.
@@ -95,7 +95,7 @@ def global_rank_as_device(read: Reading) -> Found:
 
 
 def given_rank(read: Reading) -> Iterator[tuple[int, Values]]:
-    """(line, values) of what is given as the global rank."""
+    """(line, values) of arguments for the global rank."""
     for call in read.script.named(INIT):
         rank = call.argument("rank", 4)
         if rank is not None:
@@ -185,7 +185,7 @@ def world_size_in_code(read: Reading) -> Found:
 
 
 def written_world(read: Reading) -> tuple[int, int, int]:
-    """(line, rank, world size) of an unconditional call of `init_process_group`; -1 for what is no number."""
+    """(line, rank, world size) of an unconditional call of `init_process_group`; -1 for other expressions."""
     for call in read.script.named(INIT):
         known = [read.constants(call.argument(name, at)) for name, at in (("rank", 4), ("world_size", 3))]
         numbers = [k[0] if len(k) == 1 and type(k[0]) is int else -1 for k in known]
@@ -195,12 +195,12 @@ def written_world(read: Reading) -> tuple[int, int, int]:
 
 
 def local_rank_argument(script: Script) -> Argument | None:
-    """The option by which the script takes its local rank, where it has one."""
+    """The option from which the script takes its local rank, if it has one."""
     return next((a for a in script.arguments if any(s in LOCAL_ARGUMENTS for s in a.spellings)), None)
 
 
 def needs_local_rank_argument(script: Script) -> Argument | None:
-    """That option, where the script cannot do without or uses it and reads no LOCAL_RANK instead."""
+    """That option, if the script requires it, or uses it and does not read LOCAL_RANK."""
     argument = local_rank_argument(script)
     if argument is not None and argument.is_required:
         return argument
@@ -275,6 +275,6 @@ def _workers(read: Reading) -> Iterator[tuple[int, ast.expr]]:
 
 
 def most_workers(read: Reading) -> tuple[int, int]:
-    """(line, workers of one rank) of the DataLoader with the most, as far as they are written; else zeros."""
+    """(line, workers of one rank) of the DataLoader with the most, as far as written; else zeros."""
     counts = [(line, n) for line, e in _workers(read) for n in read.constants(e) if isinstance(n, int)]
     return max(counts, key=lambda one: one[1], default=(0, 0))

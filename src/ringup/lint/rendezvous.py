@@ -1,4 +1,4 @@
-"""Where a script says that its ranks meet, and what it does about the process group."""
+"""The rendezvous address and the process group in a script."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLLECTIVES = tuple(f"torch.distributed.{name}" for name in _COLLECTIVES.split()
 
 def means_itself(host: str) -> bool:
     """
-    Whether a host can only mean the machine that reads it.
+    Whether a host can only be the machine that reads it.
 
     >>> means_itself("localhost"), means_itself("127.0.1.1"), means_itself("[::]"), means_itself("10.0.0.1")
     (True, True, True, False)
@@ -37,7 +37,7 @@ def means_itself(host: str) -> bool:
 
 
 def written_points(read: Reading) -> Iterator[tuple[str, str, int, bool]]:
-    """("address" or "port", value, line, whether under a condition) of every meeting point in the code."""
+    """("address" or "port", value, line, under a condition?) of every rendezvous address in the code."""
     for name, value, node in read.environment_writes("MASTER_ADDR", "MASTER_PORT"):
         if _is_asked_first(read, node, name):
             continue
@@ -57,7 +57,7 @@ def written_points(read: Reading) -> Iterator[tuple[str, str, int, bool]]:
 
 
 def _text(read: Reading, node: ast.expr) -> str:
-    """A string as far as it is constant; "{}" stands for what is not."""
+    """A string as far as it is constant; "{}" for other parts."""
     if isinstance(node, ast.JoinedStr):
         return "".join(
             _text(read, part.value if isinstance(part, ast.FormattedValue) else part) for part in node.values
@@ -67,7 +67,7 @@ def _text(read: Reading, node: ast.expr) -> str:
 
 
 def _is_asked_first(read: Reading, node: ast.AST, name: str) -> bool:
-    """Whether the write stands under a test for the variable, or where reading it had failed."""
+    """Whether the write is under a test for the variable, or after a failed read of it."""
     return any(
         isinstance(parent, ast.ExceptHandler)
         or (isinstance(parent, ast.If) and name in ast.dump(parent.test))
@@ -143,7 +143,7 @@ def device_never_chosen(read: Reading) -> Found:
 
 
 def _is_fixed(read: Reading, node: ast.expr) -> bool:
-    """Whether a device expression is one for all: `torch.device("cuda" if ... else "cpu")`."""
+    """Whether a device expression is the same for all: `torch.device("cuda" if ... else "cpu")`."""
     if isinstance(node, ast.Call) and read.script.dotted(node.func) == "torch.device":
         return len(node.args) == 1 and bool(read.constants(node.args[0]))
     return False
@@ -205,7 +205,7 @@ def no_timeout_while_debugging(read: Reading) -> Found:
 
 
 def without_timeout(read: Reading, sign: str) -> Iterator[Finding]:
-    """Findings for calls without a timeout; `sign` says what tells of debugging."""
+    """Findings for calls without a timeout; `sign` is the evidence of debugging."""
     for call in read.script.named(INIT)[:1]:
         if call.argument("timeout", 2) is None and not any(k.arg is None for k in call.node.keywords):
             found = f"no timeout= is given, and {sign}"

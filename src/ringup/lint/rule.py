@@ -1,4 +1,4 @@
-"""How a fault of a script or job file is registered: one function, one docstring, one name, as for checks."""
+"""Registration of rules about a script or job file: one function, one docstring, one name, as for checks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from ringup.rules import Finding, Problem, Severity, complete, isolated, problem_of
 
 Found = Iterator[Finding | tuple[int, str, str]]
-"""What a rule yields: the line, what is there, what is wanted; or a finding with more."""
+"""Results of a rule: the line, the found and the expected value; or a finding with more."""
 Function = Callable[[Any], Found]
 SCRIPT: dict[str, tuple[Problem, Function]] = {}
-"""Faults of one Python script, given a `Reading`."""
+"""Rules about one Python script; input: a `Reading`."""
 SHELL: dict[str, tuple[Problem, Function]] = {}
-"""Faults of one shell or job file, given a `Job`."""
+"""Rules about one shell or job file; input: a `Job`."""
 ACROSS: dict[str, tuple[Problem, Function]] = {}
-"""Faults between files, given an `All`."""
+"""Rules about several files; input: an `All`."""
 
 
 @dataclass

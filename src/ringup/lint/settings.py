@@ -1,4 +1,4 @@
-"""Variables that a script or job file sets: names that nobody reads, values that mean something else."""
+"""Variables of a script or job file: names that no program reads, values with an unexpected meaning."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Setting(NamedTuple):
     line: int
     name: str
     value: str
-    """As the program sees it; "" where it is not written out."""
+    """As the program sees it; "" if it is not literal."""
 
 
 def settings(read: JobFile | Reading) -> Iterator[Setting]:
-    """What a file sets, as far as it is written in it."""
+    """The settings of a file, as far as they are literal."""
     if isinstance(read, JobFile):
         for word in read.job.assigned:
             name, _, value = word.text.partition("=")

@@ -1,4 +1,4 @@
-"""A training script as text that was read, never run: calls by full name, functions, arguments."""
+"""A parsed training script, never run: calls by full name, functions, arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MESHES = (
     "torch.distributed.fsdp.fully_shard",
     "torch.distributed._composable.fsdp.fully_shard",
 )
-"""They call init_process_group() themselves where nobody has, and choose the rank's GPU (torch 2.13)."""
+"""They call init_process_group() themselves if it was not called, and choose the rank's GPU (torch 2.13)."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Call:
     node: ast.Call
     name: str
     inside: Function | None
-    """The function it stands in; None at module level."""
+    """The function around it; None at module level."""
 
     @property
     def line(self) -> int:
@@ -41,7 +41,7 @@ class Call:
         return self.name.rpartition(".")[2]
 
     def argument(self, name: str, position: int = -1) -> ast.expr | None:
-        """A keyword's value, or the one at a position; None when it is not given."""
+        """A keyword's value, or the one at a position; None if missing."""
         for keyword in self.node.keywords:
             if keyword.arg == name:
                 return keyword.value
@@ -66,7 +66,7 @@ class Script:
     text: str
     tree: ast.Module
     aliases: dict[str, str] = field(default_factory=dict)
-    """Name in the script -> the dotted name it was imported from."""
+    """Name in the script -> the dotted name of its import."""
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
 
     @functools.cached_property
@@ -84,7 +84,7 @@ class Script:
 
     @functools.cached_property
     def functions(self) -> dict[str, Function]:
-        """Functions and methods by bare name; of two with one name the first."""
+        """Functions and methods by bare name; the first one of two with one name."""
         found: dict[str, Function] = {}
         for node in self.nodes:
             if isinstance(node, Function):
@@ -98,7 +98,7 @@ class Script:
 
     @functools.cached_property
     def strings(self) -> frozenset[str]:
-        """Every short string in its code, docstrings left out."""
+        """Every short string in its code, without docstrings."""
         return frozenset(
             node.value
             for node in self.of_kind(ast.Constant)
@@ -129,7 +129,7 @@ class Script:
         return self.dotted(node).rpartition(".")[2]
 
     def dotted(self, node: ast.AST) -> str:
-        """The dotted name of an expression, its imports resolved; "" for one that has none."""
+        """The dotted name of an expression, with resolved imports; "" if it has none."""
         if isinstance(node, ast.Name):
             return self.aliases.get(node.id, node.id)
         if isinstance(node, ast.Attribute):
@@ -147,7 +147,7 @@ class Script:
         return next((p for p, _ in self.above(node) if isinstance(p, Function)), None)
 
     def conditions(self, node: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
-        """Tests of the ifs around a node within its function, and whether it is in the branch taken."""
+        """Tests of the ifs around a node within its function, and whether its branch is taken."""
         for parent, child in self.above(node):
             if isinstance(parent, Function | ast.Lambda):
                 return
@@ -159,9 +159,9 @@ class Script:
 
 def read(path: str, text: str) -> Script:
     """
-    Parse a script; nothing of it is imported or run.
+    Parse a script; none of it is imported or run.
 
-    Raises SyntaxError (also for a NUL byte or nesting too deep) where Python cannot read it.
+    Raises SyntaxError (also for a NUL byte or nesting too deep) if Python cannot read it.
     """
     try:
         tree = ast.parse(text)

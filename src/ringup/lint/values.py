@@ -1,9 +1,9 @@
 """
-What an expression may be: a rank, a local rank, a constant.
+The possible meanings of an expression: a rank, a local rank, a constant.
 
-Flow-insensitive, over one file: a name is whatever is assigned to it anywhere in its function, a
-parameter whatever its callers in this file pass.  `{"rank"}` means surely the global rank; "?" in a set
-means that it may be something else, and then no rule speaks.
+Flow-insensitive, within one file: a name is anything that is assigned to it in its function, a parameter
+anything that its callers in this file pass.  `{"rank"}` means certainly the global rank; "?" in a set means
+that it may be something else, and then no rule applies.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def constants(values: Values) -> list[object]:
 
 
 def surely(values: Values, *words: str) -> bool:
-    """Whether it can be nothing but these."""
+    """Whether it is certainly one of these."""
     return bool(values) and values <= set(words)
 
 
@@ -104,7 +104,7 @@ class Reader:
         if node is None or depth > DEEPEST:
             return NOTHING
         if node not in self._memo:
-            self._memo[node] = frozenset()  # what refers to itself adds nothing
+            self._memo[node] = frozenset()  # a self-reference adds nothing
             self._memo[node] = self._of(node, depth + 1)
         return self._memo[node]
 
@@ -158,7 +158,7 @@ class Reader:
         return NOTHING
 
     def _parameter(self, function: Function, name: str, depth: int) -> Values:
-        """What its callers pass; unknown when nobody here calls it."""
+        """The arguments of its callers; unknown if no call is in this file."""
         names, defaults = parameters(function), function.args.defaults
         at = names.index(name)
         from_end = at - (len(names) - len(defaults))
@@ -222,7 +222,7 @@ class Reader:
 
 
 def parameters(function: Function) -> list[str]:
-    """The names of a function's parameters, those by position first."""
+    """The names of a function's parameters, positional ones first."""
     return [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
 
 

@@ -1,1 +1,1 @@
-"""Diagnosis of log files: root cause, evidence and fix from what was printed."""
+"""Diagnosis of log files: root cause, evidence and fix."""

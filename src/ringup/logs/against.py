@@ -1,6 +1,4 @@
-"""
-A log that went well beside one that did not: what differs; lines of a form that both have are no news.  Pure.
-"""
+"""A log of a good run compared with one of a failed run: lines whose form only one has.  Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +13,11 @@ if TYPE_CHECKING:
     from ringup.logs.evidence import LogEvidence
 
 MOST_VALUES = 4
-"""Values of one setting that are shown; every rank may have its own."""
+"""Values of one setting that are shown; every rank may have a different one."""
 
 
 class Change(NamedTuple):
-    """A setting, a version or a size that is not as it was."""
+    """A changed setting, version or size."""
 
     name: str
     good: str
@@ -40,13 +38,13 @@ def facts_of(log: LogEvidence) -> dict[str, frozenset[str]]:
 
 
 def reference_of(log: LogEvidence) -> Reference:
-    """A log as the measure of another."""
+    """A log as the reference for another."""
     texts = [*(e.text for e in log.events), *(s.event.text for s in log.clues)]
     return Reference(frozenset(shape_of(message_of(text)) for text in texts), facts_of(log))
 
 
 def changes(good: Reference, log: LogEvidence) -> Iterator[Change]:
-    """What differs, by name; a setting that only one of the two prints counts where both print settings."""
+    """The differences, by name; a setting that only one log prints counts if both print settings."""
     now = facts_of(log)
     for name in sorted({*good.facts, *now}):
         before, after = good.facts.get(name, frozenset()), now.get(name, frozenset())

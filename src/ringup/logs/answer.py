@@ -1,4 +1,4 @@
-"""The answer about a run: its causes in order of blame, each with its telling line first.  Pure."""
+"""The answer about a run: its causes in order of blame, each with its most informative line first.  Pure."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _ENDS = (  # noqa: SIM905
     " abort-word oom-kill finished work watchdog-stuck"
 ).split()
 FIRST_INFERRED = 6
-"""Classes of blame from here on rest on what is absent, too: who did not come, who failed first."""
+"""Classes of blame from here on also rest on missing lines: a missing rank, the order of failures."""
 
 
 def causes_of(log: LogEvidence, *, is_growing: bool = False) -> list[Cause]:
-    """The causes of a run, most likely first; of one that `is_growing` nothing is missing yet."""
+    """The causes of a run, most likely first; for one that `is_growing`, nothing counts as missing."""
     found = ranked(find(log))
     if not is_growing:
         found = lowered(found, missing(log))
-    if good := log.good:  # what rests on nothing but lines of a form that it has, too, is no news
+    if good := log.good:  # causes that rest only on lines of a form that it also has are not news
         found = [c for c in found if not c.evidence or not all(good.has(e.text) for e in c.evidence)]
     found = named_first(with_telling(log, answered(log, found)))
     return [replace(cause, known_defect=defect_of(log, cause.rule, cause.evidence)) for cause in found]
 
 
 def missing(log: LogEvidence) -> list[str]:
-    """What shows that the logs of a run are not whole; nothing where the run itself kept its record."""
+    """Signs that the logs of a run are incomplete; none if the run itself kept its record."""
     if log.ended or log.recorded.dumps:
         return []
     found = [one for info in log.files for one in info.cut]
@@ -45,7 +45,7 @@ def missing(log: LogEvidence) -> list[str]:
 
 
 def lowered(causes: list[Cause], absent: list[str]) -> list[Cause]:
-    """The causes as sure as incomplete logs allow: those that rest on what is absent lose one step."""
+    """The causes with the confidence that incomplete logs allow: one step less for missing lines."""
 
     def lower(cause: Cause) -> Cause:
         rests_on_code = {e.tag for e in cause.evidence} == {"exit"}

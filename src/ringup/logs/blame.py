@@ -1,9 +1,8 @@
 """
-The order of blame: which of several causes stands first.  The only place that ranks.
+The order of blame among several causes.  Only this module ranks causes.
 
-Class first, then confidence, then the order of this table, then time.  A consequence
-never beats a cause, on whatever rank or line it stands: the cause is often printed after it
-and in another file.
+Class first, then confidence, then the order of this table, then time.  A consequence never beats a cause,
+whatever its rank or line: the cause is often printed after it and in another file.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ EXPLAINED_BY = {
         "acs-enabled": "rdma-retry-exceeded",
     }.items()
 }
-"""A cause that another one, found in the same logs, already accounts for."""
+"""Causes that another cause in the same logs already explains."""
 
 _CONSEQUENCE = Pattern("consequence", CONSEQUENCE)
 
@@ -133,7 +132,7 @@ def _key(cause: Cause) -> tuple[float, ...]:
 
 
 def ranked(causes: list[Cause]) -> list[Cause]:
-    """Causes in order of blame, without those another one explains; one of each name."""
+    """Causes in order of blame, without those that another one explains; one of each name."""
     best = first_of_each((cause.rule, cause) for cause in sorted(causes, key=_key))
     sure = {c.rule for c in best.values() if c.severity == "error" and c.confidence != "low"}
     strong = {rule for rule in sure if place(best[rule]) < 8}
@@ -154,9 +153,9 @@ def ranked(causes: list[Cause]) -> list[Cause]:
 
 def _named_first(causes: list[Cause]) -> list[Cause]:
     """
-    With a first cause that says no more than that something failed behind those that say what.
+    Moves a first cause that only states a failure behind the causes that name it.
 
-    These are on the same lines as NCCL's bare error, or on the rank of which only the exit code is known.
+    These are on the same lines as NCCL's bare error, or on the rank with only an exit code.
     """
     named: list[Cause] = []
     vague = causes[0] if causes else None
@@ -172,7 +171,7 @@ def _named_first(causes: list[Cause]) -> list[Cause]:
 
 
 def named_first(causes: list[Cause]) -> list[Cause]:
-    """With what only says that a rank raised an error behind what names this error, on the same line."""
+    """Moves a cause that only states that a rank raised an error behind the cause on the same line."""
     vague = causes[0] if causes else None
     text = vague.evidence[0].text if vague and vague.evidence else ""
     if vague is None or vague.rule != "rank-raised-exception" or "Error: " not in text:

@@ -1,9 +1,9 @@
 """
-Known defects of libraries: a cause's own lines, and the version that the log prints, say which one it may be.
+Known defects of libraries: chosen by a cause's own lines and by the version in the log.
 
-One row a defect in `known_defects.json`, read out of release notes and issue threads: the causes it shows as
-(`rules`), what their lines hold (`line`), what the log must hold besides (`needs`), and the versions that
-have it (`from` up to, not with, `fixed_in`).  Without a printed version a row fits only if it `is_plain`.
+One row per defect in `known_defects.json`, from release notes and issue threads: its causes (`rules`), a
+pattern for their lines (`line`), further text that the log must contain (`needs`), and the affected versions
+(`from` up to, but not including, `fixed_in`).  Without a printed version a row fits only if it `is_plain`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Defect:
-    """One row: what is broken in which versions, and where that is written."""
+    """One row: the defect, its versions, and its source."""
 
     id: str
     package: str
@@ -32,7 +32,7 @@ class Defect:
     fixed_in: str
     rules: frozenset[str]
     line: str = ""
-    """A pattern, "" for none; compiled when a cause of its rules is looked at."""
+    """A pattern, "" for none; compiled when a cause of its rules is checked."""
     needs: str = ""
     version: str = ""
     min_ranks: int = 0
@@ -40,7 +40,7 @@ class Defect:
 
     @property
     def versions(self) -> str:
-        """The affected versions in words, "" where they are not known."""
+        """The affected versions as text, "" if unknown."""
         if self.since and self.fixed_in:
             return f"{self.package} {self.since} up to {self.fixed_in}"
         if self.fixed_in:
@@ -55,7 +55,7 @@ class Defect:
 
 def numbers(version: str) -> tuple[int, ...]:
     """
-    A version to compare.
+    A version for comparison.
 
     >>> numbers("2.27.3") < numbers("2.28"), numbers("")
     (True, ())
@@ -74,7 +74,7 @@ def defects() -> tuple[Defect, ...]:
 
 
 def defect_of(log: LogEvidence, rule: str, evidence: Iterable[Event]) -> Defect | None:
-    """The known defect that a cause's lines and the printed versions fit, None for none."""
+    """The known defect that fits a cause's lines and the printed versions, None for none."""
     quoted = [event.text for event in evidence]
     for defect in defects():
         if rule not in defect.rules or not _is_affected(log, defect):
@@ -95,7 +95,7 @@ def _texts(log: LogEvidence) -> list[str]:
 
 
 def _is_affected(log: LogEvidence, defect: Defect) -> bool:
-    """Whether all versions that are printed have the defect; where none is, whether its line is enough."""
+    """Whether all printed versions have the defect; without any, whether its line is enough."""
     if defect.version:
         found = [m[1] for text in _texts(log) if (m := re.search(defect.version, text))]
     elif defect.package == "NCCL":

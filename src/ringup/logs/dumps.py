@@ -1,8 +1,8 @@
 """
-Dumps of torch's flight recorder among the logs: read, and those of one run picked out.
+Dumps of torch's flight recorder in the logs: reads them and selects those of one run.
 
-Which rank wrote one stands in its name alone (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE` or `TORCH_FR_DUMP_TEMP_FILE`
-and the rank: nccl_trace_rank_3).
+Only a dump's file name has its rank (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE` or `TORCH_FR_DUMP_TEMP_FILE` and the
+rank: nccl_trace_rank_3).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ringup.logs.files import FileInfo, Unreadable
 from ringup.units import grouped
 
 MOST_ENTRIES = 400_000
-"""Kept of all dumps together, about 200 bytes each; of many dumps the last entries of each."""
+"""Entries stored of all dumps together, about 200 bytes each; of many dumps the last entries of each."""
 
 APART_S = 60.0
-"""Between two ranks' beginning of one collective, in one run: they meet in it, but one may come late."""
+"""Seconds between two ranks' begin of one collective in one run: one rank may come late."""
 
 _RANK = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w{0,30}){0,4}$")
 
@@ -34,7 +34,7 @@ class Dump:
     rank: int
     flight: flight_recorder.Flight
     written_s: float = 0.0
-    """When the file was last written, since 1970: later than the dump where it was copied."""
+    """When the file was last written, since 1970: later than the dump if it was copied."""
 
     @property
     def last_ns(self) -> int:
@@ -44,14 +44,14 @@ class Dump:
 
 @dataclass
 class Recorded:
-    """The dumps of one run, by rank, and those left out with the reason."""
+    """The dumps of one run, by rank, and the rejected ones with the reason."""
 
     dumps: dict[int, Dump] = field(default_factory=dict)
     left_out: list[Unreadable] = field(default_factory=list)
 
     @property
     def flights(self) -> dict[int, flight_recorder.Flight]:
-        """Rank -> what its recorder had."""
+        """Rank -> the content of its recorder."""
         return {rank: dump.flight for rank, dump in self.dumps.items()}
 
     def infos(self) -> list[FileInfo]:
@@ -69,7 +69,7 @@ class Recorded:
 
 
 def read(paths: Sequence[str]) -> tuple[Recorded, list[Unreadable], list[str]]:
-    """The dumps of one run; what cannot be read; and files that only begin like a dump."""
+    """The dumps of one run; unreadable ones; and files that only begin like a dump."""
     found: list[Dump] = []
     refused: list[Unreadable] = []
     others: list[str] = []
@@ -137,7 +137,7 @@ def of_one_run(found: Sequence[Dump]) -> Recorded:
 
 
 def _sets(found: Iterable[Dump]) -> list[list[Dump]]:
-    """Dumps of one name but for the rank; by folder, too, where a rank would be there twice."""
+    """Dumps whose names differ only in the rank; by folder, too, if a rank would occur twice."""
     sets: list[list[Dump]] = []
     for dumps in grouped((_RANK.sub("", Path(dump.path).name), dump) for dump in found).values():
         is_one = len({dump.rank for dump in dumps}) == len(dumps)

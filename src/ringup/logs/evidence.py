@@ -1,5 +1,5 @@
 """
-The evidence of a run: the events of its files, the hosts and ranks that printed them, the networks they used.
+The evidence of a run: the events of its files, the hosts and ranks that printed them, their networks.
 
 Pure: made of the files' scans; causes read it and nothing else.
 """
@@ -40,12 +40,12 @@ _OF_ONE_RANK = re.compile(r"(?:.*/)?rank-(\d{5,8})-[^/]*\.log", re.DOTALL)
 _USED = re.compile(r"\bNET/([\w ]+?)/(\d+)")
 _OF_NETWORKS = {"bootstrap", "using-network", "net-using", "socket-list", "virtual-device", "ib-none"}
 _OF_NETWORKS |= {"env-set", "channel", "channel-loose"}
-"""Tags of lines that count where no host name stands before them, too."""
+"""Tags of lines that also count without a host name in front."""
 
 
 @dataclass
 class HostNetworks:
-    """What one host's NCCL printed about its networks; the events are kept for evidence."""
+    """The lines of one host's NCCL about its networks; the events are stored for evidence."""
 
     name: str
     bootstrap: tuple[str, str] | None = None
@@ -67,13 +67,13 @@ class HostNetworks:
         return [name for _, name in sorted(self.ib_devices.items())]
 
     def device(self, net: str, index: int) -> str:
-        """The device behind `NET/IB/1` or `NET/Socket/0`; "" where its list was not printed."""
+        """The device of `NET/IB/1` or `NET/Socket/0`; "" if its list was not printed."""
         if net in ("Socket", "FastSocket"):
             return self.sockets.get(index, ("", ""))[0]
         return self.ib_devices.get(index) or self.made_of.get(index, "")
 
     def value(self, name: str) -> str:
-        """A variable's value as printed, "" when it was not."""
+        """A variable's value as printed, "" if it was not."""
         event = self.env.get(name)
         return event["value"] if event else ""
 
@@ -122,12 +122,12 @@ def is_link_local(address: str) -> bool:
 
 
 def _only(found: Collection[_T]) -> _T | None:
-    """The one element, None of several or none."""
+    """The only element, None for several or none."""
     return next(iter(found)) if len(found) == 1 else None
 
 
 def _number_of(event: Event) -> int | None:
-    """The number that begins a line about work, as some scripts and Slurm print the rank."""
+    """The number that begins a line about work, if scripts or Slurm print the rank there."""
     match = _NUMBERED.match(event.text) if event.tag in _OF_WORK else None
     return int(match[1] or match[2]) if match else None
 
@@ -152,6 +152,7 @@ class LogEvidence:
         self.ended = ended
         self.good = good
         self.communicators: list[Comm] = [c for s in scans for c in s.communicators]
+        self.began = [scan.began for scan in scans]
         self.repeats = sum((scan.repeats for scan in scans), Counter[str]())
         own = [_OF_ONE_RANK.fullmatch(info.path) for info in self.files]
         self._file_ranks = [int(one[1]) if one else None for one in own]
@@ -210,18 +211,18 @@ class LogEvidence:
         )
 
     def nodes_wanted(self, fields: Sequence[str] = ("nodes", "nodes2", "nodes3", "nodes4", "nodes5")) -> int:
-        """The most nodes any command or launcher configuration asks for, 0 where none does."""
+        """The largest number of nodes in a command or launcher configuration, 0 without any."""
         return max((e.number(name) for e in self.all("min-nodes") for name in fields), default=0)
 
     @cached_property
     def outcome(self) -> Outcome:
-        """How the run went on after a line, and who ended it."""
+        """How the run continued after a line, and the reason of its end."""
         return Outcome(self)
 
     # Building it.
 
     def _labels(self, events: Iterable[Event]) -> None:
-        """The host and rank that a launcher's label stands for, where it is one and the same all along."""
+        """The host and rank of a launcher's label, if it is always the same."""
         self._ranks: dict[tuple[str, str, str], set[int]] = defaultdict(set)
         for comm in self.communicators:
             for device in (comm.device, ""):
@@ -229,7 +230,7 @@ class LogEvidence:
         self._label_hosts: dict[tuple[int, str], set[str]] = defaultdict(set)
         self._label_ranks: dict[tuple[int, str], set[int]] = defaultdict(set)
         self._numbers: dict[int, set[int]] = defaultdict(set)
-        """Numbers that begin lines of a file, as long as they may be ranks."""
+        """Numbers that begin lines of a file, while they may be ranks."""
         spoken: dict[int, set[int]] = defaultdict(set)
         for event in events:
             if (number := _number_of(event)) is not None:
@@ -269,7 +270,7 @@ class LogEvidence:
         return replace(event, host=host, rank=rank) if (host, rank) != (event.host, event.rank) else event
 
     def host(self, event: Event) -> HostNetworks:
-        """The host an event belongs to; files without host names stand for one each."""
+        """The host of an event; files without host names count as one host each."""
         name = event.host or (f"file{event.file}" if len(self.files) > 1 else "")
         if name not in self.hosts:
             self.hosts[name] = HostNetworks(name)

@@ -29,7 +29,7 @@ from ringup.units import natural
 END_FILE = "ringup.log"
 """In a run's folder, next to run.json: the last lines of `ringup run`."""
 BLOCK_BYTES = 256 << 10
-"""Read at once: what is cut out of a block then stays in the CPU's cache."""
+"""Bytes per read: text that is cut from a block then stays in the CPU's cache."""
 MAX_FILES = 20_000
 _NOT_A_LOG = re.compile(
     r".*\.(?:pyc?|so|pth?|bin|safetensors|np[yz]|xml|ya?ml|jsonl?|zip|tar|tgz|whl|png|jpg|pdf|html|lock|toml|md"
@@ -41,7 +41,7 @@ _STARTED = re.compile(rb'"started": (\d{1,12}(?:\.\d{1,9})?)')
 
 
 class Unreadable(NamedTuple):
-    """A path that gave nothing, and why."""
+    """An unreadable path, and why."""
 
     path: str
     reason: str
@@ -60,18 +60,18 @@ class FileInfo:
     rank: int | None = None
     init_complete: bool | None = None
     cut: tuple[str, ...] = ()
-    """What shows that it does not hold all that was printed."""
+    """Signs that it does not contain the whole output."""
     is_log: bool = True
-    """False for a file of facts given beside the logs, and for a flight recorder's dump."""
+    """False for a file of facts given with the logs, and for a flight recorder's dump."""
 
 
 def find(paths: Iterable[str]) -> tuple[list[str], list[Unreadable]]:
     """
-    The log files behind paths: files as given, directories walked in name order.
+    The log files of paths: files as given, directories walked in name order.
 
-    Files inside a directory are left out by suffix where they cannot be logs (or a flight
-    recorder's dump); a file named itself is always taken.  `-` stands for standard input.  Of a
-    directory that holds several runs only the newest is taken, and a refusal says so.
+    Files inside a directory are left out by suffix if they cannot be logs (or a flight recorder's dump); a
+    file on the command line is always taken.  `-` is standard input.  In a directory with several runs only
+    the newest is taken, and a refusal reports that.
     """
     found: list[str] = []
     refused: list[Unreadable] = []
@@ -103,7 +103,7 @@ def _why(exc: OSError) -> str:
 
 
 def _walk(directory: str, refused: list[Unreadable]) -> Iterator[str]:
-    """The logs in a directory; what of it may not be looked at is put to `refused`."""
+    """The logs in a directory; paths that may not be read go to `refused`."""
 
     def closed(exc: OSError) -> None:
         refused.append(Unreadable(str(exc.filename), _why(exc)))
@@ -125,7 +125,7 @@ def _walk(directory: str, refused: list[Unreadable]) -> Iterator[str]:
 
 
 def _of_newest_run(directory: str, found: list[str], refused: list[Unreadable]) -> list[str]:
-    """The files of the newest run below a directory; all of them where there are not several runs."""
+    """The files of the newest run below a directory; all of them unless there are several runs."""
     started, top = functools.cache(_run_started), Path(directory)
 
     def run_of(path: str) -> Path | None:
@@ -146,7 +146,7 @@ def _of_newest_run(directory: str, found: list[str], refused: list[Unreadable]) 
 
 
 def attempts(paths: Sequence[str]) -> list[str]:
-    """The folders of a restarted run's attempts, in order; [] where the paths are anything else."""
+    """The folders of a restarted run's attempts, in order; [] for any other paths."""
     if len(paths) != 1 or paths[0] == "-":
         return []
     found = [folder for folder in Path(paths[0]).glob("attempt-*") if _run_started(folder) is not None]
@@ -154,7 +154,7 @@ def attempts(paths: Sequence[str]) -> list[str]:
 
 
 def _run_started(folder: Path) -> float | None:
-    """When the run in a folder began (s since 1970), by its run.json; None where none is."""
+    """When the run in a folder began (s since 1970), by its run.json; None without one."""
     try:
         with (folder / "run.json").open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -165,7 +165,7 @@ def _run_started(folder: Path) -> float | None:
 
 
 def _zstd(raw: BinaryIO) -> BinaryIO:
-    """What reads a zstd stream: Python 3.14's own module, else the package `zstandard`.  Raises OSError."""
+    """A reader of zstd streams: Python 3.14's own module, else the package `zstandard`.  Raises OSError."""
     for module, name in (("compression.zstd", "ZstdFile"), ("zstandard", "open")):
         with contextlib.suppress(ImportError):
             found: BinaryIO = getattr(importlib.import_module(module), name)(raw, "rb")
@@ -179,7 +179,7 @@ _UNPACK: dict[bytes, Callable[[BinaryIO], Any]] = {
     b"BZh": bz2.BZ2File,
     b"\x28\xb5\x2f\xfd": _zstd,
 }
-"""The first bytes of a compressed file, and what reads it."""
+"""The first bytes of a compressed file, and its reader."""
 _MAGIC_BYTES = 6
 _BROKEN_OFF = (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError)
 
@@ -189,7 +189,7 @@ def _packed(head: bytes) -> Callable[[BinaryIO], Any] | None:
 
 
 class _Unpacked(io.RawIOBase):
-    """A compressed file that may break off, as a log does that was copied while it was written."""
+    """A compressed file that may be incomplete, like a log that was copied while it was written."""
 
     def __init__(self, raw: BinaryIO, reader: Callable[[BinaryIO], Any]) -> None:
         self._raw, self._reader = raw, reader
@@ -201,7 +201,7 @@ class _Unpacked(io.RawIOBase):
 
     @property
     def position(self) -> int:
-        """How far the packed bytes are read."""
+        """Position in the packed bytes."""
         return self._raw.tell()
 
     def readable(self) -> bool:
@@ -226,7 +226,7 @@ class _Unpacked(io.RawIOBase):
         return len(data)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Only from the beginning; what lies before is unpacked once more."""
+        """Only from the beginning; the bytes before are unpacked once more."""
         if offset < self._at:
             self._begin()
         while self._at < offset and self.read(min(BLOCK_BYTES, offset - self._at)):
@@ -236,7 +236,7 @@ class _Unpacked(io.RawIOBase):
 
 @contextlib.contextmanager
 def opened(path: str | int) -> Iterator[BinaryIO | _Unpacked]:
-    """A file's bytes (by name or descriptor), decompressed where they are packed.  Raises OSError."""
+    """A file's bytes (by name or descriptor), decompressed if they are packed.  Raises OSError."""
     if path == "-":
         yield sys.stdin.buffer
         return
@@ -247,10 +247,10 @@ def opened(path: str | int) -> Iterator[BinaryIO | _Unpacked]:
 
 def blocks(path: str, on_read: Callable[[int], None] = lambda _bytes: None) -> Iterator[bytes]:
     """
-    A file's bytes, cut anywhere.  Raises OSError when nothing can be read.
+    A file's bytes, split anywhere.  Raises OSError if nothing can be read.
 
-    A compressed file that breaks off gives what came before the break.  `on_read` gets how many bytes of
-    the file as it lies on the disk each block took.
+    An incomplete compressed file gives the bytes before its end.  `on_read` gets the number of bytes on disk
+    for each block.
     """
     with opened(path) as stream:
         at = 0
@@ -262,14 +262,14 @@ def blocks(path: str, on_read: Callable[[int], None] = lambda _bytes: None) -> I
 
 
 class Again:
-    """Files read a second time, by offsets into what `blocks` gave; the last file stays open."""
+    """Files read a second time, by offsets into the bytes of `blocks`; the last file stays open."""
 
     def __init__(self) -> None:
         self._path = ""
         self._open = contextlib.ExitStack()
 
     def __call__(self, path: str, start: int, end: int) -> Iterator[bytes]:
-        """What stands between two offsets; ends early where the file does.  Raises OSError."""
+        """The bytes between two offsets; ends early if the file does.  Raises OSError."""
         if path != self._path:
             self._open.close()
             stream = self._open.enter_context(opened(path))
@@ -293,7 +293,7 @@ def is_plain(path: str) -> bool:
 
 
 def is_dump(path: str) -> bool:
-    """Whether a file begins as a dump of torch's flight recorder does, compressed or not."""
+    """Whether a file begins like a dump of torch's flight recorder, compressed or not."""
     if path == "-" or not Path(path).is_file():
         return False
     try:
@@ -304,10 +304,7 @@ def is_dump(path: str) -> bool:
 
 
 def whole(path: str, most_bytes: int) -> tuple[bytes, float]:
-    """A small file's bytes, cut off after `most_bytes`, and when it was written (s since 1970).
-
-    Raises OSError.
-    """
+    """A small file's bytes, cut off after `most_bytes`, and its modification time.  Raises OSError."""
     with opened(path) as stream:
         return stream.read(most_bytes), Path(path).stat().st_mtime
 

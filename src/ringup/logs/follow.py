@@ -1,4 +1,4 @@
-"""`--follow`: read growing files until told to stop, and say so each time the first cause changes."""
+"""`--follow`: read growing files until stopped, and report each change of the first cause."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ringup.logs.scan import Scanner, joined
 
 POLL_S = 1.0
 STILL_S = 60.0
-"""Only after so long without a new line does a rank count as behind: its lines may be late."""
+"""Seconds without a new line after which a rank counts as behind: its lines may be late."""
 CATCH_UP_S = 5.0
-"""How often a look at what was read is taken while there is more to read."""
+"""Seconds between diagnoses while there is more to read."""
 REST = 3
-"""Pause after a look, in times of what it took: a log that grows all the time must not keep a CPU busy."""
+"""Pause after a diagnosis, as a multiple of its duration: a growing log must not keep a CPU busy."""
 STEP_BYTES = 8 << 20
-"""Read of one file between two looks, so that one huge file does not keep the others waiting."""
+"""Bytes read of one file between two diagnoses, so that one huge file does not delay the others."""
 
 
 class Growing:
-    """One file that is being written."""
+    """A file that is being written."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -41,7 +41,7 @@ class Growing:
         self.ledger = counts.Ledger(None, self.scanner.take, words=self.scanner.words)
 
     def step(self) -> bool:
-        """Read what was added; whether anything was.  A file that shrank or was replaced is read anew."""
+        """Read new bytes; returns whether there were any.  A shorter or new file is read from the start."""
         try:
             with open(self.path, "rb") as stream:
                 state = os.fstat(stream.fileno())
@@ -59,7 +59,7 @@ class Growing:
 
 
 class Watch:
-    """Files and directories that are looked at again and again."""
+    """Files and directories that are read again and again."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = [p for p in paths if p != "-"]
@@ -67,7 +67,7 @@ class Watch:
         self._dumps: dict[str, tuple[int, int]] = {}
 
     def step(self) -> bool:
-        """Look once at everything, new files included; whether anything was added."""
+        """Read everything once, new files included; returns whether anything was added."""
         found, _ = files.find(self.paths)
         news = False
         for path in found:
@@ -82,11 +82,11 @@ class Watch:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether all that was written has been read."""
+        """Whether all written bytes have been read."""
         return all(file.is_at_end for file in self._files.values())
 
     def story(self, is_still: bool) -> LogEvidence:
-        """The story so far; which ranks are behind only where nothing is being written."""
+        """The evidence so far; ranks count as behind only while nothing is being written."""
         growing = list(self._files.values())
         parts = {file.path: file.ledger.updated() for file in growing}
         scans = [joined(f.scanner.result(), n, f.ledger.part.comms.values()) for n, f in enumerate(growing)]
@@ -98,7 +98,7 @@ class Watch:
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
-    """What changes when a file is written; None while it is empty: then nobody knows what it will be."""
+    """Changes when a file is written; None while it is empty and its type is unknown."""
     try:
         state = Path(path).stat()
     except OSError:
@@ -112,7 +112,7 @@ def changes(
     poll_s: float = POLL_S,
     still_s: float = STILL_S,
 ) -> Iterator[tuple[LogEvidence, list[Cause]]]:
-    """The story and its causes each time the first cause or its confidence changes, until `stop` says so."""
+    """The evidence and its causes whenever the first cause or its confidence changes, until `stop()`."""
     watch = Watch(paths)
     said: tuple[str, str] | None = None
     grown_s, looked_s = time.monotonic(), 0.0

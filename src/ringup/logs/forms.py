@@ -1,9 +1,9 @@
 """
-Lines that may tell why a run failed, known by their form and not by their wording.
+Lines that may explain a failure, recognized by their form and not by their wording.
 
-A line that no pattern knows still has a form: it has a severity, ends a traceback, names an errno, or says
-that a wait ended.  The form ranks it.  Equal lines, numbers apart, are one clue, which knows how often they
-came, on which ranks, and where last.  Pure, bounded.
+A line that no pattern knows still has a form: it has a severity, ends a traceback, names an errno, or reports
+a wait that ended.  The form ranks it.  Equal lines, apart from numbers, are one clue with its count, its
+ranks, and its last place.  Pure, bounded.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ringup.logs.lines import Event, Head, excerpt, message_of
+from ringup.logs.mentions import NONE, is_mention, unquoted
 from ringup.logs.patterns import forms as words
 
 
@@ -36,26 +37,26 @@ class Form(IntEnum):
 
 
 MOST_CLUES = 1_000
-"""Different ones of a file; beyond them only the more telling forms are taken, up to twice as many."""
+"""Different clues of a file; above this only the more informative forms are taken, up to twice as many."""
 MOST_RANKS = 64
 SHAPE_CHARS = 160
 READ_WHOLE = 8
-"""So many alike lines are read for who printed them; of more only the number and the last place are kept."""
+"""This many equal lines are read for their ranks; of more, only the number and the last place are stored."""
 
 
 @dataclass
 class Clue:
-    """One thing said in one form: its first line as an event, how often and where it came again."""
+    """A message of one form: its first line as an event, its count and its further places."""
 
     form: Form
     event: Event
     message: str
-    """The first line without what launchers, loggers and collectors put in front."""
+    """The first line without the prefixes of launchers, loggers and collectors."""
     severity: str = ""
     specific: int = 0
-    """How many concrete things it names: an errno, an object, an address, a setting, a number."""
+    """Number of concrete things in it: an errno, an object, an address, a setting, a number."""
     follows: bool = False
-    """Whether it tells of another's end, or wraps what is told elsewhere."""
+    """Whether it reports another process's end, or wraps another message."""
     tags: frozenset[str] = frozenset()
     count: int = 1
     last_line: int = 0
@@ -70,7 +71,7 @@ _NUMBERS = re.compile(r"0x[0-9a-f]{1,32}|\b[0-9a-f]{8,64}\b|\d{1,24}", re.IGNORE
 
 def severity_of(text: str, message: str) -> str:
     """
-    The severity that a line states, in its labels or at the message's beginning; "" where it states none.
+    The severity of a line, from its labels or the message's beginning; "" without one.
 
     >>> severity_of("(W pid=1) ERROR 08-12 [core.py:700] no cache", "no cache")
     'error'
@@ -79,12 +80,12 @@ def severity_of(text: str, message: str) -> str:
     """
     front = text[: max(0, len(text) - len(message)) + 24][:300]
     found = list(words.SEVERITY.finditer(front))
-    # Of several the innermost: what passes a line on has a severity of its own.
+    # Of several, the innermost: a program that passes a line on adds its own severity.
     return _LETTER[next(g for g in found[-1].groups() if g)[0].upper()] if found else ""
 
 
 def specific(message: str) -> int:
-    """How many kinds of concrete things a message names, 0 to 5."""
+    """Number of kinds of concrete things in a message, 0 to 5."""
     return sum(1 for one in words.SPECIFIC if one.regex.search(message))
 
 
@@ -97,14 +98,14 @@ _NAMELESS = re.compile(r"\s*(?:Exception|Error):?\s*")
 
 def form_of(message: str, severity: str, tags: AbstractSet[str], before: Form | None = None) -> Form | None:
     """
-    The form of a message, None where it tells nothing; `before` is the form of the line it belongs to.
+    The form of a message, None if it is not informative; `before` is the form of the line it belongs to.
 
     >>> form_of("Call to ibv_modify_qp failed with 61", "", {"warn"})
     <Form.LIBRARY: 3>
     >>> form_of("step 3: loss 0.2", "info", set())
     """
-    text = message[:1000]
-    if words.COUNTS_NONE.search(text):
+    text = unquoted(message[:1000])
+    if is_mention(text) or NONE.search(text):
         return None
     if words.KERNEL.regex.search(text):
         xid = words.XID.search(text)
@@ -117,7 +118,7 @@ def form_of(message: str, severity: str, tags: AbstractSet[str], before: Form | 
         if _NAMELESS.fullmatch(text):
             return None
         return Form.WARNING if severity in ("warning", "info") else Form.EXCEPTION
-    if words.NOISE.regex.search(text) or words.ASSIGNS.search(text):
+    if words.NOISE.regex.search(text):
         return None
     goes_on = "made-do" in tags or bool(words.GOES_ON.regex.search(text))
     if before is not None and not goes_on and _WORD.search(text):
@@ -149,7 +150,7 @@ def form_of(message: str, severity: str, tags: AbstractSet[str], before: Form | 
 
 def shape_of(message: str) -> str:
     """
-    A message without its numbers: what alike lines have in common.
+    A message without its numbers: equal for similar lines.
 
     >>> shape_of("Connect to 10.0.0.2<4411> failed") == shape_of("Connect to 10.0.0.3<9> failed")
     True
@@ -159,18 +160,18 @@ def shape_of(message: str) -> str:
 
 @dataclass(frozen=True)
 class Reference:
-    """A log that went well: the forms of its lines; its settings, versions and sizes by name."""
+    """A log of a good run: the forms of its lines; its settings, versions and sizes by name."""
 
     forms: frozenset[str]
     facts: dict[str, frozenset[str]]
 
     def has(self, text: str) -> bool:
-        """Whether a line of this form is in it, too."""
+        """Whether it also contains a line of this form."""
         return shape_of(message_of(text)) in self.forms
 
 
 class Line(NamedTuple):
-    """A line as it is looked at."""
+    """A line with its properties."""
 
     number: int
     raw: bytes
@@ -179,13 +180,13 @@ class Line(NamedTuple):
     head: Head
     tags: AbstractSet[str]
     source: str
-    """Whose lines are one text."""
+    """Lines with the same source are one text."""
     is_plain: bool
-    """Whether nothing but its words counts: an alike line means the same."""
+    """Whether only its words count: an equal line means the same."""
 
 
 class Clues:
-    """The clues of one file: feed it the lines that hold a word of failing."""
+    """The clues of one file: feed it the lines that contain a word of a failure."""
 
     def __init__(self) -> None:
         self._found: dict[str, Clue] = {}
@@ -194,7 +195,7 @@ class Clues:
         self._near: tuple[int, str, Clue | None] = (0, "", None)
 
     def again(self, raw: bytes, number: int) -> bool:
-        """Whether a line is one of many alike that have been read; it is counted."""
+        """Whether a line equals many that have been read; it is counted."""
         shape = raw.translate(None, b"0123456789")
         if shape not in self._raw:
             return False
@@ -211,7 +212,7 @@ class Clues:
         return self._open.get(source, (0, None))[0] == number - 1
 
     def take(self, one: Line) -> bool:
-        """Look at one line; whether the line below belongs to it."""
+        """Process one line; returns whether the line below belongs to it."""
         number, raw, text, message, head, tags, source, is_plain = one
         line, before = self._open.pop(source, (0, None))
         severity = severity_of(text, message)

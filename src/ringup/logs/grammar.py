@@ -1,5 +1,5 @@
 """
-The few lines counting needs to understand: collective calls, Init lines, transports, steps.
+The few lines that counting must understand: collective calls, Init lines, transports, steps.
 
 Wordings after NCCL's source, 2.4 to 2.30 (`enqueue.cc`, `init.cc`, `transport/*.cc`): a call is
 printed when it is enqueued, `opCount` is hexadecimal and no sequence number of collectives.
@@ -24,7 +24,7 @@ FIELDS = re.compile(
     rb" comm (0x[0-9a-fA-F]+|\(nil\)) \[nranks=(\d+)\] stream (0x[0-9a-fA-F]+|\(nil\))"
     rb"(?: task \d+ globalrank \d+)?\s*\Z"
 )
-"""What follows `KIND: opCount ` on a whole line; RCCL ends it with its queue's length and the rank."""
+"""The text after `KIND: opCount ` on a whole line; RCCL ends it with its queue's length and the rank."""
 
 GLUED = re.compile(rb"(?::[ \t]|\[[^\]]{1,60}\](?:<std(?:out|err)>)?:?[ \t]?)\Z")
 """The label or stamp of a line that begins in the middle of another."""
@@ -32,10 +32,10 @@ GLUED = re.compile(rb"(?::[ \t]|\[[^\]]{1,60}\](?:<std(?:out|err)>)?:?[ \t]?)\Z"
 PREFIX = re.compile(
     rb"(?<![\w.-])(?!\d{1,2}:\d\d:\d\d )(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>\d+)\] )?"
 )
-"""Process of any other NCCL line; searched, for a label or stamp may precede it; a clock is none."""
+"""Process of any other NCCL line; searched, because a label or stamp may precede it; a clock is not one."""
 
 LABEL = re.compile(rb"\A\s*(?:(\d+): |\[(?:rank(\d+)|([a-z]+\d+))\]:|\[\d+,(\d+)\]<std(?:out|err)>: ?)")
-"""What srun --label, torchrun --tee and mpirun --tag-output put before a line."""
+"""Prefixes of srun --label, torchrun --tee and mpirun --tag-output."""
 
 INIT = re.compile(
     rb"comm (?P<pointer>0x[0-9a-fA-F]+) rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+) cudaDev (?P<dev>\d+)"
@@ -52,7 +52,7 @@ VIA = re.compile(
     rb"(?: \[(?:send|receive)\])?|CollNet \d+(?:/\d+)? : (?P<coll>\d+) \[(?:send|receive)\])"
     rb" via (?P<via>[^\r\n]{1,120}?)(?: comm 0x[0-9a-fA-F]+(?: nRanks \d+)?)?\s*\Z"
 )
-"""How two ranks of a communicator talk; RCCL and NCCL 2.8 name the communicator behind it."""
+"""The transport between two ranks of a communicator; RCCL and NCCL 2.8 append the communicator."""
 
 ITERATION = re.compile(
     rb"\b(?!STEP \d{1,18}\.(?:\d|batch|extern))"
@@ -66,17 +66,17 @@ A trainer's line for a step: Megatron, DeepSpeed, mmengine, Detectron2, timm, to
 """
 
 WORDS = (b"nccl ", b"- init ", b"iter", b"step", b"epoch")
-"""Every line that counting reads beside the calls has one of these, in some case."""
+"""Every line that counting reads, besides the calls, contains one of these, in any case."""
 
 POINT_TO_POINT = frozenset({"Send", "Recv"})
-"""Not called by every rank of a communicator at the same place: counted, never numbered."""
+"""Not called by every rank of a communicator at the same position: counted, never numbered."""
 
 _COLOUR = re.compile(rb"\x1b\[[\d;]*[mK]")
 
 
 def bare(raw: bytes) -> bytes:
     """
-    A line without colours, and out of the record of Docker's json-file driver.
+    A line without colours, and without the record of Docker's json-file driver.
 
     >>> bare(b'{"log":"\\\\u001b[32miteration 3\\\\u001b[0m\\\\n","stream":"stdout"}')
     b'iteration 3'
@@ -90,7 +90,7 @@ def bare(raw: bytes) -> bytes:
 
 
 def fields_of(raw: bytes, head: re.Match[bytes], end: int | None = None) -> re.Match[bytes] | None:
-    """The fields of a call; `end` is where the next one's head begins.  None where they are cut off."""
+    """The fields of a call; `end` is where the next one's head begins.  None if they are cut off."""
     begin = head.end() + len(" opCount ")
     if end is None:
         return FIELDS.match(raw, begin)
@@ -100,7 +100,7 @@ def fields_of(raw: bytes, head: re.Match[bytes], end: int | None = None) -> re.M
 
 def label_of(prefix: bytes, whole: bool = False) -> str:
     """
-    The rank a launcher wrote before a line, "" without one; `whole`: where nothing but a stamp follows it.
+    The rank in a launcher's prefix, "" without one; `whole`: if only a stamp follows it.
 
     >>> label_of(b" 3: "), label_of(b"[rank12]:"), label_of(b"[1,3]<stdout>:"), label_of(b"[default3]:")
     ('3', '12', '3', 'default3')

@@ -1,7 +1,7 @@
 """
-The nodes' hardware for `--from`: a saved collection, or pasted output of ibstatus and the like.
+The nodes' hardware for `--from`: a saved collection, or pasted output of ibstatus and similar.
 
-Either becomes events next to those of the logs, so that causes can compare what was used with what is there.
+Either becomes events next to those of the logs, so that causes can compare used and available hardware.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def read_hardware(path: str) -> Scan:
     """
     Events of one file of facts or pasted text.
 
-    Raises BundleError for a file that cannot be read at all.
+    Raises BundleError for a file that cannot be read.
     """
     try:
         return Scan([*_of_cluster(bundle.load(Path(path)))])

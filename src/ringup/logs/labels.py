@@ -1,7 +1,7 @@
 """
-What stands before a program's own words: labels of any form, learnt from the file, and JSON records.
+Prefixes of a program's own text: labels of any form, learnt from the file, and JSON records.
 
-Pure.  A form is believed where most lines of the file's beginning have it; launchers' usual forms are known
+Pure.  A form is accepted if most lines at the file's beginning have it; launchers' usual forms are known
 without learning (`lines.head_of`).
 """
 
@@ -16,7 +16,7 @@ MOST_LINES = 400
 LONGEST_LABEL = 160
 SHARE = 0.75
 FEW_LINES = 8
-"""Of fewer lines all must have the form."""
+"""In a file with fewer lines, all must have the form."""
 
 _FORMS = (
     re.compile(r"\s?\[(?P<label>[^\s\[\]][^\[\]]{0,62})\]:? ?"),
@@ -31,7 +31,7 @@ _LEVEL = re.compile(
     r"|(?:step|iter|iteration|epoch|batch|loss|lr|ep|it|train|val|test|eval)[\W_]{0,3}[\d/]{0,20}"
     r"|(?-i:[EWIF])\d.{0,80}|[\W\dTZ]{1,80})"
 )
-"""Words that tell how grave or which step, not who; and clocks."""
+"""Words for a severity or a step, not for a process; and clocks."""
 _RANK = re.compile(r"(?i)(?<![a-z_])(?:global[_-]?)?(?:rank|rk|r)[ =:_-]{0,3}(\d{1,6})\b")
 _OWNER = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?|pod(?:[_-]?name)?|server)[=:] ?([\w.-]{1,63})")
 _SPLIT = re.compile(r"[\s,/|=@]+")
@@ -47,7 +47,7 @@ _RANK_KEYS = ("rank", "global_rank", "RANK")
 
 
 class Labels:
-    """The form of label that a file's lines have, once it is known."""
+    """The form of label of a file's lines, once it is known."""
 
     def __init__(self) -> None:
         self._form: re.Pattern[str] | None = None
@@ -56,7 +56,7 @@ class Labels:
 
     @property
     def learning(self) -> bool:
-        """Whether the file's beginning is not over yet."""
+        """Whether the file's beginning is not complete yet."""
         return self._lines < MOST_LINES
 
     def learn(self, lines: Iterable[str]) -> None:
@@ -70,12 +70,12 @@ class Labels:
         best = max(self._seen, key=lambda form: self._seen[form].total())
         labels = self._seen[best]
         few = self._lines < FEW_LINES
-        # A label comes again: what is another word on every line is the message.
+        # A label repeats: a word that differs on every line is the message.
         repeats = len(labels) < labels.total() if few else 2 * len(labels) <= labels.total()
         self._form = best if repeats and labels.total() >= self._lines * (1 if few else SHARE) else None
 
     def split(self, text: str) -> tuple[str, str]:
-        """A line's label, "" where it has none of the learnt form, and what follows."""
+        """A line's label, "" without one of the learnt form, and the rest."""
         match = self._form.match(text) if self._form else None
         if match is None or not _of_somebody(match):
             return "", text
@@ -88,7 +88,7 @@ def _of_somebody(match: re.Match[str]) -> bool:
 
 def rank_in(label: str) -> int | None:
     """
-    The rank that a label names.
+    The rank in a label.
 
     >>> rank_in("node1, rank 3"), rank_in("r12"), rank_in("worker-3")
     (3, 12, None)
@@ -99,7 +99,7 @@ def rank_in(label: str) -> int | None:
 
 def owner_in(label: str) -> str:
     """
-    The host or pod that a label names as such, "" where it names none.
+    The host or pod that a label marks as such, "" without one.
 
     >>> owner_in("host=alpha rank=3"), owner_in("alpha")
     ('alpha', '')
@@ -115,7 +115,7 @@ def words_in(label: str) -> Iterator[str]:
 
 def unpacked(text: str) -> list[str]:
     """
-    The lines that a record of a logger or collector holds (JSON, logfmt), its host and rank before each.
+    The lines in a record of a logger or collector (JSON, logfmt), with its host and rank before each.
 
     >>> unpacked('{"level": "ERROR", "host": "n7", "rank": 3, "message": "ValueError: no"}')
     ['n7: [rank3]: ValueError: no']
@@ -139,13 +139,13 @@ def unpacked(text: str) -> list[str]:
 
 
 _OF_A_TEST = "@ringup "
-"""Before what a rank of `ringup test` or `ringup bench` reports."""
+"""Prefix of reports of the ranks of `ringup test` and `ringup bench`."""
 _NOT_OFFERED = _OF_A_TEST + '{"kind": "unsupported"'
-"""An operation that the backend does not have, or that needs more ranks."""
+"""An operation that the backend lacks, or that needs more ranks."""
 
 
 def _record(text: str) -> dict[str, object]:
-    """The fields of a record, {} where a line is none."""
+    """The fields of a record, {} if a line is not a record."""
     text = text.removeprefix(_OF_A_TEST)
     if text.startswith("{") and text.endswith("}"):
         try:
@@ -157,7 +157,7 @@ def _record(text: str) -> dict[str, object]:
 
 
 def _logfmt(text: str) -> dict[str, object]:
-    """The pairs of a line that is `key=value key="quoted value"` throughout, else nothing."""
+    """The pairs of a line that is `key=value key="quoted value"` throughout, else empty."""
     found: dict[str, object] = {}
     at = 0
     while at < len(text):

@@ -1,8 +1,8 @@
 """
-Bytes to events: what a line says (its tag and fields) and who said it.
+Bytes to events: the meaning of a line (its tag and fields) and its origin.
 
-Pure: lines in, events out.  A line is decoded and matched only when it holds one of the
-patterns' words, which the counting core finds.
+Pure: lines in, events out.  A line is decoded and matched only if it contains one of the patterns' words,
+which the counting core finds.
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ from typing import NamedTuple
 
 from ringup.logs.grammar import bare
 from ringup.logs.labels import Labels, owner_in, rank_in, unpacked, words_in
+from ringup.logs.mentions import SETTINGS, is_mention, quotations, says_no
 from ringup.logs.patterns import PATTERNS
 from ringup.logs.patterns.forms import WRAPPING
 from ringup.logs.patterns.tags import Pattern
 from ringup.units import LONGEST_LINE, grouped
 
 LINE_BYTES = LONGEST_LINE
-"""What is looked at of one line: its head and, of a longer one, its tail.  NCCL cuts lines at 1 KiB."""
+"""Bytes of one line that are read: its head and, of a longer one, its tail.  NCCL cuts lines at 1 KiB."""
+
+DAY_S = 86400
+"""`seconds_of` returns more if the line has a date."""
 
 TEXT_CHARS = 300
-"""What is kept of a line as evidence."""
+"""Characters of a line that are stored as evidence."""
 
 
 class Head(NamedTuple):
-    """What stands in front of a message: who printed it and when."""
+    """The prefixes of a message: its process and time."""
 
     host: str = ""
     pid: str = ""
@@ -42,7 +46,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing said once: `file` is an index into the story's files, `line` counts from 1."""
+    """One message: `file` is an index into the evidence's files, `line` counts from 1."""
 
     tag: str
     file: int
@@ -57,7 +61,7 @@ class Event:
     time_s: float | None = None
 
     def __getitem__(self, name: str) -> str:
-        """A field's text, "" where the pattern did not carry it."""
+        """A field's text, "" if the pattern has no such field."""
         return self.fields.get(name) or ""
 
     @property
@@ -66,13 +70,13 @@ class Event:
         return self.file, self.line
 
     def number(self, name: str) -> int:
-        """A field as a number, 0 where the pattern did not carry it."""
+        """A field as a number, 0 if the pattern has no such field."""
         text = self.fields.get(name) or ""
         return int(text) if text.lstrip("-").isdigit() and len(text) < 19 else 0
 
 
 def ranks_of(events: Iterable[Event]) -> set[int]:
-    """The ranks that printed these lines, as far as they are known."""
+    """The ranks that printed these lines, as far as known."""
     return {event.rank for event in events if event.rank is not None}
 
 
@@ -89,6 +93,11 @@ _REPEATED = re.compile(r" {0,4}\[repeated \d{1,6}x across cluster\].{0,200}$")
 _CLOCK = re.compile(
     r"(?:(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _])?"
     r"(?<!\d)(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>[.,]\d{1,9})?"
+)
+_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905
+_SYSLOG = re.compile(
+    rf"\b(?P<month>{'|'.join(_MONTHS)}) {{1,2}}(?P<day>\d{{1,2}}) "
+    r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>\.\d{1,9})?"
 )
 _GLOG = re.compile(r"\[?[EWIF](?P<date>\d{3,4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>\.\d+)?")
 _NCCL = re.compile(
@@ -114,7 +123,7 @@ _HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,62}): ?")
 _POD = re.compile(
     r"(?:pod/(?P<host>[\w.-]{1,80})|(?P<row>[a-z0-9.]{1,60}-[a-z0-9.-]{1,80}) {2,60}\d{1,3}/\d{1,3} ) "
 )
-"""What kubectl begins a pod's row or event with."""
+"""Beginning of a pod's row or event from kubectl."""
 _NOT_A_HOST = re.compile(
     r"(?i).*(?:error|exception|warning|warn|info|note|hint|debug|fatal|usage|traceback)$|.*\.(?:py"
     r"|sh|cc|cu|cpp|h|c|so|yaml|json|log)(?::\d.*)?$"
@@ -174,14 +183,21 @@ def short_name(host: str) -> str:
     return host.split(".")[0]
 
 
+def is_syslog(text: str) -> bool:
+    """Whether a line has its date as syslog and `dmesg -T` write it."""
+    return bool(_SYSLOG.search(text[:120]))
+
+
 def seconds_of(text: str) -> float | None:
-    """Seconds of the first clock time in a line's head, from the year's start where the date is there."""
+    """Seconds of the first clock time in a line's head, from the year's start if it has a date."""
     head = text[:120]
     if head.count(":") < 2:
         return None
     if match := _GLOG.search(head):
         date = match["date"].zfill(4)
         days = int(date[:2]) * 31 + int(date[2:])
+    elif match := _SYSLOG.search(head):
+        days = (_MONTHS.index(match["month"]) + 1) * 31 + int(match["day"])
     elif match := _CLOCK.search(head):
         days = int(match["month"]) * 31 + int(match["day"]) if match["month"] else 0
     else:
@@ -191,7 +207,7 @@ def seconds_of(text: str) -> float | None:
 
 
 def texts_of(raw: bytes) -> list[str]:
-    """The lines in a line: one, or those that a record of a logger holds."""
+    """The lines in a line: one, or those in a logger's record."""
     return unpacked(clean(raw))
 
 
@@ -205,7 +221,7 @@ NO_LABELS = Labels()
 
 
 def head_of(text: str, labels: Labels = NO_LABELS) -> Head:
-    """Who printed a line: host, pid, device and rank from NCCL's own prefix and from launchers' labels."""
+    """The origin of a line: host, pid, device and rank from NCCL's own prefix and from launchers' labels."""
     host, pid, device, label = "", "", "", ""
     rank: int | None = None
     start = unstamped(text[:400])
@@ -218,8 +234,8 @@ def head_of(text: str, labels: Labels = NO_LABELS) -> Head:
     elif not _LOCAL.match(start):
         label, start = labels.split(start)
         host, rank = owner_in(label) or next(filter(looks_like_host, words_in(label)), ""), rank_in(label)
-        label = label if host else ""  # a rank, a logger or a line of code stands in whatever stream
-    # Most lines have none of the words that these forms need: to search for words is much quicker.
+        label = label if host else ""  # a rank, a logger or a line of code is in any stream
+    # Most lines contain none of the words of these forms: searching for words is much quicker.
     is_nccl = "NCCL " in start or "INFO " in start or "WARN " in start or "NET/OFI " in start
     if is_nccl and (nccl := _NCCL.search(start)):
         host, pid, device = short_name(nccl["host"]), nccl["pid"], nccl["device"] or ""
@@ -237,7 +253,7 @@ def head_of(text: str, labels: Labels = NO_LABELS) -> Head:
 
 def body_of(text: str, labels: Labels = NO_LABELS) -> str:
     """
-    A line without what launchers and log collectors put in front, for patterns on a message's beginning.
+    A line without the prefixes of launchers and log collectors, for patterns on a message's beginning.
 
     >>> body_of("worker-0: [rank3]:   exitcode  : -9")
     '  exitcode  : -9'
@@ -261,7 +277,7 @@ _WORD = re.compile(r"[A-Za-z]{3}")
 
 def message_of(text: str, labels: Labels = NO_LABELS) -> str:
     """
-    A line's message: without the labels, clocks and severities of those who passed it on.
+    A line's message: without the labels, clocks and severities of programs that passed it on.
 
     >>> message_of("22: slurmstepd: error: pyxis:     nvidia-container-cli: ldcache error")
     'nvidia-container-cli: ldcache error'
@@ -279,7 +295,7 @@ def message_of(text: str, labels: Labels = NO_LABELS) -> str:
 
 
 class Gate:
-    """Which patterns a line may hold, by the words in it."""
+    """The patterns that a line may contain, by its words."""
 
     def __init__(self, patterns: Iterable[Pattern] = PATTERNS) -> None:
         by_word: dict[bytes, list[Pattern]] = {}
@@ -289,7 +305,7 @@ class Gate:
             for needle in pattern.needles:
                 by_word.setdefault(needle.encode(), []).append(pattern)
         self.words = [*by_word]
-        """In lower case; a line with none holds no pattern, unless its collector escaped some by & or \\."""
+        """In lower case; "" if it contains no pattern, unless its collector escaped some by & or \\."""
         self._patterns = [*by_word.values()]
         self._patterns_of = functools.lru_cache(_MAX_KNOWN)(self._with_words)
         self._likely: dict[bytes, list[tuple[int, bytes]]] = {}
@@ -298,7 +314,7 @@ class Gate:
         """
         The patterns worth trying on this line; empty for nearly every line.
 
-        `words` has the numbers of the words in it, two bytes each, where these are known.
+        `words` has the numbers of its words, two bytes each, if known.
         """
         return self._patterns_of(self._words_in(line) if words is None else words)
 
@@ -309,18 +325,18 @@ class Gate:
 
     @functools.cached_property
     def _by_start(self) -> dict[bytes, list[tuple[bytes, int, bytes]]]:
-        """Words without and with their digits, by their first three bytes: of these a line has few."""
+        """Words without and with their digits, by their first three bytes, of which a line has few."""
         bare = (word.translate(None, _DIGITS) for word in self.words)
         return grouped((plain[:3], (plain, n, self.words[n])) for n, plain in enumerate(bare))
 
     def _words_in(self, line: bytes) -> bytes:
-        """The numbers of the words in a line, and in what its collector escaped."""
+        """The numbers of the words in a line, and in text that its collector escaped."""
         if len(line) > 16 * LINE_BYTES:
             line = line[: 8 * LINE_BYTES] + b" " + line[-8 * LINE_BYTES :]
         low = line.lower()
         if b"&" in line or b"\\" in line or b"\0" in line:
             low += "\n".join(texts_of(line)).lower().encode()
-        shape = low.translate(None, _DIGITS)  # thousands of lines differ in their numbers alone
+        shape = low.translate(None, _DIGITS)  # thousands of lines differ only in their numbers
         likely = self._likely.get(shape)
         if likely is None:
             starts = {shape[at : at + size] for size in (1, 2, 3) for at in range(len(shape))}
@@ -335,16 +351,17 @@ class Gate:
 
 @functools.cache
 def gate() -> Gate:
-    """The one gate of a process: to make one costs as much as a small file."""
+    """The only gate of a process: making one costs as much as reading a small file."""
     return Gate()
 
 
 def matches(
-    text: str, patterns: Iterable[Pattern], labels: Labels = NO_LABELS
+    text: str, patterns: Iterable[Pattern], labels: Labels = NO_LABELS, *, is_code: bool = False
 ) -> Iterator[tuple[str, dict[str, str], int]]:
-    """Tag, fields and place of every pattern that fits the text; each tag once."""
+    """Tag, fields and place of every pattern that fits the text, except in mentions; each tag once."""
     said: set[str] = set()
     body: str | None = None
+    quoted: list[tuple[int, int]] | None = None
     for pattern in patterns:
         if pattern.tag in said:
             continue
@@ -352,13 +369,26 @@ def matches(
         if not match and pattern.anchored:
             body = body_of(text, labels) if body is None else body
             match = pattern.regex.search(body)
-        if match:
-            said.add(pattern.tag)
-            yield pattern.tag, {k: v for k, v in match.groupdict().items() if v is not None}, match.start()
+        if match is None:
+            continue
+        if pattern.tag not in SETTINGS:
+            if body is None:
+                body = body_of(text, labels)
+            if quoted is None:
+                quoted = [(0, len(text))] if is_code or is_mention(body) else quotations(text)
+            while match and (
+                says_no(match.string, match.end())
+                or any(begin <= match.start() and match.end() <= end for begin, end in quoted)
+            ):
+                match = pattern.regex.search(match.string, match.end())
+            if match is None:
+                continue
+        said.add(pattern.tag)
+        yield pattern.tag, {k: v for k, v in match.groupdict().items() if v is not None}, match.start()
 
 
 def excerpt(text: str, place: int) -> str:
-    """The part of a line worth showing: all of it, or what surrounds the match."""
+    """The part of a line to show: all of it, or the text around the match."""
     if len(text) <= TEXT_CHARS:
         return text
     begin = max(0, min(place - 60, len(text) - TEXT_CHARS))

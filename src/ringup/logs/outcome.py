@@ -1,8 +1,8 @@
 """
-How a run went on after a line, and who ended it.  Every cause asks here.
+How a run continued after a line, and the reason of its end.  Every cause uses this module.
 
-"After" is the order of time: lines of one stream in their order, lines of several streams or files by their
-clocks.  Pure.
+"After" means the order of time: lines of one stream in their order, lines of several streams or files by
+their clocks.  Pure.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from ringup.logs.lines import DAY_S
+from ringup.logs.mentions import SETTINGS
 from ringup.logs.patterns import OF_ROLE, TAGS
 from ringup.units import first_of_each, grouped
 
@@ -29,25 +31,28 @@ Key = TypeVar("Key")
 
 
 class Log(Protocol):
-    """The part of the evidence that is read here; the evidence holds its outcome."""
+    """The part of the evidence that this module reads; the evidence contains its outcome."""
 
     events: list[Event]
     communicators: list[Comm]
     repeats: Counter[str]
     ended: RunEnd | None
+    began: list[tuple[int, float] | None]
 
     def all(self, *tags: str, has: str = "", lacks: str = "", **fields: str) -> list[Event]: ...
     def has(self, *tags: str) -> bool: ...
     def at(self, file: int, line: int, below: int = 0) -> Iterator[Event]: ...
+    def tags_at(self, event: Event, below: int = 0) -> set[str]: ...
 
 
 ENOUGH = 2
-"""Steps of the same stream that show work after a line; one may have been under way."""
+"""Steps of the same stream that show work after a line; one may have been in progress."""
 ENOUGH_OF_OTHERS = 4
-"""Steps of other ranks: without the rank that broke they come one or two further."""
+"""Steps of other ranks: without the failed rank they can do one or two more."""
 MOST_STREAMS = 64
 CLOCKS_APART_S = 2.0
-_DAY_S = 86400
+
+ZONES_APART_S = 14 * 3600
 
 ESTABLISHING = frozenset(
     """
@@ -57,13 +62,18 @@ ESTABLISHING = frozenset(
     sharp-off tcpstore-retry topology-broken
     """.split()  # noqa: SIM905
 )
-"""What keeps ranks from meeting or connecting: where they did so afterwards, a later attempt succeeded."""
+"""Failures of the rendezvous or of connections: if they succeeded afterwards, a later attempt worked."""
 
 RETRACTABLE = OF_ROLE["hang"] | {"xla-threads", "horovod-stalled", "warn"}
 _COUNTED = {"coll", "flight", "run-apart", "run-ended", "run-hung"}
-"""Facts that were counted or recorded: later progress does not take them back."""
+"""Counted or recorded facts: later progress does not cancel them."""
 
 _OF_A_CLOSE = OF_ROLE["consequence"] | {"killed-word"}
+_OF_THE_HOST = {"oom-kill", "ray-head", "killed-word", "store-timeout", "client-timeout"}
+"""Lines that a host or a cluster also prints after the job."""
+_LASTING = {"xid", "sxid", "ecc", "aer", "ib-port-down", "async-event", "nvlink-error", "gpu-lost"}
+"""Faults that last, although the job continues for a time."""
+_OF_A_KERNEL = _LASTING | {"oom-kill"}
 _ENDED_A_PROCESS = {"exit", "exit-signal", "child-failed"}
 _TAKEN_AWAY = re.compile(r"CANCELLED|TIME LIMIT|PREEMPT|death signal|walltime|Ctrl-C to proc")
 PREPARES = re.compile(
@@ -79,7 +89,7 @@ _TEARDOWN = re.compile(
 
 
 def made_do(event: Event) -> bool:
-    """Whether the line itself says that the program goes on without."""
+    """Whether the line itself states that the program continues without."""
     return bool(TAGS["made-do"].patterns[0].regex.search(event.text))
 
 
@@ -95,7 +105,7 @@ _UPPER_LAYERS = re.compile(
 
 def is_unwinding(event: Event) -> bool:
     """
-    Whether a `file.cc:line -> code` line tells of a failed call of the user's.
+    Whether a `file.cc:line -> code` line belongs to a failed call of the user's program.
 
     Probing for plugins and sysfs paths prints such lines too, without reaching the upper layers.
     """
@@ -106,7 +116,7 @@ def is_unwinding(event: Event) -> bool:
 
 @dataclass(frozen=True)
 class _Mark:
-    """A line that shows work: how much it counts, and the step's number where it is printed."""
+    """A line that shows work: its weight, and the step's number if printed."""
 
     event: Event
     weight: int = 1
@@ -114,22 +124,22 @@ class _Mark:
 
 
 class Outcome:
-    """What became of one run, from the events of its logs and from its own record."""
+    """The outcome of one run, from the events of its logs and from its own record."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._known: dict[tuple[int, int, str], bool] = {}
 
-    # How far it came.
+    # Progress of the run.
 
     @cached_property
     def set_up(self) -> bool:
-        """Whether some communicator's ranks all completed, or a later stage was reached."""
+        """Whether all ranks of some communicator completed it, or a later stage was reached."""
         return any(c.complete for c in self._log.communicators) or self._log.has("init-timings")
 
     @cached_property
     def trained(self) -> bool:
-        """Whether steps went by: data did flow."""
+        """Whether steps were done: data did flow."""
         return max(self._log.repeats["step"], self._log.repeats["loss"]) > 1
 
     @cached_property
@@ -139,11 +149,11 @@ class Outcome:
 
     @cached_property
     def ended_well(self) -> bool:
-        """Whether the work was done, as far as the log shows, and processes ended of themselves."""
+        """Whether the work was done, as far as the log shows, and processes ended on their own."""
         return self.went_on or self._log.has("unclosed-group", "finished")
 
     def first_attempt(self, events: Iterable[Event]) -> list[Event]:
-        """Those before anything broke in their file: a later attempt may have another world."""
+        """Events before the first failure in their file: a later attempt may have another world."""
         return [e for e in events if e.line < min(self._break_lines.get(e.file, ()), default=e.line + 1)]
 
     @property
@@ -151,44 +161,44 @@ class Outcome:
         """Whether `ringup run` saw every rank end with exit code 0."""
         return self._log.ended is not None and self._log.ended.outcome == "ok"
 
-    # Who ended it.
+    # Reason of its end.
 
     @cached_property
     def by_ringup(self) -> bool:
-        """Whether `ringup run` ended the ranks: one failed, or none came further (--hang-timeout, Ctrl-C)."""
+        """Whether `ringup run` ended the ranks: one failed, or none made progress, or Ctrl-C."""
         ended = self._log.ended
         by_itself = ended and (ended.outcome in ("hung", "rank-failed") or ended.verdict.rule)
         return self._log.has("run-hung") or bool(by_itself)
 
     @cached_property
     def from_outside(self) -> list[Event]:
-        """The lines that say that a scheduler or a user ended the job; none where `ringup run` did."""
+        """The lines that report that a scheduler or a user ended the job; empty if `ringup run` did."""
         if self.by_ringup:
             return []
-        # A launcher sends signals when a rank of its own ends.
+        # A launcher sends signals when one of its ranks ends.
         own_end = self._log.has("exit", "exception", "closing-signal")
         own = r"|Received SIG\w+: \d" if own_end else ""
         return self._log.all("cancelled", lacks="closing signal" + own)
 
     @cached_property
     def limit(self) -> str:
-        """The scheduler's reason, such as "time limit" or "preemption"; "" where none is printed."""
+        """The scheduler's reason, such as "time limit" or "preemption"; "" if none is printed."""
         found = (e[f] for e in self.from_outside for f in e.fields if f.startswith("why") and e[f])
         return next(found, "").lower()
 
     def after_the_end(self, event: Event) -> bool:
-        """Whether a line follows one that says that a scheduler took the job away."""
+        """Whether a line follows one that reports that a scheduler ended the job."""
         taken = (e for e in self.from_outside if _TAKEN_AWAY.search(e.text))
         return any(e.file == event.file and e.line < event.line for e in taken)
 
     def before_the_end(self, events: Iterable[Event]) -> list[Event]:
-        """Those that do not follow the end of a job that a scheduler took away."""
+        """Those that do not follow the end of a job that a scheduler ended."""
         return [e for e in events if not self.after_the_end(e)]
 
     # How it failed.
 
     def failure(self, *apart: str) -> Event | None:
-        """The first line of something that went wrong and was not overcome, `apart` from these tags."""
+        """The first line of a failure after which the run did not work, except these tags."""
         for event in self._log.all(*(tag for tag in OF_ROLE["failure"] if tag not in apart)):
             if not (
                 (event.tag == "exit" and event["code"] == "0")
@@ -201,23 +211,23 @@ class Outcome:
 
     @cached_property
     def failed(self) -> Event | None:
-        """The first line of something that went wrong and was not overcome."""
+        """The first line of a failure after which the run did not work."""
         return self.failure()
 
     @cached_property
     def hang(self) -> Event | None:
-        """A line that says the job stood still or was ended for it, where it did not go on afterwards."""
+        """A line that reports that the job hung or was ended for it, if it did not continue afterwards."""
         return next((e for e in self._log.all(*OF_ROLE["hang"]) if not self.overcome(e)), None)
 
     @property
     def stopped(self) -> Event | None:
-        """The line that says the job failed, else the one that says it stood still."""
+        """The line that reports that the job failed, else the one that reports that it hung."""
         return self.failed or self.hang
 
-    # What followed a line.
+    # Events after a line.
 
     def overcome(self, event: Event) -> bool:
-        """Whether the run worked after a line, so that the line is not what the run failed of."""
+        """Whether the run worked after a line, so that the line is not the reason of its failure."""
         key = event.file, event.line, event.tag
         if key not in self._known:
             self._known[key] = self._is_overcome(event)
@@ -230,24 +240,108 @@ class Outcome:
             return True
         if event.tag in ESTABLISHING and self._established_after(event):
             return True
+        if event.tag in _OF_A_KERNEL and event.time_s is not None and self._is_of_before(event):
+            return True
         if self._handled(event) or self._had_finished(event) or self._finished_after(event):
+            return True
+        if not (event.tag in _LASTING or event.tag in SETTINGS) and self._worked_before_the_end(event):
             return True
         ended, again = self._last_end[event.file], self._last_restart[event.file]
         if ended > event.line and again < ended:
             return False
         from_line = max(event.line, self._last_break[event.file])
-        own = {m.event.line: m.weight for m in self._own_marks(event) if m.event.line > from_line}
-        if sum(own.values()) >= ENOUGH:
-            return True
+        marks = [m for m in self._own_marks(event) if m.event.line > from_line]
+        if sum({m.event.line: m.weight for m in marks}.values()) >= ENOUGH:
+            return not self._is_flushed(event, marks)
         others = [m for m in self._some_marks if m.event.line > self._last_break[m.event.file]]
         others = [m for m in others if self._follows(m.event, event)]
-        if again > event.line:  # an agent starts all ranks again, those that had not failed, too
+        if again > event.line:  # an agent starts all ranks again, also those that had not failed
             return sum({m.event.line: m.weight for m in others}.values()) >= ENOUGH
         steps = [m.step for m in others if m.step]
         return bool(steps and max(steps) - min(steps) >= ENOUGH_OF_OTHERS)
 
+    def _worked_before_the_end(self, event: Event) -> bool:
+        """
+        Whether its rank worked on after a line and before a process ended: the end has another reason.
+
+        Any work of the job follows a line above all lines of the job.  In a stream of several ranks those
+        that wait for the failed one do one or two more steps.  Python
+        prints what it has buffered after a traceback: an exception needs another failure after the steps.
+        """
+        marks, is_own, at = self._own_marks(event), False, event.line
+        need = ENOUGH_OF_OTHERS
+        if self._is_preface(event):
+            marks, need, at = self._all_marks[event.file], ENOUGH, self._begun[event.file]
+        elif event.label.isdigit():
+            is_own, need = True, ENOUGH
+        elif event.rank is not None:
+            marks, is_own, need = [m for m in marks if m.event.rank == event.rank], True, ENOUGH
+        places = self._break_lines[event.file]
+        end = next(iter(places[bisect_right(places, at) :]), sys.maxsize)
+        lines = {m.event.line: m.weight for m in marks if event.line < m.event.line < end}
+        if not lines:
+            return False
+        later = [e for e in self._own_failures if e.file == event.file and e.line > min(lines)]
+        later = [e for e in later if (e.tag, e["type"]) != (event.tag, event["type"])]
+        if is_own and any(e.label == event.label and (e.label or e.rank == event.rank) for e in later):
+            return True
+        return sum(lines.values()) >= need and (bool(later) or not self._may_have_ended(event))
+
+    def _is_preface(self, event: Event) -> bool:
+        """
+        Whether a line is above all lines of the job's ranks, and no rank printed it.
+
+        LSF puts its report of a job's end there.
+        """
+        begun = self._begun[event.file]
+        if event.label or event.pid or event.rank is not None or event.line >= begun:
+            return False
+        ends = (e for e in self._breaks if e.file == event.file and e.tag in _ENDED_A_PROCESS)
+        return not any(e.line < begun for e in ends)
+
+    def _may_have_ended(self, event: Event) -> bool:
+        """Whether an exception may have ended its process: nobody is seen to have caught it."""
+        raised = (e for e in self._log.at(*event.place) if e.tag == "exception")
+        return any(_is_uncaught(e) or not (e["traceback"] or _is_import(e)) for e in raised)
+
+    @cached_property
+    def _own_failures(self) -> list[Event]:
+        """Failures that do not follow from another rank's end."""
+        of_others = OF_ROLE["consequence"] | OF_ROLE["end"] | OF_ROLE["nccl"]
+        tags = (tag for tag in OF_ROLE["failure"] if tag not in of_others)
+        return [e for e in self._log.all(*tags, "cancelled") if not self._log.tags_at(e) & of_others]
+
+    @cached_property
+    def _all_marks(self) -> defaultdict[int, list[_Mark]]:
+        """The lines of each file that show work."""
+        every = ((file, mark) for (file, _), found in self._marks.items() for mark in found)
+        return defaultdict(list, grouped(every))
+
+    def _is_flushed(self, event: Event, marks: Iterable[_Mark]) -> bool:
+        """
+        Whether steps after an exception that nobody caught may be what Python had buffered: it prints its
+        standard output last.  The end of the work, or a later clock, shows that the program went on; so does
+        any step after an import that failed.
+        """
+        if not any(map(_is_uncaught, self._log.at(*event.place))):
+            return False
+        if event.time_s is not None and any((m.event.time_s or 0) > event.time_s for m in marks):
+            return False
+        ends = marks if event.rank is not None else self._all_marks[event.file]
+        return not any(m.event.line > event.line and _is_the_end(m.event) for m in ends)
+
+    @cached_property
+    def _begun(self) -> defaultdict[int, int]:
+        """The first line of each file that a rank of the job printed, or that shows work."""
+        own = (e for e in self._log.events if e.rank is not None or e.pid)
+        marks = (m.event for found in self._all_marks.values() for m in found)
+        first: defaultdict[int, int] = defaultdict(lambda: sys.maxsize)
+        for event in (*own, *marks):
+            first[event.file] = min(first[event.file], event.line)
+        return first
+
     def work_after(self, file: int, line: int) -> int:
-        """How much work the streams of a file show after a line: its steps, and its end twice."""
+        """The amount of work in the streams of a file after a line: its steps, and its end twice."""
         streams = [marks for (at, _), marks in self._marks.items() if at == file]
         return sum(mark.weight for marks in streams for mark in marks if mark.event.line > line)
 
@@ -260,23 +354,31 @@ class Outcome:
         return [m for m in marks if m.event.rank == event.rank or None in (m.event.rank, event.rank)]
 
     def _follows(self, later: Event, event: Event) -> bool:
-        """Whether a line was printed after another: by its place in one stream, else by the clocks."""
+        """Whether a line was printed after another: by its position in one stream, else by the clocks."""
         if later.file == event.file:
             together = later.label == event.label or self._first_line[later.file, later.label] < event.line
             return later.line > event.line and together
         if later.time_s is None or event.time_s is None:
             return False
-        dated = later.time_s > _DAY_S
-        return dated == (event.time_s > _DAY_S) and later.time_s > event.time_s + CLOCKS_APART_S
+        dated = later.time_s > DAY_S
+        return dated == (event.time_s > DAY_S) and later.time_s > event.time_s + CLOCKS_APART_S
+
+    def _is_of_before(self, event: Event) -> bool:
+        """Whether a kernel's line is older than the run by more than clocks of two time zones can differ."""
+        begun = self._log.began[event.file] if event.file < len(self._log.began) else None
+        if begun is None or event.time_s is None or event.time_s < DAY_S:
+            return False
+        return event.line < begun[0] and event.time_s + ZONES_APART_S < begun[1]
 
     def _handled(self, event: Event) -> bool:
         """Whether the program logged this line's exception and went on, or tests that passed printed it."""
-        if self._last_passed[event.file] > event.line:
+        if self._last_passed[event.file] > event.line or (event.tag in _OF_A_CLOSE and made_do(event)):
             return True
-        return any(e["handled"] for e in self._log.at(event.file, event.line))
+        here = self._log.at(*event.place)
+        return any(e["logged"] or (e["handled"] and not _is_uncaught(e)) for e in here)
 
     def _finished_after(self, event: Event) -> bool:
-        """Whether a later attempt finished: the event's own rank did, else all that were at work in it."""
+        """Whether a later attempt finished: the event's own rank did, else all that worked in it."""
         done = {_who(e) for e in self._last_finishes if self._follows(e, event)}
         if event.rank is not None or not done:
             return event.rank in done
@@ -286,26 +388,39 @@ class Outcome:
 
     @cached_property
     def _last_finishes(self) -> list[Event]:
-        """Ends of work in a file after the last break, by those that were at work there."""
+        """Ends of work in a file after the last failure, by the ranks that worked there."""
         found = [e for e in self._log.all("finished") if e.line > self._last_break[e.file]]
         return [e for e in found if e.rank is not None or _who(e) in self._at_work]
 
     @cached_property
     def _at_work(self) -> set[int | str]:
-        """The ranks, else the labels, that printed steps after what broke last in their file."""
+        """The ranks, else the labels, that printed steps after the last failure in their file."""
         marks = (m.event for stream in self._marks.values() for m in stream if m.event.tag != "finished")
         return {_who(e) for e in marks if e.line > self._last_break[e.file]}
 
     def _had_finished(self, event: Event) -> bool:
-        """Whether a stream had done its work before it lost its peers or helpers, and none failed."""
-        if event.tag not in _OF_A_CLOSE or self._last_end[event.file] or self._log.has("exception"):
+        """Whether a stream had done its work before it lost peers, helpers or threads, and none failed."""
+        in_thread = any(e["thread"] for e in self._log.at(*event.place))
+        is_close = event.tag in _OF_A_CLOSE and not any(e.line <= event.line for e in self._raised)
+        return (is_close or in_thread or event.tag in _OF_THE_HOST) and self.aftermath(event)
+
+    def aftermath(self, event: Event) -> bool:
+        """Whether a line follows the end of its stream's work, else of its file's, and no process failed."""
+        if self._last_end[event.file]:
             return False
-        own = [m.event for m in self._own_marks(event) if m.event.line < event.line]
-        last = max(own, key=lambda e: e.line, default=None)
-        return last is not None and any(map(_is_the_end, self._log.at(last.file, last.line)))
+        marks = self._own_marks(event) or (self._all_marks[event.file] if event.rank is None else [])
+        work = (m.event for m in marks if m.event.tag != "saved")
+        last = max(work, key=lambda e: e.line, default=None)
+        if last is None or last.line >= event.line:
+            return False
+        return any(map(_is_the_end, self._log.at(last.file, last.line)))
+
+    @cached_property
+    def _raised(self) -> list[Event]:
+        return [e for e in self._log.all("exception") if not (e["thread"] or self._handled(e))]
 
     def _established_after(self, event: Event) -> bool:
-        """Whether the same process completed a communicator later, or worked, whatever broke after that."""
+        """Whether the same process completed a communicator later, or worked, whatever failed after that."""
         streams: list[tuple[object, ...]] = [(event.file, event.host, event.pid)]
         if not event.pid:
             ranks: tuple[object, ...] = ("any",) if event.rank is None else (event.rank, None)
@@ -344,12 +459,12 @@ class Outcome:
     def _last_passed(self) -> dict[int, int]:
         failed = {e.place for e in self._log.all("tests-failed")}
         passed = self._log.all("tests-passed")
-        # unittest says it two lines below
+        # unittest reports it two lines below
         return _last_lines((e.file, e) for e in passed if (e.file, e.line + 2) not in failed)
 
     @cached_property
     def _last_done(self) -> dict[tuple[object, ...], int]:
-        """Of each process, and of each stream and rank: the last line of a communicator's completion."""
+        """For each process, and each stream and rank: the last line of a communicator's completion."""
         done = [*self._log.all("init", state="(?i)complete"), *self._log.all("init-timings")]
         found: list[tuple[tuple[object, ...], Event]] = []
         for event in done:
@@ -361,7 +476,7 @@ class Outcome:
     def _marks(self) -> dict[tuple[int, str], list[_Mark]]:
         """The lines of each stream that show work."""
         marks = [_Mark(e, 1, e.number("step")) for e in self._log.all("step", "loss", "nccl-tests-row")]
-        marks += [_Mark(e) for e in self._log.all("epoch-done", "saved")]
+        marks += [_Mark(e) for e in self._log.all("epoch-done", "saved", "served")]
         marks += [_Mark(e, ENOUGH) for e in self._log.all("finished")]
         bars = [e for e in self._log.all("progress") if not is_preparing(e)]
         marks += [_Mark(e, ENOUGH if e["percent"] == "100" else 1, e.number("percent")) for e in bars]
@@ -369,7 +484,7 @@ class Outcome:
 
     @cached_property
     def _some_marks(self) -> list[_Mark]:
-        """Of so many streams that they show whether the run went on, however many ranks there are."""
+        """For enough streams to show whether the run continued, however many ranks there are."""
         return [m for stream in sorted(self._marks)[:MOST_STREAMS] for m in self._marks[stream]]
 
     @cached_property
@@ -378,7 +493,7 @@ class Outcome:
 
 
 def _last_lines(events: Iterable[tuple[Key, Event]]) -> dict[Key, int]:
-    """The last line of each key, 0 for one that has none."""
+    """The last line of each key, 0 without one."""
     last: dict[Key, int] = defaultdict(int)
     for key, event in events:
         last[key] = max(last[key], event.line)
@@ -386,15 +501,24 @@ def _last_lines(events: Iterable[tuple[Key, Event]]) -> dict[Key, int]:
 
 
 def _who(event: Event) -> int | str:
-    """Who printed a line: its rank, else its label."""
+    """The origin of a line: its rank, else its label."""
     return event.label if event.rank is None else event.rank
 
 
+def _is_import(event: Event) -> bool:
+    return event["type"].endswith(("ImportError", "ModuleNotFoundError"))
+
+
+def _is_uncaught(event: Event) -> bool:
+    """Whether a traceback goes up to the program's first line; one of an optional import does, too."""
+    return bool(event["uncaught"]) and not _is_import(event)
+
+
 def _is_the_end(event: Event) -> bool:
-    """Whether a line says that all work is done: in words, or as the full bar of the training."""
+    """Whether a line reports that all work is done: as text, or as the full bar of the training."""
     return event.tag == "finished" or (event["percent"] == "100" and bool(_TRAINS.search(event["what"])))
 
 
 def is_preparing(bar: Event) -> bool:
-    """Whether a progress bar is of work before the training: data that are fetched, read or converted."""
+    """Whether a progress bar is for work before the training: fetching, reading or converting data."""
     return bool(PREPARES.match(bar["what"]) or _MOVES_BYTES.search(bar.text))

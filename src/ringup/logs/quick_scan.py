@@ -1,9 +1,9 @@
 """
-Which rank is stuck, from the beginning and the end of each rank's file alone: an early answer for long logs.
+The stuck rank, from only the beginning and the end of each rank's file: an early answer for long logs.
 
-Pure.  The beginning tells who a file is (Init lines) and how far its set-up came; the end, the last calls.
-Ends are lined up by what was called, since opCount is no number to compare between ranks.  Where that leaves
-a doubt nobody is named: the full count decides.
+Pure.  The beginning shows the process of a file (Init lines) and the progress of its set-up; the end, the
+last calls.  Ends are aligned by their calls, because opCount cannot be compared between ranks.  In case of
+doubt no rank is named: the full count decides.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from ringup.logs.grammar import CALL_MARK, HEAD, INIT, POINT_TO_POINT, PREFIX, f
 from ringup.units import first_of_each
 
 STAGES = ("none", "bootstrap", "network", "init-start", "channels", "connected", "init-complete")
-"""How far a process came, in the order of NCCL's own set-up (2.22 and later connect after Init COMPLETE)."""
+"""Stages of a process, in the order of NCCL's own set-up (2.22 and later connect after Init COMPLETE)."""
 _STAGE = re.compile(
     rb"(Bootstrap ?: Using )|(Using network |NET/\w+ ?: Using )|(- Init START)"
     rb"|( via (?:P2P|SHM|NET|COLLNET)/|Trees \[)|(Connected (?:all rings|all trees))|(- Init COMPLETE)"
 )
-"""A group a stage, in the order of STAGES."""
+"""One group per stage, in the order of STAGES."""
 _COMPLETE = len(STAGES) - 1
 
 HEAD_BYTES = 48 << 10
 TAIL_BYTES = 32 << 10
 MAX_CALLS = 128
-"""Last calls of a file that are looked at: a few iterations' worth is not needed, one is enough."""
+"""Last calls of a file that are read: a few iterations are not needed, one is enough."""
 
 MAX_SHIFT = 64
-"""Ranks are taken to be at most this many calls apart."""
+"""Ranks are assumed to be at most this many calls apart."""
 
 MIN_OVERLAP = 6
 """Fewer equal calls in a row than this prove nothing."""
@@ -48,7 +48,7 @@ Ends = tuple[str, bytes, bytes, int]
 
 
 class Stuck(NamedTuple):
-    """A rank the others wait for."""
+    """A rank for which the others wait."""
 
     rank: str
     host: str
@@ -75,7 +75,7 @@ class _File:
 
 
 def look(files: Iterable[Ends]) -> list[Stuck]:
-    """The ranks that stopped first.  Of each file only its calls are kept, equal texts once."""
+    """The ranks that stopped first.  Of each file only its calls are stored, equal texts once."""
     texts: dict[bytes, bytes] = {}
     found = [_read(texts, *ends) for ends in files]
     known = [f for f in found if f.stage or f.calls]
@@ -108,7 +108,7 @@ def _read(texts: dict[bytes, bytes], name: str, head: bytes, tail: bytes, size_b
             call = b"%s count %s" % (head_of_call["kind"], line[fields.start(4) : fields.end(7)])
             file.calls[communicator].append(texts.setdefault(call, call))
     if file.calls:
-        # Its Init lines lie behind the part that was read: who calls has been set up.
+        # Its Init lines are after the part that was read: a process that calls has been set up.
         file.stage = _COMPLETE
     return file
 
@@ -128,7 +128,7 @@ def _late_in_set_up(files: list[_File], late: list[_File]) -> list[Stuck]:
 
 
 def _late_in_calls(files: list[_File]) -> list[Stuck]:
-    """Ranks whose last calls lie before, or beside, those of the others."""
+    """Ranks whose last calls are before those of the others, or different from them."""
     names = Counter(name for f in files for name, calls in f.calls.items() if calls)
     several = (name for name, count in names.most_common(32) if count > 1)
     found = (item for name in several for item in _compare(name, [f for f in files if f.calls.get(name)]))
@@ -144,14 +144,14 @@ def _compare(name: str, members: list[_File]) -> Iterable[Stuck]:
         if turned:
             yield member.stuck(f"called {_show(turned[0])} where others called {_show(turned[1])}", "medium")
         elif len(shifts) > 1 and abs(shifts[1]) <= abs(shifts[0]) + 1 and len(set(base[-MIN_OVERLAP:])) == 1:
-            return  # all alike: how far apart the ranks are only a full count tells
+            return  # all alike: only a full count shows how far apart the ranks are
         elif shifts:
             places[member.name] = shifts[0]
     yield from _furthest_back(members, places)
 
 
 def _reference(name: str, members: list[_File]) -> tuple[list[bytes], dict[str, list[int]]]:
-    """The calls of a rank that most others fit to, and where each of them fits."""
+    """The calls of a rank that most others fit, and where each of them fits."""
     by_end = first_of_each((tuple(m.calls[name][-3:]), m.calls[name]) for m in members)
     bases = [*by_end.values()][: MAX_TURNED + 1]
     called = {m.name: tuple(m.calls[name]) for m in members}
@@ -174,7 +174,7 @@ def _furthest_back(members: list[_File], places: dict[str, int]) -> Iterator[Stu
 
 
 def _shifts(calls: list[bytes], base: list[bytes]) -> list[int]:
-    """By how many calls this rank is ahead (negative: behind), the two nearest; empty where nothing fits."""
+    """Number of calls by which this rank is ahead (negative: behind), the two nearest; empty if none fits."""
     fits = (
         n
         for n in _NEAREST
@@ -192,9 +192,9 @@ def _end_alike(ours: list[bytes], theirs: list[bytes]) -> bool:
 
 def _turned(calls: list[bytes], base: list[bytes], nearer_than: int) -> tuple[bytes, bytes] | None:
     """
-    The first of the last few calls that differs from what the others called there.
+    The first of the last few calls that differs from those of the others at that position.
 
-    A loop's calls come again every iteration, so a rank that turned off also fits a whole iteration away:
+    A loop's calls repeat in every iteration, so a rank that left the loop also fits a whole iteration away:
     the explanation with fewer calls is taken.
     """
     for turned in range(1, min(MAX_TURNED, nearer_than - 1) + 1):

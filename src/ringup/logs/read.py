@@ -1,5 +1,5 @@
 """
-From paths to a diagnosis: every file read once, by the counter and, where it is no plain call, by
+From paths to a diagnosis: every file is read once, by the counter and, for lines that are not plain calls, by
 the scanner.
 """
 
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 WORTH_A_FIRST_LOOK_BYTES = 32 << 20
 
 MAX_LOCATED = 8
-"""Communicators of which the exact place of a difference far back is looked up."""
+"""Communicators for which the exact place of a difference far back is searched."""
 
 _TAIL_BYTES = 64 << 10
-"""Of a file's end: where its last time is looked for."""
+"""Of a file's end, which is searched for its last time."""
 
 Counted = tuple[counts.Part, Scan]
-"""What was counted in a file, and the events of its other lines."""
+"""The counts of a file, and the events of its other lines."""
 
 
 @dataclass
 class Diagnosis:
-    """What `ringup logs` answers."""
+    """The result of `ringup logs`."""
 
     causes: list[Cause]
     story: LogEvidence
@@ -60,7 +60,7 @@ class Diagnosis:
 
     @property
     def changes(self) -> list[Change]:
-        """What differs from the log that went well; nothing where none was named."""
+        """Differences from the log of a good run; empty if none was given."""
         return list(changes(self.story.good, self.story)) if self.story.good else []
 
     @property
@@ -69,13 +69,13 @@ class Diagnosis:
 
     @property
     def versions(self) -> dict[str, list[str]]:
-        """Releases that were printed: NCCL's own and the driver's CUDA."""
+        """Printed releases: NCCL's own and the driver's CUDA."""
         nccl = {e["version"].rstrip(".") for e in self.story.all("nccl-version")}
         cuda = {e["version"] for e in self.story.all("cuda-driver")}
         return {k: sorted(v) for k, v in (("nccl", nccl), ("cuda_driver", cuda)) if v}
 
     def by_iteration(self) -> Iterator[dict[str, Any]]:
-        """Calls per iteration and kind; nothing where no line marks an iteration."""
+        """Calls per iteration and kind; empty if no line marks an iteration."""
         for row in self.run.by_iteration:
             if row.name is not None or len(self.run.by_iteration) > 1:
                 yield {"iteration": row.name, "counts": dict(row.counts)}
@@ -95,7 +95,7 @@ class Diagnosis:
 
 
 def _cut_in(part: counts.Part, scan: Scan) -> tuple[str, ...]:
-    """What is missing in one file: the end of its last line, the end or the beginning of a traceback."""
+    """Missing parts of one file: the end of its last line, the end or the beginning of a traceback."""
     found = []
     if part.last is not None:
         offset, _, raw = part.last
@@ -153,10 +153,10 @@ def _diagnosed(
 
 def mismatches_of(run: counts.Run, unreadable: list[Unreadable]) -> list[counts.Mismatch]:
     """
-    Where ranks called different things, its lines read.
+    Where ranks called different things, with their lines.
 
-    A place further back than the calls that are kept is searched for in the few lines that can hold it; if no
-    second reading is possible that is noted.
+    A position before the stored calls is searched in the few lines that can contain it; if no second reading
+    is possible, that is noted.
     """
     again = files.Again()
     gone = next((path for path in run.parts if path == "-" or not Path(path).is_file()), None)
@@ -173,7 +173,7 @@ def mismatches_of(run: counts.Run, unreadable: list[Unreadable]) -> list[counts.
 
 
 def iteration_pattern(text: str | None) -> re.Pattern[bytes] | None:
-    """The expression of `--by-iteration`; None stands for the common trainers' lines.  Raises UsageError."""
+    """The expression of `--by-iteration`; None for the common trainers' lines.  Raises UsageError."""
     if not text:
         return None
     try:
@@ -196,9 +196,9 @@ def read_logs(
     against: str | None = None,
 ) -> Diagnosis:
     """
-    Diagnose files and directories (`-` is standard input), from a time on, beside a log that went well.
+    Diagnose files and directories (`-` is standard input), from a time on, compared with a log of a good run.
 
-    Raises LogsError when nothing could be read, UsageError for what is no time.
+    Raises LogsError if nothing could be read, UsageError for an invalid time.
     """
     good = reference_of(read_logs([against], processes=processes).story) if against else None
     found, refused = files.find(paths)
@@ -223,9 +223,9 @@ def read_logs(
 
 def read_attempts(folders: Sequence[str], **options: Any) -> tuple[Diagnosis, dict[str, Diagnosis | None]]:
     """
-    The diagnosis that leads (the first that names a failure, else the last), and that of each folder.
+    The diagnosis to show (the first that names a failure, else the last), and that of each folder.
 
-    None stands for an attempt without a line.  Raises LogsError when nothing could be read.
+    None for an attempt without a line.  Raises LogsError if nothing could be read.
     """
     found: dict[str, Diagnosis | None] = {}
     for folder in folders:
@@ -250,14 +250,14 @@ def count_files(
     count = functools.partial(_count, iteration, moment, reading)
     if processes < 2 or len(paths) < 2 or "-" in paths:
         return dict(zip(paths, map(count, paths), strict=True))
-    # Here and not above: what starts processes costs as much to import as reading a small log.
+    # Here and not above: importing multiprocessing costs as much as reading a small log.
     from ringup.logs.workers import share
 
     return dict(zip(paths, share(count, paths, processes, reading.show), strict=True))
 
 
 class _Reading:
-    """How far the files are read, in a line of progress; processes that are forked later count on."""
+    """The progress of reading the files, in a line of progress; processes forked later continue it."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._files, self._bytes = len(paths), sum(map(_size_bytes, paths))
@@ -338,7 +338,7 @@ def _refuse_nothing(counted: dict[str, Counted], refused: list[Unreadable], has_
 
 
 def first_look(paths: Sequence[str]) -> list[quick_scan.Stuck]:
-    """Who is stuck, from the ends of per-rank files alone; nobody where reading them whole is as quick."""
+    """The stuck ranks, from only the ends of per-rank files; empty if reading them whole is as quick."""
     from ringup.logs import quick_scan
 
     found = [p for p in files.find(paths)[0] if files.is_plain(p) and not files.is_dump(p)]

@@ -1,7 +1,7 @@
 """
-What a cause is, and how one is registered: one function, one docstring, one name, as a check.
+Causes and their registration: one function, one docstring, one name, like a check.
 
-Which of several causes stands first is decided in `blame`, nowhere else.
+Only `blame` decides the order of several causes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
 
 MAX_EVIDENCE = 6
-"""Lines quoted for one cause; the report says how many more there are."""
+"""Lines quoted for one cause; the report has the number of further ones."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One named cause: what was seen, where, how sure, what to do."""
+    """One named cause: the observation, its place, its confidence, the fix."""
 
     text: str
     confidence: Confidence
@@ -39,12 +39,12 @@ class Cause:
     fix: Fix | None = None
     rule: str = ""
     telling: Event | None = None
-    """The line of its evidence that tells most."""
+    """The most informative line of its evidence."""
     known_defect: Defect | None = None
 
 
 Found = Cause | Iterable[Cause | None] | None
-"""What a cause's function returns."""
+"""The result of a cause's function."""
 
 Finder = Callable[["LogEvidence"], Iterator[Cause]]
 CAUSES: dict[str, tuple[Problem, Finder]] = {}
@@ -62,10 +62,10 @@ def cause(
     """
     Register a cause; its docstring is the problem's text, unless `problems.TEXTS` has it.
 
-    `overcome` is its highest severity where the run went on after all of its evidence (a retry, an optional
-    import, another program's port); None: it is not named then.  An `ending` cause is also what jobs print
-    that a scheduler takes away: lines that follow such an end are no evidence of it.  A `fallback` is a
-    second way to find a cause registered before; it runs only where nothing named an error.
+    `overcome` is its highest severity if the run worked after all of its evidence (a retry, an optional
+    import, another program's port); None: it is not named then.  Jobs that a scheduler ends also print an
+    `ending` cause: lines after such an end are not evidence of it.  A `fallback` is a second way to find a
+    cause registered before; it runs only if nothing named an error.
     """
 
     def decorate(function: Callable[[LogEvidence], Found]) -> Callable[[LogEvidence], Found]:
@@ -96,9 +96,9 @@ def cause(
 def _as_the_run_went(
     log: LogEvidence, one: Cause, severity: Severity, overcome: Severity | None
 ) -> Severity | None:
-    """The severity of a cause, by what the run did after its evidence; None where it is not to be named."""
+    """The severity of a cause, by the course of the run after its evidence; None if it must not be named."""
     if not one.evidence or (overcome and severity != "error"):
-        return severity  # what makes a run slow is not overcome by its steps
+        return severity  # steps of the run do not cancel a cause of slowness
     if all(map(log.outcome.overcome, one.evidence)):
         return overcome
     if overcome != "error" and severity == "error" and log.outcome.all_ended_with_0:
@@ -116,7 +116,7 @@ def report(
     nodes: Iterable[str] | None = None,
     ranks: Iterable[int] | None = None,
 ) -> Cause | None:
-    """A cause that quotes lines, of the nodes and ranks that printed them or of those given; None without."""
+    """A cause that quotes lines, of the nodes and ranks that printed them or of those given, or None."""
     printed = [e for e in events if e is not None]
     if not printed:
         return None
@@ -128,7 +128,7 @@ def report(
 
 
 def find(log: LogEvidence) -> list[Cause]:
-    """Every cause any rule sees, unordered; severities never above their ceiling."""
+    """Every cause that any rule finds, unordered; severities never above their limit."""
 
     def answers(of: Iterable[tuple[Problem, Finder]]) -> list[Cause]:
         every = (one for p, function in of for one in isolated(p.name, functools.partial(function, log)))

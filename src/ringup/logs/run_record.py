@@ -1,4 +1,4 @@
-"""How a run ended, as `ringup run` itself recorded it: its verdict goes before what the logs suggest."""
+"""The end of a run as `ringup run` itself recorded it: its verdict has priority over the logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_LINES = 5
 
 
 class RunVerdict(msgspec.Struct):
-    """What held the run up; `rule` is empty where nothing was named."""
+    """The cause of the hang; `rule` is empty if none was named."""
 
     rule: str = ""
     text: str = ""
@@ -37,19 +37,19 @@ class _Record(msgspec.Struct):
 
 
 class RunEnd(NamedTuple):
-    """How a run ended, as run.json has it, and the last line of ringup.log."""
+    """The end of a run, from run.json, and the last line of ringup.log."""
 
     outcome: str
     verdict: RunVerdict
     line: Event
     proof: tuple[Event, ...] = ()
-    """The lines above it: where the missing ranks are, and what the flight recorder has of them."""
+    """The lines above it: the place of the missing ranks, and their flight recorder entries."""
     left_before: tuple[str, ...] = ()
     """Ranks that had ended with code 0 when the others lost them: "rank 3 on node1, 0.2 s before"."""
 
 
 def end_of_run(paths: Sequence[str]) -> RunEnd | None:
-    """The end of the run whose folder the files are from; None without ringup.log and run.json of one run."""
+    """The end of the run in the files' folder; None without ringup.log and run.json of one run."""
     own = [number for number, path in enumerate(paths) if Path(path).name == files.END_FILE]
     if len(own) != 1:
         return None

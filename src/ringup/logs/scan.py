@@ -1,8 +1,8 @@
 """
-One file's lines folded into a summary of bounded size: events, and how often each was repeated.
+One file's lines as a summary of bounded size: events, and the number of their repetitions.
 
-Pure.  Of each tag and source the first few events and the last ones are kept; what
-repeats is counted, not stored (a dead peer prints 187,294 alike lines in six seconds).
+Pure.  Of each tag and source the first few events and the last ones are stored; repetitions are counted, not
+stored (a dead peer prints 187,294 equal lines in six seconds).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ringup.logs.counts.model import Comm
-from ringup.logs.forms import Clue, Clues, Line
+from ringup.logs.forms import Clue, Clues, Line, severity_of
 from ringup.logs.labels import LONGEST_LABEL, MOST_LINES, Labels
 from ringup.logs.lines import (
+    DAY_S,
     LINE_BYTES,
     TEXT_CHARS,
     Event,
@@ -26,8 +27,10 @@ from ringup.logs.lines import (
     excerpt,
     gate,
     head_of,
+    is_syslog,
     matches,
     message_of,
+    seconds_of,
     short_name,
     texts_of,
     unstamped,
@@ -39,16 +42,16 @@ from ringup.nccl.lines import LISTED_ADDRESS, bounded
 LAST_KEPT = 2
 
 MAX_KEYS = 4_000
-"""Tags times sources of one file, for a set-up and for all else; of more a few are kept, or one a host."""
+"""Tags times sources of one file, for a set-up and for all else; of more, only a few are stored."""
 
 FEW_SPEAKERS = 16
-"""Sources of one tag that are always heard."""
+"""Sources of one tag that are always stored."""
 
 FEW_CHANNELS = 2
-"""Lines of a source for one way between ranks; there are hundreds alike."""
+"""Lines of a source for one transport between ranks; there are hundreds alike."""
 
 MAX_EVENTS = 24_000
-"""Of one file; a kibibyte each.  When there are more, one of each tag and source is kept."""
+"""Of one file; a kibibyte each.  If there are more, one of each tag and source is stored."""
 
 LISTED_SOCKET = re.compile(bounded(LISTED_ADDRESS))
 _LIBRARY_FRAME = re.compile(
@@ -72,12 +75,14 @@ AFTER_THE_RUN = re.compile(r"warning [^\s:]{1,80}: could not be checked after th
 """By `ringup run`, of a node that it had lost before."""
 OF_A_CANDIDATE = re.compile(r"\btorch/_inductor/(?:select_algorithm|autotune_process)\.py:\d{1,6}\]")
 """By the logger of torch.compile's autotuning: a kernel that it tried and rejects; others remain."""
+_OUTERMOST = ("<module>", "_run_module_as_main")
+"""Where a traceback begins that nobody caught: one that is caught begins where it is caught."""
 SCARY = TAGS["scare"].patterns
 _TELLING = OF_ROLE["failure"] | OF_ROLE["hang"] | {"warn", "exception", "xid", "oom-kill"}
-"""Tags of lines that are looked at for why the run failed, whatever words they hold."""
+"""Tags of lines that are read for the reason of the failure, whatever their words."""
 
 MOST_LOOKS = 4_000
-"""Different lines with words of failing that are read in a file; of the rest only the last ones are."""
+"""Different lines with words of a failure that are read in a file; of the rest only the last ones."""
 MOST_LATE = 400
 
 BELOW_A_FRAME = 4
@@ -90,21 +95,23 @@ class Scan:
 
     events: list[Event] = field(default_factory=list)
     repeats: Counter[str] = field(default_factory=Counter)
-    """Lines of each tag, those that are not kept too."""
+    """Lines of each tag, including those that are not stored."""
     communicators: list[Comm] = field(default_factory=list)
     """From the counter."""
     cut: int = 0
-    """Lines that hold something to read and are too long to be read whole."""
+    """Lines with relevant text that are too long to be read whole."""
     open_frame: int = 0
     """The last line of a traceback whose exception has not come, 0 where all have."""
+    began: tuple[int, float] | None = None
+    """The first line with a program's own date, and its time; syslog writes months in letters."""
     headless: bool = False
-    """Whether it begins amid a traceback."""
+    """Whether it begins inside a traceback."""
     clues: list[Clue] = field(default_factory=list)
-    """Lines that may tell why the run failed, by their form."""
+    """Lines that may explain the failure, by their form."""
 
 
 class Match(NamedTuple):
-    """What an event is made of, where it is kept; most are not."""
+    """The parts of an event, before it is stored; most are not."""
 
     tag: str
     line: int
@@ -115,19 +122,19 @@ class Match(NamedTuple):
     place: int
 
     def event(self) -> Event:
-        """The event of the first file, with the part of the line worth showing."""
+        """The event of the first file, with the part of the line to show."""
         head = self.head
         text = excerpt(self.text, self.place)
         return Event(self.tag, 0, self.line, text, self.fields, *head[:5], head.time_s)
 
 
 class Scanner:
-    """Give it lines in order; `result()` is what is left of them."""
+    """Give it lines in order; `result()` is their summary."""
 
     def __init__(self) -> None:
         self._gate = gate()
         self.words = self._gate.words
-        """Lines without any of these are of no interest, but for those that `take` asks for."""
+        """Lines without any of these are skipped, except those that `take` requests."""
         self._beginning: list[tuple[int, bytes, bytes | None]] = []
         self._first: dict[tuple[str, str], list[Event]] = {}
         self._last: dict[tuple[str, str], list[Match | Event]] = {}
@@ -137,15 +144,21 @@ class Scanner:
         self._kept = 0
         self._open: dict[str, str] = {}
         self._framed: tuple[str, int] = ("", -9)
-        self._ignored: set[str] = set()
+        self._code = -9
+        """The last line of source below a frame."""
+        self._notes: dict[str, dict[str, str]] = {}
+        """Of each source: what the lines above its next exception say of that."""
+        self._titled: tuple[str, int] = ("", -9)
         self._made_do: tuple[str, int] = ("", -9)
-        self._handled: set[str] = set()
+        self._logged = False
         self._summary: dict[str, dict[str, str]] = {}
         self._near: tuple[int, Head] = (0, Head())
         self._read_on = 0
-        """Up to this line number lines are read that no pattern fits."""
+        """Up to this line number, lines are read that no pattern fits."""
         self._last_error = 0
         self._headless = False
+        self._began: tuple[int, float] | None = None
+        self._quotes = False
         self._cut = 0
         self._labels = Labels()
         self._clues = Clues()
@@ -156,10 +169,10 @@ class Scanner:
 
     def take(self, number: int, raw: bytes, words: bytes | None = None) -> int:
         """
-        Take a line without its newline, with the numbers of the words in it where these are known.
+        Take a line without its newline, with the numbers of its words if known.
 
-        Most are dropped after one look.  The answer: up to which line number every line is wanted, whatever
-        it holds.
+        Most are dropped after one check.  Returns the line number up to which every line is wanted, whatever
+        it contains.
         """
         if not self._labels.learning:
             self._look(number, raw, words)
@@ -170,10 +183,16 @@ class Scanner:
         return sys.maxsize if self._labels.learning else self._read_on
 
     def _learn(self) -> None:
-        """Learn the form of labels from the lines held back, and read these."""
+        """Learn the form of labels from the stored lines, and read these."""
         few, self._beginning = self._beginning, []
         texts = (texts_of(raw[:LINE_BYTES])[:1] for _, raw, _ in few)
         self._labels.learn(unstamped(text[:LONGEST_LABEL]) for first in texts for text in first)
+        self._quotes = 2 * sum(raw.startswith(b"> ") for _, raw, _ in few) < len(few)
+        for number, raw, _ in few:
+            text = (texts_of(raw[:LONGEST_LABEL]) or [""])[0]
+            time_s = None if self._began or is_syslog(text) else seconds_of(text)
+            if time_s is not None and time_s > DAY_S:
+                self._began = number, time_s
         for one in few:
             self._look(*one)
 
@@ -202,8 +221,9 @@ class Scanner:
         open_frame = line if source in self._open else 0
         events.sort(key=lambda e: e.line)
         clues = self._clues.result()
-        cut, headless = self._cut, self._headless
-        return Scan(events, self._repeats, cut=cut, open_frame=open_frame, headless=headless, clues=clues)
+        scan = Scan(events, self._repeats, cut=self._cut, open_frame=open_frame, clues=clues)
+        scan.began, scan.headless = self._began, self._headless
+        return scan
 
     def _take(self, number: int, raw: bytes, patterns: tuple[Pattern, ...]) -> None:
         self._cut += len(raw) > LINE_BYTES and b"\r" not in raw  # a progress bar writes over itself
@@ -217,26 +237,40 @@ class Scanner:
             return
         head: Head | None = None
         tags: set[str] = set()
-        # By `ringup run`; it goes on with what such an end may mean.
+        # By `ringup run`; it continues with the usual meaning of such an end.
         is_ours = text.startswith(("first failure", "hung after"))
         is_scary = SCARY[0] in patterns
         patterns = tuple(p for p in patterns if p is not SCARY[0]) if is_scary else patterns
-        for tag, fields, place in matches(text, patterns, self._labels):
+        is_code = self._is_code(number, text)
+        for tag, fields, place in matches(text, patterns, self._labels, is_code=is_code):
             if is_ours and not fields.get("first"):
                 continue
             if head is None:
                 head = self._head(number, text)
             tags.add(tag)
             self._dispatch(Match(tag, number, fields, head, text, place))
+        if is_code:
+            return
         if number <= self._read_on and "exception" not in tags:
             tags |= self._without_pattern(number, text)
         if is_scary or tags & _TELLING or number <= self._read_on:
             self._look_closer(number, raw, text, head, tags, is_scary)
 
+    def _is_code(self, number: int, text: str) -> bool:
+        """Whether a line is quoted by `> `, or is source below a frame, which Python indents by four."""
+        if self._quotes and text.startswith("> "):
+            return True
+        if number - 1 not in (self._framed[1], self._code):
+            return False
+        if not body_of(text, self._labels).startswith("    "):
+            return False
+        self._code = number
+        return True
+
     def _look_closer(
         self, number: int, raw: bytes, text: str, head: Head | None, tags: set[str], is_scary: bool
     ) -> None:
-        """Take a line that may tell why the run failed: by its words, or by the line above."""
+        """Take a line that may explain the failure: by its words, or by the line above."""
         if tags.isdisjoint(_TELLING) and number > self._read_on and self._clues.again(raw, number):
             return
         if self._looks >= MOST_LOOKS:
@@ -258,9 +292,9 @@ class Scanner:
 
     def _without_pattern(self, number: int, text: str) -> set[str]:
         """
-        What a line says by its place: NCCL's last error below its title, an exception below a traceback.
+        The meaning of a line by its position: NCCL's last error below its title, an exception below frames.
 
-        The last line of a traceback names the exception, whatever its class is called.
+        The last line of a traceback names the exception, whatever its class.
         """
         body, head = body_of(text, self._labels), self._head(number, text)
         if self._last_error == number - 1:
@@ -287,33 +321,34 @@ class Scanner:
         tag, fields, head = match.tag, match.fields, match.head
         source = _source(head)
         if tag == "made-do":
-            self._made_do = source, match.line
+            severity = severity_of(match.text, message_of(match.text, self._labels))
+            if severity != "info":  # a skipped step is not a title
+                self._made_do, self._logged = (source, match.line), bool(severity)
             return
         if tag == "traceback":
             self._open[source] = ""
+            self._titled = source, match.line
             if self._made_do == (source, match.line - 1):
-                self._handled.add(source)
+                self._note(source, "logged" if self._logged else "handled")
         elif tag == "frame":
+            if self._titled == (source, match.line - 1) and fields.get("function") in _OUTERMOST:
+                self._note(source, "uncaught")
             self._frame(source, match)
             self._read_on = match.line + BELOW_A_FRAME
         elif tag == "last-error" and not fields["text"]:
             self._last_error, self._read_on = match.line, max(self._read_on, match.line + 1)
             return
-        elif tag == "ignored":
-            self._ignored.add(source)
+        elif tag in ("ignored", "thread"):
+            self._note(source, tag)
             return
         elif tag == "exception":
-            frame = self._open.pop(source, None)
-            if source in self._ignored:
-                self._ignored.discard(source)
+            frame, notes = self._open.pop(source, None), self._notes.pop(source, {})
+            if "ignored" in notes:
                 self._not_raised = match.line
                 return
             below = self._framed[0] == source and 0 < match.line - self._framed[1] < 5
             extra = {"frame": frame or "", "traceback": "yes" if frame is not None or below else ""}
-            if source in self._handled:
-                self._handled.discard(source)
-                extra["handled"] = "yes"
-            match = match._replace(fields={**fields, **extra})
+            match = match._replace(fields={**fields, **extra, **notes})
         elif tag in ("summary-host", "summary-rank"):
             self._summary.setdefault(source, {}).update(fields)
             if len(self._summary) > MAX_KEYS:
@@ -327,13 +362,20 @@ class Scanner:
                 if more.get("name") != fields.get("name"):
                     self._keep(match._replace(fields=more, place=found.start()))
         elif tag == "progress":
-            *_, last = TAGS[tag].patterns[0].regex.finditer(match.text)  # drawn over itself: as it stood last
+            # a bar that was redrawn: its last state
+            *_, last = TAGS[tag].patterns[0].regex.finditer(match.text)
             match = match._replace(fields={k: v for k, v in last.groupdict().items() if v is not None})
         elif tag == "socket-list":
             for index, name, address in LISTED_SOCKET.findall(match.text):
                 self._keep(match._replace(fields={"index": index, "interface": name, "address": address}))
             return
         self._keep(match)
+
+    def _note(self, source: str, what: str) -> None:
+        """Remember something of a source's next exception."""
+        self._notes.setdefault(source, {})[what] = "yes"
+        if len(self._notes) > MAX_KEYS:
+            self._notes.clear()
 
     def _frame(self, source: str, match: Match) -> None:
         """Remember the innermost line of the user's own code."""
@@ -365,10 +407,10 @@ class Scanner:
 
     def _key(self, match: Match) -> tuple[str, str] | None:
         """
-        The tag and its source; None where as many sources are held as are kept.
+        The tag and its source; None if the maximum number of sources is stored.
 
-        What all ranks say when they set up must leave room for what one of them fails of: of more ranks than
-        fit it is kept by host, and of any tag there is room for a few.
+        Messages that all ranks print at their set-up must leave room for those about a failure of one: of
+        more ranks than fit they are stored by host, and every tag has room for a few.
         """
         tag, head = match.tag, match.head
         key = (tag, f"{head.host}:{head.pid}" if head.pid else head.label)
@@ -387,7 +429,7 @@ class Scanner:
         return key
 
     def _limit(self, match: Match, first: list[Event]) -> int:
-        """How many are kept of a tag and source: the fewer, the more is held already."""
+        """Number that is stored of a tag and source: smaller, the more is already stored."""
         if self._kept >= MAX_EVENTS:
             return 1
         via = match.fields.get("via") or ""
@@ -397,12 +439,12 @@ class Scanner:
 
 
 def _source(head: Head) -> str:
-    """Whose lines are one text: a rank's, else a label's or a host's."""
+    """Lines of the same source are one text: a rank's, else a label's or a host's."""
     return f"rank {head.rank}" if head.rank is not None else head.label or head.host
 
 
 def _ended(match: Match, known: dict[str, str]) -> Match:
-    """A process's end, with what the rows of the launcher's table before it told of it."""
+    """A process's end, with the earlier rows about it in the launcher's table."""
     fields, head = match.fields, match.head
     rank = fields.get("rank") or known.get("rank") or known.get("rank2")
     host = known.get("host") or fields.get("host") or head.host
@@ -411,7 +453,7 @@ def _ended(match: Match, known: dict[str, str]) -> Match:
 
 
 def joined(scan: Scan, file: int, comms: Iterable[Comm] = ()) -> Scan:
-    """The scan of a file, its number in each event, and the communicators that were counted there."""
+    """The scan of a file, its number in each event, and its counted communicators."""
     events = [replace(e, file=file) for e in scan.events]
     clues = [replace(s, event=replace(s.event, file=file)) for s in scan.clues]
     named = [replace(c, host=short_name(c.host)) for c in comms]

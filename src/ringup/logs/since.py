@@ -1,4 +1,4 @@
-"""`--since`: a log from a time on.  What stands before is blanked, so that lines keep their places."""
+"""`--since`: a log from a time on.  Earlier lines are blanked, so that lines keep their numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def duration_s(text: str) -> float | None:
 
 def moment_s(text: str) -> float:
     """
-    A time as `seconds_of` counts: from the year's start, or from midnight where no date is given.
+    A time as `seconds_of` counts: from the year's start, or from midnight if it has no date.
 
     Raises UsageError.
 
@@ -48,7 +48,7 @@ def moment_s(text: str) -> float:
 
 
 def is_before(time_s: float, moment: float) -> bool:
-    """Whether a line's time lies before a moment; clocks without a date are compared as clocks."""
+    """Whether a line's time is before a moment; clocks without a date are compared as clocks."""
     if (time_s > DAY_S) == (moment > DAY_S):
         return time_s < moment
     return time_s % DAY_S < moment % DAY_S
@@ -63,7 +63,7 @@ def times_in(data: bytes) -> Iterator[float]:
 
 
 def since(blocks: Iterable[bytes], moment: float) -> Iterator[bytes]:
-    """The blocks with every line blanked that stands before the first one of that time or later."""
+    """The blocks with every line blanked that is before the first one of that time or later."""
     rest = b""
     blocks = iter(blocks)
     for block in blocks:

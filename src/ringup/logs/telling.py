@@ -1,8 +1,8 @@
 """
-The telling line: of a run's clues the one an expert would point at; the answer where no cause knows it.
+The most informative line of a run: the clue to which an expert would point; the answer if no cause knows it.
 
-Clues that the run overcame are left out.  Those that follow from another end count only where nothing else is
-left.  Then the form decides, then how specific the line is, then time.
+Clues after which the run worked are left out.  Those that follow from another end count only if nothing else
+is left.  Then the form decides, then the number of details, then time.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from ringup.logs.evidence import LogEvidence
 
 TO_THE_END = 0.05
-"""A wait whose last line stands in this last share of its file is a heartbeat: the job makes no progress."""
+"""A wait whose last line is in this last share of its file is a heartbeat: the job makes no progress."""
 BEATS = 3
 SURE = Form.FAILING
-"""Up to this form a clue alone shows that something failed."""
+"""Up to this form a clue alone proves a failure."""
 PER_DETAIL = 0.3
-"""What each concrete thing that a line names is worth, in steps of forms."""
+"""The weight of each concrete thing in a line, in steps of forms."""
 _WAITS = re.compile(
     r"(?i)waiting (?:for|on)|still waiting|may be stuck|\b(?:hung|hanging|stuck|stalled)\b|no progress"
     r"|No available shared memory|clients joined|not all .{0,60}joined|heartbeat"
 )
 
 GENERIC = {"rank-raised-exception", "nccl-error-without-detail", "rank-crashed"}
-"""Names that say how a process ended and leave the reason to a line of its output."""
+"""Causes that describe a process's end and leave the reason to a line of its output."""
 ABOVE = 40
-"""Lines between a native library's error and the exception by which it comes up."""
+"""Lines between a native library's error and the exception that reports it."""
 BY_A_WORD = {"rank-killed"}
-"""Names that may rest on a single word, which a launcher prints of what it ended itself."""
+"""Causes that may rest on a single word, which a launcher prints about a process that it ended itself."""
 
 _BUILD = re.compile(r"\S{1,160} (?:fatal )?(?:error|fatal) {0,8}: ")
 """A compiler's or a linker's error."""
@@ -56,21 +56,23 @@ _AROUND = "read the lines around it; the logs of all ranks with NCCL_DEBUG=INFO 
 
 
 def follows(clue: Clue) -> bool:
-    """Whether a line tells of another's end, or wraps what is printed elsewhere."""
+    """Whether a line reports another process's end, or wraps another message."""
     return clue.follows or not clue.tags.isdisjoint(OF_ROLE["consequence"])
 
 
 def weight(log: LogEvidence, clue: Clue) -> tuple[float, ...]:
-    """The order of blame among clues: the smallest is the most telling."""
+    """The order of blame among clues: the smallest is the most informative."""
     place = (float(clue.event.file), float(clue.event.line))
     order = (clue.event.time_s or 0.0, *place) if log.is_dated else place
     return (float(follows(clue)), clue.form - PER_DETAIL * min(clue.specific, 3), *order)
 
 
 def standing(log: LogEvidence) -> list[Clue]:
-    """The clues that the run did not overcome, the most telling first."""
+    """The clues after which the run did not work, the most informative first."""
 
     def overcome(clue: Clue) -> bool:
+        if clue.form >= Form.PROGRAM and log.outcome.aftermath(clue.event):
+            return True
         events = [clue.event, *log.at(clue.event.file, clue.event.line)]
         return log.outcome.after_the_end(clue.event) or any(map(log.outcome.overcome, events))
 
@@ -81,7 +83,7 @@ def standing(log: LogEvidence) -> list[Clue]:
 
 
 def heartbeat(log: LogEvidence) -> Clue | None:
-    """A line about waiting that repeats to the end of its file, and no work after it."""
+    """A line about waiting that repeats to the end of its file, without work after it."""
     for clue in log.clues:
         lines = log.files[clue.event.file].lines
         if clue.count < BEATS or clue.last_line < lines - max(3, TO_THE_END * lines):
@@ -93,7 +95,7 @@ def heartbeat(log: LogEvidence) -> Clue | None:
 
 
 def with_telling(log: LogEvidence, causes: Iterable[Cause]) -> list[Cause]:
-    """The causes with the line that tells most in front of their evidence."""
+    """The causes with the most informative line first in their evidence."""
     at = {s.event.place: s for s in log.clues}
 
     def of(event: Event) -> tuple[float, ...]:
@@ -114,14 +116,14 @@ def with_telling(log: LogEvidence, causes: Iterable[Cause]) -> list[Cause]:
     return [ordered(cause) for cause in causes]
 
 
-# A failure without a name of its own.
+# A failure without a cause's name.
 
 
 def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
     """
-    The causes, and the failure without a name where the log tells more than they do.
+    The causes, and the unnamed failure if the log has better evidence than they do.
 
-    A cause that rests on less than the best clue gets that line as its first evidence, or stands behind it.
+    A cause with weaker evidence than the best clue gets that line as its first evidence, or comes after it.
     """
     clues = [clue for clue in standing(log) if clue.form <= Form.WAIT]
     best = next(iter(clues), None)
@@ -150,7 +152,7 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
     strongest = min((clue.form for clue in own if not follows(clue)), default=Form.INFO)
     if best.form >= strongest:
         return causes
-    # An exception is how the failure of a library below it came up; NCCL meets a broken GPU again at its end.
+    # An exception may report the failure of a library below it; NCCL meets a broken GPU again at its end.
     at_the_end = "cuda-failure" in best.tags and any(
         e.file == best.event.file and e.line < best.event.line for e in first.evidence
     )
@@ -187,7 +189,7 @@ def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
     if raised is None or any(one.regex.search(raised.message) for one in SPECIFIC[:2]):
         return None  # it names an errno or an object itself
     if "illegal-access" in raised.tags:
-        return None  # the GPU's own lines above it say the same
+        return None  # the GPU's own lines above it report the same
     for clue in standing(log):
         is_error = clue.severity in ("error", "fatal") or bool(_BUILD.match(clue.message))
         is_error = is_error and clue.form in (Form.PROGRAM, Form.ERROR, Form.ERRNO) and not follows(clue)
@@ -198,7 +200,7 @@ def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
 
 
 def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | None:
-    """The failure of a log in which no cause of severity error was found, None where it went well."""
+    """The failure of a log without a cause of severity error, None if it went well."""
     if log.outcome.all_ended_with_0:
         return None
     named = {e.place for one in causes for e in one.evidence}
@@ -208,11 +210,11 @@ def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | 
     if best is not None and best.event.place in named:
         if causes[0].rule == "rank-raised-exception" and (reason := _reason_above(log, [best])):
             return described(log, reason)
-        return None  # what it means is known, and no error
+        return None  # its meaning is known, and it is not an error
     if best is None or best.severity in ("warning", "info") or follows(best) or best.form > SURE:
         return None
     if log.outcome.work_after(best.event.file, best.event.line) >= ENOUGH_OF_OTHERS:
-        return None  # whoever prints it, the job went on
+        return None  # whichever program prints it, the job continued
     if any(one.rule == "job-cancelled" for one in causes) and best.form > Form.EXCEPTION:
         return None
     return described(log, best)

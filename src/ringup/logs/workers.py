@@ -1,4 +1,4 @@
-"""Work shared with forked processes: what this one has imported they need not import."""
+"""Work shared with forked processes: they need not import modules that this one has imported."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def share(
     work: Callable[[Task], Result], tasks: Sequence[Task], processes: int, tick: Callable[[], object] = bool
 ) -> Iterator[Result]:
     """
-    The results in the order of the tasks; whoever is free takes the next one.
+    The results in the order of the tasks; the first free process takes the next task.
 
-    `tick` is called now and then.  Raises what `work` raises.  What a process that was killed had begun is
-    done here, and so is everything where this process has threads: a fork would copy the locks they hold.
+    `tick` is called now and then.  Raises the exceptions of `work`.  The unfinished task of a killed process
+    is done here, as is everything if this process has threads: a fork would copy the locks they hold.
     """
     if sys.platform != "linux" or _has_threads():
         yield from map(work, tasks)
@@ -39,7 +39,7 @@ def share(
     helpers = []
 
     def give(pipe: Any) -> None:
-        """The next task to a process; one that is gone, or has nothing left to do, is not heard any more."""
+        """Send the next task to a process; a process that is gone, or has no task left, is not read."""
         begun.pop(pipe, None)
         at = next(left, None)
         try:
@@ -54,7 +54,7 @@ def share(
     try:
         for _ in range(min(processes, len(tasks))):
             ours, theirs = context.Pipe()
-            held = [ours, *begun]  # closed there: they would hide the end of this process
+            held = [ours, *begun]  # closed there, because they would hide the end of this process
             helpers.append(context.Process(target=_help, args=(work, tasks, theirs, held), daemon=True))
             helpers[-1].start()
             theirs.close()

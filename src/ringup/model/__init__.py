@@ -1,7 +1,7 @@
 """
-What was found on the nodes: frozen, and the unit is in the name.
+Facts about the nodes: frozen, with the unit in the name.
 
-A field that could not be read keeps its empty default, which no rule may read: `Node.unknown` has the reason.
+A field that could not be read has its empty default, which rules must not use: `Node.unknown` has the reason.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from ringup.model.network import (
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The python of the job's shell; versions are of package metadata, torch is not imported; "": missing."""
+    """The Python of the job's shell.  Versions are from package metadata, without importing torch; or ""."""
 
     path: str
     version: str = ""
     torch: str = ""
     cuda: str = ""
     nccl: str = ""
-    """Version of the NCCL that torch would load ("2.27.7"), "" where there is none."""
+    """Version of the NCCL that torch would load ("2.27.7"), "" if there is none."""
     packages: Mapping[str, str] = field(default_factory=dict)
-    """Launchers and frameworks installed beside it: accelerate, deepspeed, colossalai, jax, ..."""
+    """Launchers and frameworks in the same environment: accelerate, deepspeed, colossalai, jax, ..."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the job's own shell; infinity is unlimited."""
+    """Limits of the job's shell; infinity for unlimited."""
 
     memlock_bytes: float
     open_files: float
     processes: float = float("inf")
     locks_freely: bool = False
-    """Whether `memlock_bytes` does not bind it: it has CAP_IPC_LOCK, as root of the machine itself has."""
+    """Whether it has CAP_IPC_LOCK (as root has), so that `memlock_bytes` does not limit it."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Space:
 
 @dataclass(frozen=True)
 class FileFact:
-    """The training script (or another file) on a node; `sha256` is "" where it is missing."""
+    """The training script (or another file) on a node; `sha256` is "" if it is missing."""
 
     path: str
     exists: bool
@@ -76,7 +76,7 @@ class FileFact:
 
 @dataclass(frozen=True)
 class Clock:
-    """A node's clock against the launcher's: remote - local, to within `error_s` (half the round trip)."""
+    """A node's clock minus the launcher's, to within `error_s` (half the round trip)."""
 
     offset_s: float
     error_s: float
@@ -85,50 +85,50 @@ class Clock:
 @dataclass(frozen=True)
 class NcclAnswer:
     """
-    The answer of the very libnccl the job would load, in the job's interpreter and environment.
+    The answer of the libnccl that the job would load, in the job's interpreter and environment.
 
-    `ncclGetUniqueId` needs no GPU and runs NCCL's true choice of the bootstrap interface.
+    `ncclGetUniqueId` needs no GPU and runs NCCL's real choice of the bootstrap interface.
     """
 
     library: str = ""
-    """Path of what was loaded, "" where nobody was asked (`not_asked` says why)."""
+    """Path of the loaded library, "" if NCCL was not queried (`not_asked` has the reason)."""
     not_asked: str = ""
     version: str = ""
-    """ "2.27.7", of ncclGetVersion."""
+    """"2.27.7", from ncclGetVersion."""
     result: int = 0
     """ncclResult_t of ncclGetUniqueId: 0 success, 2 system error, 3 internal error, 5 invalid usage."""
     interface: str = ""
-    """Where the bootstrap listens, "" where NCCL found nothing."""
+    """Where the bootstrap listens, "" if NCCL found no interface."""
     address: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What it said is set, by the shell or by nccl.conf."""
+    """Variables that its log reports as set, by the shell or by nccl.conf."""
     asked_with: Mapping[str, str] = field(default_factory=dict)
-    """Variables that steer the answer, of the environment it was asked in, without what nccl.conf adds."""
+    """Variables in the environment of the query that affect the answer, without those of nccl.conf."""
     plugins: tuple[str, ...] = ()
     """Its lines about network and other plugins."""
     net_plugin: str | None = None
-    """Path of the network plugin that the loader finds for it, "" for none; None where unknown."""
+    """Path of the network plugin that the loader finds, "" for none; None if unknown."""
     errors: tuple[str, ...] = ()
-    """Its warnings, without who said them."""
+    """Its warnings, without host and process."""
 
 
 @dataclass(frozen=True)
 class Counters:
     """
-    Totals of one thing at one moment.
+    Totals of one device at one moment.
 
     `of` is "interface:NAME", "rdma:DEVICE:PORT", "pci:ADDRESS", "tcp" or "memory"; totals of 0 are left out.
     """
 
     of: str
     at_s: float
-    """The node's monotonic clock."""
+    """The node's monotonic clock, in seconds."""
     totals: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Risen:
-    """How much counters of one thing rose within `over_s` seconds; () of them means that none did."""
+    """Rises of one device's counters within `over_s` seconds; () of these means that none rose."""
 
     of: str
     over_s: float
@@ -137,7 +137,8 @@ class Risen:
 
 def risen(before: Sequence[Counters], after: Sequence[Counters]) -> tuple[Risen, ...]:
     """
-    What rose between two looks; a thing seen only once is left out, a counter that fell was reset.
+    The rises between two readings.  A device with only one reading is left out; a counter that fell was
+    reset.
 
     >>> risen([Counters("tcp", 1.0, {"a": 3, "b": 9})], [Counters("tcp", 3.5, {"a": 5, "b": 2, "c": 1})])
     (Risen(of='tcp', over_s=2.5, by={'a': 2, 'c': 1}),)
@@ -156,18 +157,18 @@ def risen(before: Sequence[Counters], after: Sequence[Counters]) -> tuple[Risen,
 
 @dataclass(frozen=True)
 class Container:
-    """What confines the job's shell: the tightest limit of its cgroups; infinity is none."""
+    """Limits of the job's shell: the smallest limit of its cgroups; infinity for none."""
 
     kind: str = ""
     """ "docker", "podman", "kubernetes", "lxc", "container"; "" on the machine itself."""
     cpus: float = math.inf
-    """CPUs of time that it may use, whatever number it may run on."""
+    """CPU time that it may use, in CPUs, whatever the number of CPUs it may run on."""
     memory_bytes: float = math.inf
     processes: float = math.inf
     oom_kills: int = 0
-    """Processes of this cgroup that the kernel has ended for memory since the cgroup began."""
+    """Processes of this cgroup that the kernel has killed for memory since the cgroup began."""
     has_login_session: bool = False
-    """Whether systemd counts the job's shell as a login of its user."""
+    """Whether systemd treats the job's shell as a login of its user."""
 
 
 @dataclass(frozen=True)
@@ -175,17 +176,14 @@ class Memory:
     swap_total_bytes: int = 0
     swap_used_bytes: int = 0
     stalled_share: float | None = None
-    """
-    Share of the last minute in which some task waited for memory (/proc/pressure/memory); None where the
-    kernel keeps no account.
-    """
+    """Share of the last minute in which some task waited for memory (/proc/pressure/memory); or None."""
     oom_kills: int = 0
-    """Processes the kernel has ended for memory since the machine started."""
+    """Processes that the kernel has killed for memory since the machine started."""
 
 
 @dataclass(frozen=True)
 class Numa:
-    """The machine's memory nodes, and whether the kernel moves pages between them by itself."""
+    """The machine's memory nodes, and whether the kernel moves pages between them automatically."""
 
     nodes: int = 1
     is_balancing: bool = False
@@ -196,12 +194,12 @@ class Stuck:
     """Processes that neither run nor end."""
 
     processes: int = 0
-    """All that were seen."""
+    """Number of all such processes."""
     zombies: int = 0
     own_zombies: int = 0
-    """Zombies of the user who asked."""
+    """Zombies of the user who runs the check."""
     blocked: tuple[Process, ...] = ()
-    """In uninterruptible sleep without a moment's run between two looks."""
+    """In uninterruptible sleep, without running between two readings."""
 
 
 @dataclass(frozen=True)
@@ -211,17 +209,17 @@ class ShmFile:
     user: str
     age_s: float
     owner: Literal["lives", "gone", "unknown"] = "unknown"
-    """The process that made it, where the file's name tells."""
+    """The process that created it, if the file's name has its pid."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How long one look at a path took."""
+    """The time of one stat() of a path."""
 
     path: str
     took_s: float
     answered: bool = True
-    """False: nothing came back in `took_s`."""
+    """False: no answer within `took_s`."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +245,7 @@ ReachFailure = Literal[
     "no-answer",
     "no-cpu-time",
 ]
-"""How a node was not reached, each a rule; but the last: this machine was too busy (see `cpu_starvation`)."""
+"""Why a node was not reached; each has a rule but the last: this machine was busy (`cpu_starvation`)."""
 
 
 RANK_VARIABLES = (
@@ -255,42 +253,42 @@ RANK_VARIABLES = (
     "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
 TORCHRUN_PREFIXES = ("PET_", "TORCHELASTIC_")
-"""Of variables that change torchrun's defaults without a message (torch argparse_util.py)."""
+"""Prefixes of variables that silently change torchrun's defaults (torch argparse_util.py)."""
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-"""What tells a process its rank: torchrun and its like, then MPI, then Slurm."""
+"""Variables that set a process's rank: of torchrun and similar launchers, then MPI, then Slurm."""
 CONTAINERS = ("apptainer", "singularity")
-"""Programs that run a command in an image, beside the host's own processes and with its network."""
+"""Programs that run a command in an image, but as processes of the host and on its network."""
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 
 
 def left_over(environment: Iterable[str]) -> list[str]:
-    """Names in a node's environment that belong to ranks; a run takes them away."""
+    """Names of rank variables in a node's environment; a run removes them."""
     return [name for name in environment if name in RANK_VARIABLES or name.startswith(TORCHRUN_PREFIXES)]
 
 
 @dataclass(frozen=True)
 class Host:
-    """A node as the user named it; `address` is what a `--local` node plays on, empty elsewhere."""
+    """A node as the user named it; `address` is the one of a simulated (`--local`) node, else ""."""
 
     name: str
-    """Without user and slots, as every table shows it."""
+    """Without user and slots, for all tables."""
     user: str = ""
     slots: int = 0
     local: bool = False
     address: str = ""
     in_slurm: bool = False
-    """Of the Slurm allocation we run in, so `srun` is the way to it."""
+    """In the current Slurm allocation, so it is reached with `srun`."""
     in_batch: bool = False
-    """Of the PBS or LSF allocation we run in."""
+    """In the current PBS or LSF allocation."""
 
     def ranks(self, gpu_count: int) -> int:
-        """Ranks its slots ask for, else 0: a scheduler's are tasks or CPUs, no ranks beside GPUs."""
+        """Ranks from the slots of a host file, else 0: a scheduler's slots are tasks or CPUs, not ranks."""
         return 0 if gpu_count and (self.in_slurm or self.in_batch) else self.slots
 
 
 @dataclass(frozen=True)
 class Unreached:
-    """Why a node could not be asked: the failure's name and ssh's (or the shell's) own words."""
+    """Why a node could not be queried: the failure's name, and the error text of ssh (or the shell)."""
 
     kind: ReachFailure
     words: str
@@ -308,14 +306,14 @@ class Node:
     kernel: str = ""
     machine: str = ""
     cpu_count: int = 0
-    """CPUs this user may run on (sched_getaffinity), not those of the machine."""
+    """CPUs this user may run on (sched_getaffinity), not all CPUs of the machine."""
     memory_bytes: int = 0
     own_name: Resolution = field(default_factory=lambda: Resolution(""))
-    """What the node's own hostname resolves to on the node itself."""
+    """Addresses of the node's own host name on the node itself."""
     peer_names: tuple[Resolution, ...] = ()
-    """What the other nodes' names (as the user wrote them, and as they call themselves) resolve to here."""
+    """Addresses on this node of the other nodes' names (as the user wrote them, and their host names)."""
     reverse_lookup_s: float = 0.0
-    """Seconds one reverse lookup of a peer's address takes."""
+    """Seconds for one reverse lookup of a peer's address."""
     interfaces: tuple[Interface, ...] = ()
     routes: tuple[Route, ...] = ()
     listeners: tuple[Listener, ...] = ()
@@ -323,80 +321,80 @@ class Node:
     """Processes that look like ranks or launchers of an earlier run."""
     interpreter: Interpreter = field(default_factory=lambda: Interpreter(""))
     torchrun_on_path: str = ""
-    """Path of torchrun in a non-interactive shell, "" when it is not on PATH there."""
+    """Path of torchrun in a non-interactive shell, "" if it is not on PATH there."""
     limits: Limits = field(default_factory=lambda: Limits(0, 0))
     shm: Space = field(default_factory=lambda: Space("/dev/shm", 0, 0))
     tmp: Space = field(default_factory=lambda: Space("/tmp", 0, 0))
     cache: Space = field(default_factory=lambda: Space("", 0, 0))
-    """First writable of ~/.cache/ringup, /dev/shm, /tmp: where a run keeps its few files on the node."""
+    """First writable one of ~/.cache/ringup, /dev/shm, /tmp: a run stores its few files there."""
     disks: tuple[Space, ...] = ()
-    """File systems of the job's directory, of TMPDIR and of NCCL_DEBUG_FILE; each once."""
+    """File systems of the job's directory, of TMPDIR and of NCCL_DEBUG_FILE, without duplicates."""
     looks: tuple[Look, ...] = ()
-    """How long one look at those directories, at the script and at paths among its arguments took."""
+    """Times of one stat() of these directories, the script, and paths among its arguments."""
     shm_files: tuple[ShmFile, ...] = ()
-    """Files of NCCL's and torch's in /dev/shm, the largest first."""
+    """Files of NCCL and torch in /dev/shm, the largest first."""
     container: Container = field(default_factory=Container)
     memory: Memory = field(default_factory=Memory)
     numa: Numa = field(default_factory=Numa)
     stuck: Stuck = field(default_factory=Stuck)
     ptrace_scope: int = 0
-    """kernel.yama.ptrace_scope, 0 where the kernel has no Yama."""
+    """kernel.yama.ptrace_scope, 0 if the kernel has no Yama."""
     remove_ipc: str = "no"
-    """RemoveIPC of systemd-logind, "" where nothing sets it, "no" where it does not concern the user."""
+    """RemoveIPC of systemd-logind, "" if unset, "no" if it does not affect the user."""
     product: str = ""
-    """Vendor and model of the machine ("Amazon EC2 p5.48xlarge"), "" where the firmware does not tell."""
+    """Vendor and model of the machine ("Amazon EC2 p5.48xlarge"), "" if the firmware lacks them."""
     revision: str = ""
     """Commit that git has checked out in the job's directory, "" for none."""
     nccl_libraries: tuple[Library, ...] = ()
-    """Every libnccl.so a process of the job could load."""
+    """Every libnccl.so that a process of the job could load."""
     nccl_plugins: tuple[str, ...] = ()
     """Paths of libnccl-net*.so that NCCL could load."""
     chdir: FileFact = field(default_factory=lambda: FileFact("", False))
     script: FileFact = field(default_factory=lambda: FileFact("", False))
     clock: Clock = field(default_factory=lambda: Clock(0.0, 0.0))
     answer_s: float = 0.0
-    """Seconds from asking to the node's complete answer."""
+    """Seconds from the request to the node's complete answer."""
     ports: PortRanges = field(default_factory=lambda: PortRanges(32768, 60999))
     environment: Mapping[str, str] = field(default_factory=dict)
-    """NCCL_*, GLOO_*, TORCH_*, PET_*, ... already set in the shell the job gets."""
+    """NCCL_*, GLOO_*, TORCH_*, PET_*, ... already set in the job's shell."""
     nccl_conf: Mapping[str, str] = field(default_factory=dict)
-    """Variables set by /etc/nccl.conf or ~/.nccl.conf, the latter winning."""
+    """Variables set by /etc/nccl.conf or ~/.nccl.conf; the latter has priority."""
     nccl_answer: NcclAnswer = field(default_factory=NcclAnswer)
-    """What the job's own libnccl said here; empty where the job would not use NCCL."""
+    """The answer of the job's own libnccl on this node; empty if the job would not use NCCL."""
     gpu_count: int = 0
-    """GPUs visible to the job; 0 where there are none."""
+    """GPUs visible to the job; 0 if there are none."""
     gpus: tuple[Gpu, ...] = ()
-    """All that the vendor's tool lists, hidden ones too."""
+    """All GPUs that the vendor's tool lists, including hidden ones."""
     gpu_links: tuple[GpuLink, ...] = ()
     gpu_processes: tuple[GpuProcess, ...] = ()
     gpu_driver: GpuDriver = field(default_factory=GpuDriver)
     kernel_events: tuple[KernelEvent, ...] = ()
     """Faults of GPUs and NVSwitches in the kernel log."""
     pci: tuple[PciDevice, ...] = ()
-    """GPUs, NVSwitches, network cards and all bridges above them."""
+    """GPUs, NVSwitches, NICs and all bridges above them."""
     processor: Processor = field(default_factory=Processor)
     virtual_machine: str = ""
-    """Who made the virtual machine this is; "" on bare metal."""
+    """The hypervisor's vendor; "" on bare metal."""
     boot_options: tuple[str, ...] = ()
-    """Words of the kernel's command line about IOMMU, ACS and PCI."""
+    """Kernel boot options about IOMMU, ACS and PCI."""
     uptime_s: float = 0.0
     rdma_ports: tuple[RdmaPort, ...] = ()
-    """In the order libibverbs lists the devices."""
+    """In libibverbs' order of devices."""
     verbs: Verbs = field(default_factory=Verbs)
     bonds: tuple[Bond, ...] = ()
     socket_limits: SocketLimits = field(default_factory=SocketLimits)
     counters: tuple[Counters, ...] = ()
-    """Totals of errors when the node was first asked."""
+    """Totals of errors at the first reading of the node."""
     rises: tuple[Risen, ...] = ()
-    """What rose until the pair tests had ended."""
+    """Counters that rose until the end of the pair tests."""
     cpu_waits: Mapping[str, float] = field(default_factory=dict)
-    """What was done there -> seconds its process was ready to run and had no CPU; see `cpu_starvation`."""
+    """Part of the check -> seconds its process was ready to run and had no CPU; see `cpu_starvation`."""
     load: float = 0.0
-    """Load average of the last minute when it was asked."""
+    """Load average of the last minute at the query."""
     setup_error: str = ""
-    """What `--setup` said when it failed, with its exit status; "" when it went well or none was asked."""
+    """The output of a failed `--setup`, with its exit status; "" after success or without --setup."""
     shell_noise: str = ""
-    """What the shell's start-up files printed before our script could."""
+    """The output of the shell's start-up files before our script."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Field name -> why it could not be read."""
 
@@ -405,7 +403,7 @@ class Node:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Releases of what a job uses here, by name; "unknown" for what could not be read."""
+        """Versions of the job's software on this node, by name; "unknown" for unreadable ones."""
         own = self.interpreter
         found = {
             "python": own.version,
@@ -425,7 +423,7 @@ class Node:
 
 
 def unreached_node(host: Host, failure: Unreached) -> Node:
-    """A node that could not be asked: every fact unknown, for that reason."""
+    """A node that could not be queried: every fact is unknown, for that reason."""
     known = {"name", "host", "unreached", "unknown"}
     reason = f"not reached: {failure.words}"
     return Node(
@@ -440,7 +438,7 @@ Answer = TypeVar("Answer")
 
 
 def once(function: Callable[[Cluster], Answer]) -> Callable[[Cluster], Answer]:
-    """The function, its answer worked out once for each cluster and kept with it."""
+    """The function, with its result cached in each cluster."""
 
     @functools.wraps(function)
     def ask(cluster: Cluster) -> Answer:
@@ -454,17 +452,18 @@ def once(function: Callable[[Cluster], Answer]) -> Callable[[Cluster], Answer]:
 
 
 OFTEN = 3
-"""Runs, of a node's last five."""
+"""Number of a node's last five runs that counts as often."""
 LinkPurpose = Literal["interface", "rendezvous", "ephemeral"]
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """
-    One attempt to talk from `src` to an address of `dst`.
+    One attempt to connect from `src` to an address of `dst`.
 
-    `bound`: "routed" as NCCL and Gloo do it, "source" to an address of `src_interface`, "device" to that
-    (both only to explain a failure).  If routed, the kernel chose `src_interface`, "" where it could not say.
+    `bound`: "routed" as NCCL and Gloo do it, "source" from an address of `src_interface`, "device" from that
+    interface (both only to explain a failure).  If routed, the kernel chose `src_interface`, "" if it is
+    unknown.
     """
 
     src: str
@@ -475,27 +474,27 @@ class Link:
     port: int
     ok: bool
     error: str = ""
-    """Kernel's words in short: "timed out", "connection refused", "no route to host", ..."""
+    """The kernel's error in short: "timed out", "connection refused", "no route to host", ..."""
     rtt_ms: float | None = None
     large_packet_ok: bool | None = None
-    """None: not tried, because the small message already failed."""
+    """None: not tried, because the small message had already failed."""
     bound: Literal["routed", "source", "device"] = "routed"
     purpose: LinkPurpose = "interface"
     stranger: bool = False
-    """Something answered that does not know our token."""
+    """Another program answered, which does not know our token."""
     answered_by: str = ""
-    """The node whose token answered, where it is not `dst` (an address that several nodes own)."""
+    """The node whose token answered, if it is not `dst` (an address that several nodes have)."""
     mbyte_s: float | None = None
-    """Rate of the large message as the kernel saw it delivered, a hint only."""
+    """Rate of the large message as the kernel measured it; only a hint."""
     segments: int = 0
-    """TCP segments `src` sent, repeated ones included, by its kernel; 0 where nothing came through."""
+    """TCP segments that the kernel of `src` sent, including retransmissions; 0 if nothing got through."""
     retransmitted: int = 0
-    """Those it had to send again, lost connection requests included: packets or their answers were lost."""
+    """Retransmitted ones, including connection requests: packets or their answers were lost."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the user asked to start; what checks and the plan judge against."""
+    """The job that the user requests; checks and the plan are for it."""
 
     script: str = ""
     """A file; or the name of a module or a command, as `kind` says."""
@@ -506,55 +505,55 @@ class Job:
     """As the user gave it; "" means the node's `python3`, or the active environment's."""
     kind: Literal["script", "module", "command"] = "script"
     nproc: int = 0
-    """Ranks per node; 0 means the visible GPUs of each node."""
+    """Ranks per node; 0 for the visible GPUs of each node."""
     launcher: str = "torchrun"
     launcher_arguments: tuple[str, ...] = ()
-    """Options of the user for the launcher itself; the last word in its command line."""
+    """The user's options for the launcher itself; they come last on its command line."""
     wrapper: tuple[str, ...] = ()
-    """Words in front of what each node starts: numactl, a profiler, `apptainer exec IMAGE`."""
+    """Command in front of the start line on each node: numactl, a profiler, `apptainer exec IMAGE`."""
     backend: str = ""
     rendezvous: Literal["static", "c10d"] = "static"
     port: int = 0
-    """Rendezvous port the user insists on; 0 means free choice."""
+    """Rendezvous port that the user requires; 0 for any."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """`--env` of the user; wins over everything."""
+    """The user's `--env`; it overrides everything."""
     debug: bool = False
     link_gbit_s: float | None = None
     time_left_s: float = math.inf
-    """What the scheduler leaves the job, from when it was asked; infinity where nothing tells."""
+    """Seconds until the scheduler's limit at the query; infinity if unknown."""
 
     @property
     def file(self) -> str:
-        """The script's file, in `chdir` unless absolute; of a module where it may be; "" for none."""
+        """The script's file, in `chdir` unless absolute; for a module its probable file; "" for none."""
         if self.kind == "module":
             return self.script.replace(".", "/") + ".py"
         return self.script if self.kind == "script" or "/" in self.script else ""
 
     @property
     def is_in_image(self) -> bool:
-        """Whether the interpreter is one of an image, into which nobody looks before the start."""
+        """Whether the interpreter is inside an image, which cannot be inspected before the start."""
         return any(word.rpartition("/")[2] in CONTAINERS for word in self.wrapper)
 
     @property
     def launcher_package(self) -> str:
-        """The distribution the launcher comes in, "" where it is torch's own or none is needed."""
+        """The package of the launcher, "" if it is torch's own or none is needed."""
         return "" if self.launcher in ("", "torchrun", "python", "launch", "spawn") else self.launcher
 
 
 @dataclass(frozen=True)
 class PastRuns:
-    """What a node did in the user's earlier runs of the last 30 days; see runtime.node_history."""
+    """A node's results in the user's runs of the last 30 days; see runtime.node_history."""
 
     runs: int
     ended: int
-    """Runs that it ended."""
+    """Number of runs that it ended."""
     ended_lately: int
-    """Those among its last `lately` ones."""
+    """Number of these among its last `lately` runs."""
     lately: int
     causes: tuple[str, ...] = ()
-    """Why, the latest first."""
+    """The causes, the latest first."""
     last_s: float = 0.0
-    """When it ended one last, in seconds since the epoch."""
+    """Time of the last such end, in seconds since the epoch."""
 
     @property
     def is_often_failing(self) -> bool:
@@ -563,27 +562,27 @@ class PastRuns:
 
 @dataclass(frozen=True)
 class Cluster:
-    """All nodes in the user's order (the first is the head) and what was tried between them."""
+    """All nodes in the user's order (the first is the head), and the connection attempts between them."""
 
     nodes: tuple[Node, ...]
     links: tuple[Link, ...] = ()
     job: Job = field(default_factory=Job)
     schedule: str = ""
-    """How the pairs were chosen when not all were tried; "" means every pair."""
+    """How the pairs were chosen if not all were tried; "" means every pair."""
     pairs_unknown: Mapping[str, str] = field(default_factory=dict)
-    """Node name -> why the pair tests say nothing about it."""
+    """Node name -> why the pair tests have no result for it."""
     pairs_starved: tuple[str, ...] = ()
-    """Those of `pairs_unknown` that got no CPU time, which is no fault of theirs."""
+    """Those in `pairs_unknown` that got no CPU time, so that they are not at fault."""
     is_local: bool = False
     """`--local N` or one machine: host identity is not judged."""
     ssh_config: str = ""
-    """`--ssh-config` of the launching machine: commands to paste there need it."""
+    """`--ssh-config` of the launching machine, for commands that users paste there."""
     here: Mapping[str, str] = field(default_factory=dict)
-    """What the launching machine has of the job: path -> sha256 of the script, "" of the directory."""
+    """Files of the job on the launching machine: path -> sha256 of the script, "" for the directory."""
     past: Mapping[str, PastRuns] = field(default_factory=dict)
-    """Node name -> its earlier runs, where it ended one."""
+    """Node name -> its earlier runs, if it ended one of them."""
     first: str = ""
-    """Name of the head of the whole cluster, where this is a part of one (`only`) that may lack it."""
+    """Name of the head of the whole cluster, if this is a part (`only`) that may not contain it."""
 
     @property
     def head(self) -> Node:
@@ -591,15 +590,14 @@ class Cluster:
 
     @property
     def head_name(self) -> str:
-        """Of the whole cluster's first node, also where this is a part without it."""
+        """Name of the whole cluster's first node, even if this is a part without it."""
         return self.first or (self.nodes[0].name if self.nodes else "")
 
     def ranks_on(self, node: Node) -> int:
-        """Ranks of a node: as asked for, else its slots in a host file, else one a visible GPU."""
+        """Ranks of a node: as requested, else its slots in a host file, else one per visible GPU."""
         return self.job.nproc or node.host.ranks(node.gpu_count) or node.gpu_count or 1
 
     def node(self, name: str) -> Node:
-        """The node of that name; KeyError if there is none."""
         return self._by_name[name]
 
     def only(self, nodes: Iterable[Node]) -> Cluster:
@@ -619,5 +617,5 @@ class Cluster:
 
     @functools.cached_property
     def _parts(self) -> dict[frozenset[str], Cluster]:
-        """What `only` gave: a hundred rules ask for the same few parts."""
+        """Cached results of `only`: a hundred rules need the same few parts."""
         return {}

@@ -1,8 +1,8 @@
 """
-Whether a limit was missed because a process got no CPU time: the only place that judges it.
+Whether a limit was missed because a process got no CPU time; judged only here.
 
-A process that was ready to run and waited for a CPU (the kernel counts it) could not answer in time, or
-could not read the answer: the missed limit proves nothing then.
+A process that was ready to run but waited for a CPU (the kernel counts that time) could not answer in time,
+or could not read the answer: then a missed limit proves nothing.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from ringup.units import plural
 
 SHARE = 0.25
 """
-A limit counts as missed while less than this part of it was lost to waiting for a CPU.
+A missed limit counts while less than this share of it was lost to waiting for a CPU.
 
-Limits are ten times what an idle machine needs: a healthy node answers in three quarters of one.
+Limits are ten times the time of an idle machine: a healthy node answers within three quarters of a limit.
 """
 
 LEAST_S = 0.5
-"""No limit here is so short that less would matter: what fails at once fails for a reason of its own."""
+"""Shorter waits never matter, because no limit here is so short: an immediate failure has another cause."""
 
 
 def excuses(waited_s: float, limit_s: float) -> bool:
     """
-    Whether so long a wait for a CPU explains that a limit was missed.
+    Whether a wait of this length for a CPU explains a missed limit.
 
     >>> excuses(3.0, 4.0), excuses(0.3, 4.0), excuses(0.1, 0.1)
     (True, False, False)
@@ -32,7 +32,7 @@ def excuses(waited_s: float, limit_s: float) -> bool:
 
 def words(who: str, waited_s: float, load: float, cpu_count: int) -> str:
     """
-    The reason why something is not checked, and what to do.
+    The reason why something was not checked, and what to do.
 
     >>> words("node3", 5.21, 62.3, 2).partition("; ")[0]
     'node3 had no CPU time: load 62 on 2 CPUs, waited 5.2 s for one'

@@ -1,4 +1,4 @@
-"""A node's GPUs, what holds them, how they are linked, their driver, and the PCI tree above them."""
+"""A node's GPUs, the processes that use them, their links and driver, and the PCI tree above them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class NvLink:
-    """One NVLink of a GPU; rate 0 is a link that is not active."""
+    """One NVLink of a GPU; rate 0 for an inactive link."""
 
     number: int
     gbyte_s: float
     errors: int | None = None
-    """Replay, recovery and CRC errors together since the driver was loaded; None where unknown."""
+    """Sum of replay, recovery and CRC errors since the driver was loaded; None if unknown."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, as its vendor's tool lists it; None (or "") for "[N/A]", and where the driver is too old."""
+    """One GPU from its vendor's tool; None (or "") for "[N/A]", and if the driver is too old."""
 
     index: int
-    """The tool's number, in PCI order; not CUDA's where GPUs differ."""
+    """The tool's number, in PCI order; CUDA's number differs if the GPUs differ."""
     name: str = ""
     uuid: str = ""
     bus_id: str = ""
-    """As sysfs writes it, "0000:18:00.0"."""
+    """In the format of sysfs, "0000:18:00.0"."""
     is_visible: bool = True
-    """Whether CUDA_VISIBLE_DEVICES leaves it to the job."""
+    """Whether CUDA_VISIBLE_DEVICES lets the job use it."""
     memory_bytes: int = 0
     used_bytes: int | None = None
     throttle_reasons: int | None = None
@@ -46,18 +46,18 @@ class Gpu:
     link_width: int | None = None
     max_link_width: int | None = None
     fabric_state: str = ""
-    """ "Completed", "In Progress", "Not Started"; "" for a GPU that joins no NVLink fabric."""
+    """"Completed", "In Progress", "Not Started"; "" for a GPU without an NVLink fabric."""
     fabric_status: str = ""
     recovery_action: str = ""
-    """What the driver wants done with it: "None", "Reset", "Reboot", "Drain P2P", "Drain and Reset"."""
+    """The action that the driver requests: "None", "Reset", "Reboot", "Drain P2P", "Drain and Reset"."""
     trouble: str = ""
-    """What stood in place of values: "GPU requires reset", "GPU is lost", "Unknown Error"."""
+    """Text in place of values: "GPU requires reset", "GPU is lost", "Unknown Error"."""
     nvlinks: tuple[NvLink, ...] = ()
 
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that holds a GPU, as the driver sees it; in a container that may be none at all."""
+    """A process that holds a GPU, as the driver sees it; a container may see none."""
 
     gpu: int
     """Index of the GPU."""
@@ -68,45 +68,45 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class GpuLink:
-    """What lies between two GPUs, `first` < `second` by index."""
+    """The path between two GPUs, `first` < `second` by index."""
 
     first: int
     second: int
     peer: str = ""
-    """Whether one may read the other's memory: "OK", or why not ("CNS", "GNS", "TNS", "NS", "DR", "U")."""
+    """Whether one may read the other's memory: "OK", or the reason ("CNS", "GNS", "TNS", "NS", "DR", "U")."""
     path: str = ""
-    """ "NV18", "PIX", "PXB", "PHB", "NODE", "SYS", in nvidia-smi's words."""
+    """"NV18", "PIX", "PXB", "PHB", "NODE", "SYS", as in nvidia-smi."""
 
 
 @dataclass(frozen=True)
 class GpuDriver:
-    """The GPU driver of a node; `version` is "" where none is loaded."""
+    """The GPU driver of a node; `version` is "" if none is loaded."""
 
     version: str = ""
     """Of the loaded kernel module."""
     is_open: bool = False
     """Whether it is NVIDIA's open kernel module, which offers DMA-BUF."""
     library: str = ""
-    """Version of the user's library, where it says that it differs."""
+    """Version of the user-space library, if the driver reports that it differs."""
     error: str = ""
-    """nvidia-smi's own words where it failed."""
+    """nvidia-smi's error text after a failure."""
     lost: tuple[str, ...] = ()
-    """PCI addresses of GPUs the driver drives and cannot speak to."""
+    """PCI addresses of GPUs that the driver has bound but cannot reach."""
     peer_memory: str = ""
     """The module by which RDMA devices reach GPU memory, "" for none: "nvidia_peermem", "nv_peer_mem"."""
     fabric_manager: Literal["running", "absent", "hidden"] = "hidden"
-    """Hidden: this is not the machine's own process list (a container)."""
+    """"hidden": this process list is not the machine's own (a container)."""
     silent_s: float = 0.0
-    """Seconds nvidia-smi was waited for in vain; 0 when it answered."""
+    """Seconds of waiting for nvidia-smi without an answer; 0 if it answered."""
     is_stuck: bool = False
     """nvidia-smi hung inside the kernel, where no signal reaches it."""
     refused: tuple[str, ...] = ()
-    """Fields this driver's nvidia-smi does not know."""
+    """Fields that this driver's nvidia-smi does not know."""
 
 
 @dataclass(frozen=True)
 class KernelEvent:
-    """The last of `count` equal Xid (of a GPU) or SXid (of an NVSwitch) messages in the kernel log."""
+    """The last of `count` equal Xid (GPU) or SXid (NVSwitch) messages in the kernel log."""
 
     kind: Literal["xid", "sxid"]
     bus_id: str
@@ -118,12 +118,12 @@ class KernelEvent:
 
 @dataclass(frozen=True)
 class PciDevice:
-    """A GPU, NVSwitch, NIC or bridge in sysfs; None: not there (older kernel, virtual machine, no PCIe)."""
+    """A GPU, NVSwitch, NIC or bridge in sysfs; None for missing values (old kernel, virtual machine)."""
 
     bus_id: str
     """ "0000:18:00.0"."""
     above: tuple[str, ...] = ()
-    """Bus ids of the bridges between it and its root complex, the root port first."""
+    """Bus ids of the bridges up to its root complex, the root port first."""
     root: str = ""
     """The root complex, "pci0000:00"."""
     vendor: int = 0
@@ -133,16 +133,16 @@ class PciDevice:
     driver: str = ""
     numa_node: int | None = None
     link_gt_s: float | None = None
-    """Rate of one lane now, GT/s."""
+    """Current rate of one lane, GT/s."""
     max_link_gt_s: float | None = None
     link_width: int | None = None
     max_link_width: int | None = None
     iommu_group: int | None = None
-    """None: no IOMMU is at work for it."""
+    """None: no IOMMU handles it."""
     iommu_type: str = ""
     """ "identity", "DMA", "DMA-FQ"."""
     acs_control: int | None = None
-    """Access control register of a bridge; None where it has none, or only root may see it."""
+    """Access control register of a bridge; None if it has none, or only root may read it."""
     correctable_errors: int | None = None
     """AER counts since boot."""
     nonfatal_errors: int | None = None
@@ -152,12 +152,12 @@ class PciDevice:
 
     @property
     def is_nvidia_gpu(self) -> bool:
-        """Whether it is a display or 3D controller of NVIDIA's (PCI class 0x03)."""
+        """Whether it is a display or 3D controller of NVIDIA (PCI class 0x03)."""
         return self.vendor == 0x10DE and self.class_code in (0x0300, 0x0302)
 
     @property
     def is_own_gpu(self) -> bool:
-        """An NVIDIA GPU that is not given to a virtual machine."""
+        """An NVIDIA GPU that is not passed through to a virtual machine."""
         return self.is_nvidia_gpu and self.driver != "vfio-pci"
 
     @property
@@ -172,7 +172,7 @@ class PciDevice:
 
 @dataclass(frozen=True)
 class Processor:
-    """The machine's processor, of which the link between sockets follows."""
+    """The machine's CPU, which determines the link between sockets."""
 
     vendor: str = ""
     """ "GenuineIntel", "AuthenticAMD"; "" on other architectures."""

@@ -8,7 +8,7 @@ from typing import Literal
 InterfaceKind = Literal[
     "physical", "loopback", "bridge", "veth", "bond", "vlan", "tunnel", "infiniband", "macvlan", "virtual"
 ]
-"""`physical` has a device behind it in sysfs; `virtual` is whatever else the kernel made."""
+"""`physical` has a device in sysfs; `virtual` is any other kind that the kernel made."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Address:
 @dataclass(frozen=True)
 class Interface:
     """
-    One network interface of the kernel; NCCL and Gloo walk them in the order of `index` (ifindex).
+    One network interface of the kernel; NCCL and Gloo use the order of `index` (ifindex).
 
-    `speed_gbit_s` is None where the kernel has no trustworthy figure (no device behind it).
+    `speed_gbit_s` is None if the kernel has no reliable figure (no physical device).
     """
 
     name: str
@@ -39,14 +39,14 @@ class Interface:
     addresses: tuple[Address, ...] = ()
     rp_filter: int = 0
     duplex: str = ""
-    """ "full", "half" or "unknown" as the kernel has it, "" where it has none."""
+    """"full", "half" or "unknown" from the kernel, "" if it has none."""
     arp_ignore: int | None = None
-    """0: it answers ARP requests for addresses of any interface; None where unknown."""
+    """0: it answers ARP requests for addresses of any interface; None if unknown."""
     arp_announce: int | None = None
 
     @property
     def usable_addresses(self) -> tuple[Address, ...]:
-        """Addresses a peer can be told: not loopback, not link-local."""
+        """Addresses for peers: not loopback, not link-local."""
         return tuple(a for a in self.addresses if a.scope == "global")
 
 
@@ -61,7 +61,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a name resolves to on a node, in getaddrinfo's order; `error` is the resolver's own words."""
+    """Addresses of a name on a node, in getaddrinfo's order; `error` is the resolver's error text."""
 
     name: str
     addresses: tuple[str, ...] = ()
@@ -70,13 +70,13 @@ class Resolution:
 
     @property
     def is_late(self) -> bool:
-        """Whether the lookup had not ended when time was up: the name may be known all the same."""
+        """Whether the lookup had not ended in time: the name may still exist."""
         return not self.addresses and self.error.startswith("no answer within ")
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process of interest; `run_id` is the run tag in its environment, where readable."""
+    """A relevant process; `run_id` is the run tag in its environment, if readable."""
 
     pid: int
     user: str
@@ -89,7 +89,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Listener:
-    """A listening TCP socket; `process` is None where the owner cannot be seen (another user's)."""
+    """A listening TCP socket; `process` is None if the owner cannot be seen (another user's)."""
 
     address: str
     port: int
@@ -108,11 +108,11 @@ class PortRanges:
 
 @dataclass(frozen=True)
 class Bond:
-    """A bonded interface as /proc/net/bonding tells it."""
+    """A bonded interface from /proc/net/bonding."""
 
     name: str
     mode: str = ""
-    """The kernel's words: "IEEE 802.3ad Dynamic link aggregation", "fault-tolerance (active-backup)"."""
+    """The kernel's name: "IEEE 802.3ad Dynamic link aggregation", "fault-tolerance (active-backup)"."""
     hash_policy: str = ""
     slaves: tuple[str, ...] = ()
     down: tuple[str, ...] = ()
@@ -121,13 +121,13 @@ class Bond:
 
 @dataclass(frozen=True)
 class SocketLimits:
-    """The kernel's limits for sockets; 0 where there is none of that kind (no connection tracking)."""
+    """The kernel's limits for sockets; 0 if one does not exist (no connection tracking)."""
 
     tcp_rmem_max_bytes: int = 0
-    """What the kernel may grow a connection's receive buffer to by itself."""
+    """The limit up to which the kernel may grow a connection's receive buffer."""
     tcp_wmem_max_bytes: int = 0
     somaxconn: int = 0
-    """Longest queue of connections that wait to be accepted."""
+    """Longest queue of connections that are not yet accepted."""
     conntrack_count: int = 0
     conntrack_max: int = 0
 
@@ -136,38 +136,38 @@ class SocketLimits:
 class Gid:
     index: int
     gid: str
-    """In IPv6's notation; an IPv4 address is mapped, `::ffff:10.0.0.1`."""
+    """In IPv6 notation; an IPv4 address is mapped, `::ffff:10.0.0.1`."""
     kind: str = ""
-    """ "IB/RoCE v1" or "RoCE v2" as sysfs writes it, "" where unknown."""
+    """"IB/RoCE v1" or "RoCE v2" from sysfs, "" if unknown."""
     netdev: str = ""
 
 
 @dataclass(frozen=True)
 class Verbs:
-    """What the user's side and the kernel's side of RDMA need beside the devices themselves."""
+    """Software that RDMA needs in user space and in the kernel, besides the devices."""
 
     library: str = ""
-    """Path of libibverbs.so.1 as a program of the job would load it, "" where it is not found."""
+    """Path of the libibverbs.so.1 that a program of the job would load, "" if it is not found."""
     error: str = ""
-    """The loader's words when it is not."""
+    """The loader's error text if it is not found."""
     providers: tuple[str, ...] = ()
     """The library's drivers: "mlx5", "efa", ..."""
     modules: tuple[str, ...] = ()
-    """Kernel modules of RDMA that are loaded."""
+    """Loaded kernel modules of RDMA."""
     has_char_devices: bool = True
-    """False where the kernel has made no character device for any RDMA device."""
+    """False if the kernel has made no character device for any RDMA device."""
     bound: tuple[str, ...] = ()
-    """PCI functions that mlx5_core drives, whether or not they have an RDMA device."""
+    """PCI functions bound to mlx5_core, with or without an RDMA device."""
 
 
 @dataclass(frozen=True)
 class RdmaPort:
-    """One port of an RDMA device, of sysfs or of tools; "" (None for the rate) where these do not show it."""
+    """One port of an RDMA device, from sysfs or tools; "" (None for the rate) for missing values."""
 
     device: str
     number: int
     state: str = ""
-    """ "ACTIVE", "INIT", "ARMED", "DOWN": of the kernel's words, without the number."""
+    """"ACTIVE", "INIT", "ARMED", "DOWN": the kernel's text without the number."""
     physical_state: str = ""
     link_layer: str = ""
     """ "InfiniBand" or "Ethernet" (then it is RoCE)."""
@@ -180,26 +180,26 @@ class RdmaPort:
     """System image GUID, equal for all ports of one card; hexadecimal digits only."""
     gids: tuple[Gid, ...] = ()
     can_open: bool = True
-    """False where the user may not open /dev/infiniband/uverbsN, or a container lacks it."""
+    """False if the user may not open /dev/infiniband/uverbsN, or a container lacks it."""
     sm_lid: int = 0
-    """LID of the subnet manager of an InfiniBand port; 0 while there is none, and for RoCE."""
+    """LID of the subnet manager of an InfiniBand port; 0 without one, and for RoCE."""
     width: int = 0
-    """Lanes of the link, 0 where unknown."""
+    """Lanes of the link, 0 if unknown."""
     pkeys: tuple[int, ...] = ()
-    """Partition keys of an InfiniBand port by index; () where unknown."""
+    """Partition keys of an InfiniBand port by index; () if unknown."""
     driver: str = ""
     """Kernel driver of the device: "mlx5_core", "efa", ..."""
     firmware: str = ""
     hca_type: str = ""
     board_id: str = ""
     traffic_class: int | None = None
-    """What all RoCE traffic of the port is marked with; None where nothing is set or can be (needs OFED)."""
+    """The mark of all RoCE traffic of the port; None if unset or unsupported (needs OFED)."""
     trust: str = ""
-    """ "dscp" or "pcp": what the port's interface sorts packets by; "" where the driver does not tell."""
+    """"dscp" or "pcp": the mark by which the port's interface sorts packets; "" if not reported."""
     pfc: int | None = None
-    """Bitmap of the priorities with flow control (PFC); None where the driver does not tell."""
+    """Bitmap of the priorities with flow control (PFC); None if the driver does not report it."""
 
     @property
     def name(self) -> str:
-        """As NCCL writes it: `mlx5_0:1`."""
+        """In NCCL's format: `mlx5_0:1`."""
         return f"{self.device}:{self.number}"

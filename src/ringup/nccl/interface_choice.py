@@ -1,7 +1,8 @@
 """
-Which IP interfaces NCCL takes, and why: `ncclFindInterfaces` (src/misc/socket.cc).
+The IP interfaces that NCCL takes, and why: `ncclFindInterfaces` (src/misc/socket.cc).
 
-The bootstrap takes the first in the kernel's order, reachable or not; sockets for data use all that match.
+The bootstrap takes the first one in the kernel's order, reachable or not; sockets for data use all that
+match.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from ringup.addresses import subnet, within
 from ringup.model import Address, Interface, NcclAnswer, Node
 
 STEERING = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID")
-"""What the choice depends on."""
+"""Variables that decide the choice."""
 FIRST = "first in kernel order"
 MAX_INTERFACES = 16
 """MAX_IFS of NCCL's socket transport."""
 
 Version = tuple[int, ...]
 ASSUMED: Version = (2, 27, 7)
-"""Judged by when a node's NCCL is not known; of the last releases that take interfaces that are down."""
+"""Used if a node's NCCL version is unknown; one of the last releases that take interfaces that are down."""
 SKIPS_DOWN: Version = (2, 28, 3)
-"""From here on interfaces that are not running are skipped, and virbr comes last."""
+"""From this release on, interfaces that are not running are skipped, and virbr comes last."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An interface that is chosen, the address announced on it, and why."""
+    """A chosen interface, the address that NCCL announces, and the reason."""
 
     interface: str
     address: str
@@ -46,7 +47,7 @@ class Filter:
     """A parsed list: `negate` from a leading `^`, `exact` from a leading `=`, in that order only."""
 
     items: tuple[tuple[str, int], ...]
-    """Each name of a list, with the port it is limited to (`ANY` for all)."""
+    """Each name of a list, with the port it applies to (`ANY` for all)."""
     negate: bool = False
     exact: bool = False
 
@@ -62,10 +63,10 @@ class Filter:
 @functools.lru_cache(maxsize=1024)
 def parse_names(text: str, limit: int = 16) -> Filter:
     """
-    The filter that NCCL_SOCKET_IFNAME, NCCL_IB_HCA or NCCL_OOB_NET_IFNAME stands for.
+    The filter of NCCL_SOCKET_IFNAME, NCCL_IB_HCA or NCCL_OOB_NET_IFNAME.
 
-    NCCL `parseStringList` and `matchIfList` (src/misc/utils.cc), 2.18 to 2.30.  Items beyond `limit` are
-    ignored, as NCCL does in silence: 16 for interfaces, 32 for NCCL_IB_HCA (16 before 2.18.5).
+    NCCL `parseStringList` and `matchIfList` (src/misc/utils.cc), 2.18 to 2.30.  NCCL silently ignores items
+    beyond `limit`: 16 for interfaces, 32 for NCCL_IB_HCA (16 before 2.18.5).
 
     >>> parse_names("^docker,lo").accepts("docker0"), parse_names("=eth1").accepts("eth10")
     (False, False)
@@ -75,7 +76,7 @@ def parse_names(text: str, limit: int = 16) -> Filter:
     rest = text.removeprefix("^")
     items = []
     for part in rest.removeprefix("=").split(","):
-        # A further `:` is rail and plane in 2.30.7; the port is read as C's atoi does, empty is any.
+        # In 2.30.7 a further `:` is rail and plane; the port is read like C's atoi, empty is any.
         name, port, *_ = [*part.split(":"), ""]
         match = re.match(r"\s*[+-]?\d+", port)
         if name:
@@ -85,7 +86,7 @@ def parse_names(text: str, limit: int = 16) -> Filter:
 
 def version_of(text: str) -> Version:
     """
-    A version as numbers; `ASSUMED` for the empty string or anything unreadable.
+    A version as numbers; `ASSUMED` for an empty or unreadable string.
 
     >>> version_of("2.20.5"), version_of("")
     ((2, 20, 5), (2, 27, 7))
@@ -97,12 +98,12 @@ def version_of(text: str) -> Version:
 
 
 def effective(node: Node, env: Mapping[str, str]) -> dict[str, str]:
-    """The environment a rank sees on this node: `env` over the node's shell over its nccl.conf."""
+    """The environment of a rank on this node: `env` over the node's shell over its nccl.conf."""
     return {**node.nccl_conf, **node.environment, **env}
 
 
 def asked(node: Node, env: Mapping[str, str]) -> NcclAnswer | None:
-    """What NCCL itself said on this node under these settings; None where it was not asked that."""
+    """NCCL's own answer on this node for these settings; None if it was queried with others."""
     answer = node.nccl_answer
     if not answer.version or "nccl_answer" in node.unknown or not (answer.interface or answer.errors):
         return None
@@ -111,7 +112,7 @@ def asked(node: Node, env: Mapping[str, str]) -> NcclAnswer | None:
 
 
 def bootstrap(node: Node, env: Mapping[str, str]) -> Choice | None:
-    """Where NCCL's bootstrap listens, None for nowhere; `env` goes on top; NCCL's own answer comes first."""
+    """Where NCCL's bootstrap listens, None for nowhere; `env` has priority; NCCL's own answer comes first."""
     answer = asked(node, env)
     if answer:
         because = f"NCCL {answer.version} was queried on the node"
@@ -120,19 +121,19 @@ def bootstrap(node: Node, env: Mapping[str, str]) -> Choice | None:
 
 
 def by_rules(node: Node, env: Mapping[str, str]) -> Choice | None:
-    """The same, by the rules of NCCL's source alone."""
+    """The same, only by the rules of NCCL's source."""
     return first(node, effective(node, env), version_of(node.interpreter.nccl))
 
 
 def first(node: Node, environment: Mapping[str, str], version: Version) -> Choice | None:
-    """The bootstrap's interface in this environment, by those rules."""
+    """The bootstrap's interface in this environment, by these rules."""
     if environment.get("NCCL_COMM_ID"):
         return next(in_subnet_of(node.interfaces, environment["NCCL_COMM_ID"]), None)
     return next(iter(interfaces(node.interfaces, environment, version, 1)), None)
 
 
 def sockets(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
-    """Every interface that carries data when NCCL uses sockets; `env` as for `bootstrap`."""
+    """Every interface that carries data if NCCL uses sockets; `env` as for `bootstrap`."""
     version = version_of(node.interpreter.nccl)
     return interfaces(node.interfaces, effective(node, env), version, MAX_INTERFACES)
 
@@ -140,7 +141,7 @@ def sockets(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
 def interfaces(
     all_interfaces: Sequence[Interface], environment: Mapping[str, str], version: Version, limit: int
 ) -> tuple[Choice, ...]:
-    """NCCL's `ncclFindInterfaces`: at most `limit`, in the order it would print them."""
+    """NCCL's `ncclFindInterfaces`: at most `limit`, in the order of its log."""
     walk = list(addresses(all_interfaces, environment.get("NCCL_SOCKET_FAMILY", ""), version))
 
     def find(text: str, because: str) -> tuple[Choice, ...]:
@@ -190,18 +191,17 @@ def in_subnet_of(all_interfaces: Sequence[Interface], comm_id: str) -> Iterator[
 
 
 def bootstrap_line(chosen: Choice, version: Version) -> str:
-    """The line NCCL prints for it at NCCL_DEBUG=INFO."""
     head = "Bootstrap:" if version >= (2, 24, 0) else "Bootstrap :"
     return f"{head} Using {chosen.interface}:{shown(chosen)}<0>"
 
 
 def sockets_line(chosen: Sequence[Choice]) -> str:
-    """The line NCCL's socket transport prints for the interfaces it uses."""
+    """The log line of NCCL's socket transport for its interfaces."""
     devices = " ".join(f"[{i}]{c.interface}:{shown(c)}<0>" for i, c in enumerate(chosen))
     return f"NET/Socket : Using {devices}"
 
 
 def shown(chosen: Choice) -> str:
-    """The address as NCCL prints it: a link-local one with its interface as scope."""
+    """The address in NCCL's format: a link-local one with its interface as scope."""
     link_local = chosen.address.lower().startswith(("fe8", "fe9", "fea", "feb"))
     return f"{chosen.address}%{chosen.interface}" if link_local else chosen.address

@@ -1,7 +1,7 @@
 """
-The lines of NCCL (2.4 to 2.30) and RCCL: one grammar for saved logs, a running job and `check`'s query.
+The log lines of NCCL (2.4 to 2.30) and RCCL: one grammar for saved logs, a running job and `check`'s query.
 
-Their repetitions have no bounds: compile them `bounded`, as the rows of `logs.patterns` are.
+Their repetitions are unbounded: compile them with `bounded`, like the rows of `logs.patterns`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ WARNING = WARN + r"(?P<text>.*)$"
 NO_PLUGIN = r"No plugin found|Could not find: ?libnccl-net|libnccl-net\.so: cannot open"
 
 LISTED_ADDRESS = rf"\[(?P<index>\d+)\]\s*{_INTERFACE}:{_ADDRESS}<\d+>"
-"""One of a `NET/Socket : Using` list: `[0]eth0:10.0.0.2<0>`."""
+"""An item of a `NET/Socket : Using` list: `[0]eth0:10.0.0.2<0>`."""
 LISTED_PORT = r"\[(?P<index>\d+)\](?:=?\{)?(?P<device>[\w.+-]+):(?P<port>\d+)(?::\d+)*/(?P<kind>\w+(?:/\w+)?)"
-"""One of a `NET/IB : Using` list: `[0]mlx5_0:1/IB`, `[1]={[0] mlx5_1:1/RoCE`."""
+"""An item of a `NET/IB : Using` list: `[0]mlx5_0:1/IB`, `[1]={[0] mlx5_1:1/RoCE`."""
 
 _OPEN_ENDED = re.compile(r"(?P<what>\\[SwdDs]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<times>[*+])")
 _MOST = {"\\d": 24, "\\w": 64, "\\s": 40, "\\S": 200, ".": 300}
 _TO_THE_END = re.compile(r"[)?]*\$")
 _WHOLE_LINE = 4096
-"""What `.*$` may take: it never fails, so it costs one pass; less would lose every longer line."""
+"""Bound of `.*$`: it never fails, so it costs one pass; a smaller bound would not match longer lines."""
 
 
 def bounded(pattern: str) -> str:
     r"""
-    A pattern with every `*` and `+` bounded: a hostile line costs time in proportion to its length.
+    A pattern with every `*` and `+` bounded: the time for a hostile line stays proportional to its length.
 
     >>> bounded(r"a\S+ b.*?c\.+")
     'a\\S{1,200} b.{0,300}?c\\.+'

@@ -1,9 +1,9 @@
 """
-How far GPUs and network cards are from each other on a node's live PCI tree, and that tree as NCCL sees it.
+Distances between GPUs and NICs on a node's PCI tree, and that tree as NCCL builds it.
 
-Distances are nvidia-smi's (legend of `nvidia-smi topo -m`).  The tree is built as NCCL builds its own from
-sysfs, `ncclTopoGetXmlFromSys` in src/graph/xml.cc: of two neighbouring bridges one element, the slower end of
-a link's maximum, a CPU per NUMA node.
+Distances are nvidia-smi's (legend of `nvidia-smi topo -m`).  The tree is built like NCCL's own from sysfs,
+`ncclTopoGetXmlFromSys` in src/graph/xml.cc: one element for two neighbouring bridges, the slower end of a
+link, one CPU per NUMA node.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ringup.parse.topology import Cpu, Net, Pci, Topology
 
 Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
 ORDER: tuple[Distance, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
-"""Close to far."""
+"""From close to far."""
 
 
 def distance(one: PciDevice, other: PciDevice) -> Distance:
     """
-    What lies between two devices of one node.
+    The kind of path between two devices of one node.
 
-    PIX at most one switch, PXB several, PHB their common root complex, NODE two of one NUMA node, SYS the
-    link between CPU sockets.  Where a NUMA node is unknown both count as near.
+    PIX at most one switch, PXB several, PHB a common root complex, NODE a common NUMA node, SYS the link
+    between CPU sockets.  With an unknown NUMA node, the two count as near.
 
     >>> switch = ("0000:16:01.0", "0000:17:00.0")
     >>> gpu = PciDevice("0000:19:00.0", (*switch, "0000:18:00.0"), "pci0000:16", numa_node=0)
@@ -49,26 +49,26 @@ def distance(one: PciDevice, other: PciDevice) -> Distance:
 
 
 def cards_of(node: Node) -> dict[str, PciDevice]:
-    """RDMA device -> its PCI function, for those on the tree."""
+    """RDMA device -> its PCI function, for devices in the tree."""
     by_bus = {device.bus_id: device for device in node.pci}
     return {p.device: by_bus[p.bus_id] for p in node.rdma_ports if p.bus_id in by_bus}
 
 
 def gpus_of(node: Node) -> dict[int, PciDevice]:
-    """GPU's index -> its PCI function, for those on the tree."""
+    """GPU's index -> its PCI function, for GPUs in the tree."""
     by_bus = {device.bus_id: device for device in node.pci}
     return {gpu.index: by_bus[gpu.bus_id] for gpu in node.gpus if gpu.bus_id in by_bus}
 
 
 def has_gpudirect(node: Node) -> bool:
-    """Whether RDMA reaches GPU memory: a peer-memory module, or DMA-BUF (open module, Linux 5.12)."""
+    """Whether RDMA can reach GPU memory: by a peer-memory module, or DMA-BUF (open module, Linux 5.12)."""
     driver, kernel = node.gpu_driver, re.match(r"(\d{1,4})\.(\d{1,4})", node.kernel)
     has_dma_buf = driver.is_open and kernel is not None and (int(kernel[1]), int(kernel[2])) >= (5, 12)
     return bool(driver.peer_memory) or has_dma_buf
 
 
 def topology(node: Node) -> Topology:
-    """Visible GPUs and RDMA devices on the tree NCCL would build; without any CPU where it is unknown."""
+    """Visible GPUs and RDMA devices in the tree that NCCL would build; without CPUs if unknown."""
     by_bus = {device.bus_id: device for device in node.pci}
     visible = [g for g in node.gpus if g.is_visible]
     gpus = {g.bus_id: n for n, g in enumerate(visible) if g.bus_id in by_bus}
@@ -114,7 +114,7 @@ def _cpu(
             gpus.get(bus),
             bus in gpus and has_gpudirect(node),
             tuple(nets.get(bus, ())),
-            # A tree that a node made up may be none.
+            # An untrusted node may send a tree that is inconsistent.
             tuple(element(c, (*above, bus)) for c in below.get(bus, ()) if c not in (*above, bus)),
         )
 
@@ -124,7 +124,7 @@ def _cpu(
 
 
 def _link(device: PciDevice, by_bus: Mapping[str, PciDevice]) -> tuple[str, int]:
-    """The link's speed in sysfs's words, and its lanes: the lesser maximum of its two ends."""
+    """The link's speed as sysfs writes it, and its lanes: the smaller maximum of its two ends."""
     ends = [device, *([by_bus[device.above[-1]]] if device.above and device.above[-1] in by_bus else [])]
     speeds = [end.max_link_gt_s for end in ends if end.max_link_gt_s]
     lanes = [end.max_link_width for end in ends if end.max_link_width]

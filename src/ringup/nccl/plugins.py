@@ -1,8 +1,8 @@
 """
-Which network plugin NCCL loads before it looks at its own networks.
+The network plugin that NCCL loads before its own networks.
 
-NCCL src/plugin/plugin_open.cc (2.20 to 2.30): NCCL_NET_PLUGIN names plugins, else `libnccl-net.so` is tried;
-`X` stands for the file X and for libnccl-net-X.so.
+NCCL src/plugin/plugin_open.cc (2.20 to 2.30): NCCL_NET_PLUGIN names plugins, else NCCL tries
+`libnccl-net.so`; `X` means the file X and libnccl-net-X.so.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _LOADED = re.compile(r"Loaded net plugin|Plugin Path|Successfully loaded externa
 _NONE = re.compile(NO_PLUGIN)
 
 _SAME = {"AWS": "OFI", "Libfabric": "OFI", "IBext": "IB"}
-"""How networks begin that plugins bring -> what they are called where they are expected."""
+"""Prefix of a plugin's network name -> ringup's name for it."""
 
 
 def network_name(printed: str) -> str:
     """
-    What a network is called where it is expected; NCCL prints a plugin's own name, and more behind it.
+    The name of a network for comparisons; NCCL prints a plugin's own name with a suffix.
 
     >>> network_name("IB to comm"), network_name("AWS Libfabric"), network_name("IBext_v8")
     ('IB', 'OFI', 'IB')
@@ -37,7 +37,7 @@ def network_name(printed: str) -> str:
 
 def wanted(environment: Mapping[str, str]) -> tuple[str, ...]:
     """
-    File names NCCL tries; nothing where plugins are turned off.
+    File names that NCCL tries; none if plugins are turned off.
 
     >>> wanted({"NCCL_NET_PLUGIN": "ofi"}), wanted({"NCCL_NET_PLUGIN": "none"})
     (('ofi', 'libnccl-net-ofi.so'), ())
@@ -50,7 +50,7 @@ def wanted(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def loads(node: Node, environment: Mapping[str, str]) -> str | None:
-    """The plugin NCCL will load, "" for none, None where that is not known."""
+    """The plugin that NCCL will load, "" for none, None if unknown."""
     names = wanted(environment)
     if not names:
         return ""

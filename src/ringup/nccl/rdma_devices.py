@@ -1,5 +1,5 @@
 """
-Which RDMA ports NCCL takes, in which order, and which of them it fuses into one device.
+The RDMA ports that NCCL takes, in their order, and those that it fuses into one device.
 
 NCCL `ncclIbInit` / `ncclIbInitDevices` (src/transport/net_ib.cc, from 2.28 src/transport/net_ib/); from 2.24
 on the topology code fuses ports (`ncclTopoMakeVNics`, src/graph/topo.cc).
@@ -21,19 +21,19 @@ from ringup.nccl.variables import number as number
 from ringup.units import summarize_names
 
 MOST_DEVICES_FROM: Version = (2, 18, 5)
-"""From here on MAX_IB_DEVS is 32, before 16."""
+"""MAX_IB_DEVS is 32 from this release on, 16 before."""
 PCI_ORDER: Version = (2, 29, 7)
-"""From here on devices are sorted by PCI address."""
+"""From this release on, devices are sorted by PCI address."""
 CHOOSES_GIDS: Version = (2, 21, 0)
-"""From here on NCCL looks through the table; before, the default is index 0."""
+"""From this release on, NCCL searches the table; before, the default is index 0."""
 MUCH_SLOWER = 0.5
-"""A port of at most this share of the fastest is another network: storage, management."""
+"""A port with at most this share of the fastest rate is another network: storage, management."""
 FUSES_IN_VERBS: tuple[Version, Version] = ((2, 20, 3), (2, 24, 0))
-"""The verbs transport itself fuses ports of one card, which its line shows; later the topology code does."""
+"""Until then the verbs transport fuses ports of one NIC and logs it; later the topology code does."""
 MOST_PORTS = 4
-"""NCCL_NET_MAX_DEVS_PER_NIC; the verbs transport fuses two."""
+"""NCCL_NET_MAX_DEVS_PER_NIC; the verbs transport fuses two ports."""
 BY_HAND = ("NCCL_NET_MERGE_LEVEL", "NCCL_NET_FORCE_MERGE")
-"""What changes the fusing from 2.24 on; only the levels PORT (default) and LOC (no fusing) are followed."""
+"""Variables that change the fusing from 2.24 on; only the levels PORT (default) and LOC are modelled."""
 _PCI_ADDRESS = re.compile(r"[0-9a-f]+:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
@@ -50,23 +50,23 @@ class Device:
 
     @property
     def speed_mbit_s(self) -> float:
-        """Sum of its ports; NCCL computes it from the verbs' speed and width codes."""
+        """Sum of its ports' speeds; NCCL computes it from the verbs' speed and width codes."""
         return sum((p.rate_gbit_s or 0.0) * 1000 for p in self.ports)
 
 
 @dataclass(frozen=True)
 class Ports:
-    """What NCCL makes of a node's ports."""
+    """NCCL's devices from a node's ports."""
 
     taken: tuple[RdmaPort, ...] = ()
-    """In the order of NCCL's line."""
+    """In the order of NCCL's log line."""
     devices: tuple[Device, ...] = ()
-    """The same, fused."""
+    """The devices after fusing."""
     because: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     """Why the list may differ."""
     missing: tuple[str, ...] = ()
-    """Facts that were not there."""
+    """Missing facts."""
 
 
 def is_disabled(environment: Mapping[str, str]) -> bool:
@@ -75,12 +75,11 @@ def is_disabled(environment: Mapping[str, str]) -> bool:
 
 
 def hca_filter(environment: Mapping[str, str], version: Version) -> Filter:
-    """NCCL_IB_HCA as NCCL reads it."""
     return parse_names(environment.get("NCCL_IB_HCA", ""), most_devices(version))
 
 
 def most_devices(version: Version) -> int:
-    """MAX_IB_DEVS, which bounds the devices and the names in NCCL_IB_HCA."""
+    """MAX_IB_DEVS, which limits the devices and the names in NCCL_IB_HCA."""
     return 32 if version >= MOST_DEVICES_FROM else 16
 
 
@@ -91,7 +90,7 @@ def ports(
     *,
     in_library_order: bool = True,
 ) -> Ports:
-    """The ports NCCL takes of all a node has; `in_library_order` tells whether their order is libibverbs'."""
+    """The ports that NCCL takes from all of a node; `in_library_order`: they are in libibverbs' order."""
     accepted = hca_filter(environment, version)
     value = environment.get("NCCL_IB_HCA", "")
     taken: list[RdmaPort] = []
@@ -124,13 +123,13 @@ def ports(
 
 
 def is_asked(node: Node, env: Mapping[str, str]) -> bool:
-    """Whether the built-in RDMA transport is tried at all on this node."""
+    """Whether NCCL tries the built-in RDMA transport on this node."""
     environment = interface_choice.effective(node, env)
     return not is_disabled(environment) and environment.get("NCCL_NET", "").lower() in ("", "ib")
 
 
 def taken(node: Node, env: Mapping[str, str]) -> tuple[RdmaPort, ...]:
-    """The ports NCCL takes on this node with `env` set beyond its own environment."""
+    """The ports that NCCL takes on this node with `env` added to the node's environment."""
     if not is_asked(node, env):
         return ()
     version = interface_choice.version_of(node.interpreter.nccl)
@@ -151,7 +150,7 @@ def wanted(taken: Sequence[RdmaPort]) -> list[RdmaPort]:
 
 def hca_value(chosen: Sequence[RdmaPort], all_ports: Sequence[RdmaPort]) -> str:
     """
-    The exact list of these ports; a port number only where its device has others.
+    The exact list of these ports; with a port number only if the device has other ports.
 
     >>> hca_value([RdmaPort("a", 1)], [RdmaPort("a", 1), RdmaPort("b", 1)])
     '=a'
@@ -172,7 +171,7 @@ def _ordered(
         return taken
     if version >= PCI_ORDER and number(environment, "NCCL_IB_DEVICE_PCI_ORDER", 1):
         if all(_PCI_ADDRESS.fullmatch(p.bus_id) for p in taken):
-            because.append("from 2.29.7 on devices stand in the order of their PCI addresses")
+            because.append("from 2.29.7 on devices are in the order of their PCI addresses")
             return sorted(taken, key=lambda p: (int(re.sub("[:.]", "", p.bus_id), 16), p.number))
         doubts.append("from 2.29.7 on devices are sorted by PCI address, which is not known here")
     elif not in_library_order and len({p.device for p in taken}) > 10:
@@ -182,7 +181,7 @@ def _ordered(
 
 def _card(port: RdmaPort, environment: Mapping[str, str]) -> str:
     """
-    What all ports of one card share, "" where that is not known.
+    A key for all ports of one NIC, "" if unknown.
 
     The PCI address without the function digit (virtual functions merged unless NCCL_IB_MERGE_VFS=0),
     else all but the last digit of the port's own GUID.
@@ -201,7 +200,7 @@ def _fused(
     because: list[str],
     doubts: list[str],
 ) -> tuple[Device, ...]:
-    """The devices this version makes of `taken`; why to `because`, what could be otherwise to `doubts`."""
+    """The devices that this version makes from `taken`; extends `because` and `doubts`."""
     most = 1
     if version >= FUSES_IN_VERBS[0] and number(environment, "NCCL_IB_MERGE_NICS", 1):
         most = 2
@@ -230,12 +229,12 @@ def _fused(
 
 
 def shown(port: RdmaPort) -> str:
-    """As NCCL's line has it: `mlx5_1:1/IB`, `mlx5_0:1/RoCE`; `?` where the link layer is not known."""
+    """In the format of NCCL's log: `mlx5_1:1/IB`, `mlx5_0:1/RoCE`; `?` if the link layer is unknown."""
     return f"{port.name}/{ {'InfiniBand': 'IB', 'Ethernet': 'RoCE'}.get(port.link_layer, '?') }"
 
 
 def line(made: Ports, environment: Mapping[str, str], version: Version, oob: str) -> str:
-    """The line NCCL prints for it; `oob` is INTERFACE:ADDRESS; [RO] takes libibverbs 1.8 for granted."""
+    """NCCL's log line for it; `oob` is INTERFACE:ADDRESS; [RO] assumes libibverbs 1.8."""
     place = {port: n for n, port in enumerate(made.taken)}
     entries = [f"[{n}]{shown(p)}" for n, p in enumerate(made.taken)]
     if FUSES_IN_VERBS[0] <= version < FUSES_IN_VERBS[1]:
@@ -252,7 +251,7 @@ def line(made: Ports, environment: Mapping[str, str], version: Version, oob: str
 
 @dataclass(frozen=True)
 class GidChoice:
-    """The index, and why; `index` is None where the table is not known and would have been needed."""
+    """The index, and why; `index` is None if it depends on an unknown table."""
 
     index: int | None
     because: str
@@ -260,7 +259,7 @@ class GidChoice:
 
 
 def gid_index(port: RdmaPort, environment: Mapping[str, str], version: Version) -> GidChoice:
-    """The GID entry of a RoCE port NCCL takes: by hand up to 2.20, by itself since (`ncclIbGetGidIndex`)."""
+    """NCCL's GID entry for a RoCE port: by variable up to 2.20, later chosen by `ncclIbGetGidIndex`."""
     table = {g.index: g for g in port.gids}
     if port.link_layer == "InfiniBand":
         ignored = "; NCCL ignores NCCL_IB_GID_INDEX there" if environment.get("NCCL_IB_GID_INDEX") else ""
@@ -271,14 +270,14 @@ def gid_index(port: RdmaPort, environment: Mapping[str, str], version: Version) 
         known = table.get(chosen)
         lacks = f", an entry {port.name} does not have" if len(table) > 1 and known is None else ""
         return GidChoice(chosen, f"GID index {chosen} of {port.name}: {why}{lacks}", known)
-    # A table of one entry comes from ibstatus, which shows no other.
+    # A table with one entry comes from ibstatus, which shows only the first.
     if len(table) < 2:
-        return GidChoice(None, f"the GID table of {port.name} is not known (show_gids tells it)")
+        return GidChoice(None, f"the GID table of {port.name} is not known (show_gids shows it)")
     return _looked_through(port, environment, table)
 
 
 def _looked_through(port: RdmaPort, environment: Mapping[str, str], table: dict[int, Gid]) -> GidChoice:
-    """The walk through the table, entry by entry, each judged against the best so far."""
+    """The search through the table, each entry compared with the best so far."""
     family = 6 if environment.get("NCCL_IB_ADDR_FAMILY") == "AF_INET6" else 4
     wanted = number(environment, "NCCL_IB_ROCE_VERSION_NUM", 2)
     subnet = _subnet(environment.get("NCCL_IB_ADDR_RANGE", ""), family)
@@ -296,13 +295,13 @@ def _looked_through(port: RdmaPort, environment: Mapping[str, str], table: dict[
         if (is_good(candidate) and not is_good(best)) or _address(best).version != family:
             best = candidate
     kind = best.kind or "kind unknown"
-    # A VLAN's address, listed before the card's own, is taken like any other.
+    # A VLAN's address that is listed before the NIC's own is taken like any other.
     where = f", of {best.netdev}" if best.netdev and best.netdev != port.netdev else ""
     return GidChoice(best.index, f"GID index {best.index} of {port.name}: {best.gid}, {kind}{where}", best)
 
 
 def _subnet(text: str, family: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """NCCL_IB_ADDR_RANGE; without `/`, or of another family, it is ignored."""
+    """NCCL_IB_ADDR_RANGE; ignored without `/` or with another address family."""
     with contextlib.suppress(ValueError):
         if "/" in text and (subnet := ipaddress.ip_network(text, strict=False)).version == family:
             return subnet

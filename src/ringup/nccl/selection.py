@@ -15,19 +15,19 @@ from ringup.parse.topology import Matrix, Topology
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a node, and how well."""
+    """Facts about a node, and their quality."""
 
     node: Node
-    """`node.unknown` holds "interfaces" and "rdma_ports" where these could not be read."""
+    """`node.unknown` has "interfaces" and "rdma_ports" if these could not be read."""
     version: Version = interface_choice.ASSUMED
     version_is_known: bool = True
     interfaces_in_kernel_order: bool = True
     devices_in_library_order: bool = True
     asked_counts: bool = True
-    """False where another version or pasted output is judged: the node's NCCL said nothing of that."""
+    """False for another version or pasted output: NCCL's answer on the node does not apply to these."""
     topology: Topology = field(default_factory=Topology)
     is_live_tree: bool = False
-    """The topology was put together from sysfs; else NCCL's own dump was given."""
+    """The topology comes from sysfs, not from a dump of NCCL."""
     matrix: Matrix = field(default_factory=dict)
 
 
@@ -38,7 +38,7 @@ class Prediction:
     name: str
     bootstrap: Choice | None
     network: str
-    """"IB", "Socket", a plugin's name, or "" where NCCL fails (or it is not known)."""
+    """"IB", "Socket", a plugin's name, or "" if NCCL fails (or it is unknown)."""
     interfaces: tuple[str, ...] = ()
     oob: str = ""
     used: tuple[topology.Use, ...] = ()
@@ -48,16 +48,16 @@ class Prediction:
     doubts: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     fell_back: str = ""
-    """Why sockets carry the data though RDMA devices are there."""
+    """Why sockets carry the data although there are RDMA devices."""
 
     @property
     def confidence(self) -> Literal["high", "medium", "low"]:
-        """Low where a fact is missing, medium where a known fact allows another outcome."""
+        """Low if a fact is missing, medium if a known fact allows another outcome."""
         return "low" if self.missing else "medium" if self.doubts else "high"
 
     @property
     def likeness(self) -> tuple[object, ...]:
-        """Equal for nodes that choose alike, whatever their addresses are."""
+        """Equal for nodes that choose alike, whatever their addresses."""
         boot = self.bootstrap.interface if self.bootstrap else ""
         names = tuple(i.partition("/" if self.network == "IB" else ":")[0] for i in self.interfaces)
         used = tuple((u.gpu, u.device) for u in self.used)
@@ -65,13 +65,12 @@ class Prediction:
 
 
 def predict(known: Known, env: Mapping[str, str]) -> Prediction:
-    """What NCCL does on this node with `env` set beyond the node's own environment."""
     known = dataclasses.replace(known, node=_located(known))
     return _Choosing(known, interface_choice.effective(known.node, env)).predict()
 
 
 def _located(known: Known) -> Node:
-    """The node with PCI addresses of its RDMA devices where only the dump knows them."""
+    """The node with PCI addresses of its RDMA devices, if only the dump has them."""
     where = {net.name: way[-1].bus_id for _, way in known.topology.devices() for net in way[-1].nets}
     if not where:
         return known.node
@@ -83,7 +82,7 @@ def _located(known: Known) -> Node:
 
 
 class _Choosing:
-    """One node on the way to its prediction."""
+    """The state of one node's prediction."""
 
     def __init__(self, known: Known, environment: Mapping[str, str]) -> None:
         self.known, self.node, self.version = known, known.node, known.version
@@ -98,7 +97,6 @@ class _Choosing:
         """The bootstrap's interface."""
 
     def predict(self) -> Prediction:
-        """The prediction, with everything worth saying of it."""
         if not self.known.version_is_known:
             how = "" if self.node.interpreter.path else " (--nccl VERSION)"
             shown = ".".join(map(str, self.version))
@@ -141,7 +139,7 @@ class _Choosing:
         return first
 
     def _as_asked(self, ours: Choice | None) -> Choice | None:
-        """NCCL's own answer where it was asked this very question, with what contradicts it; else ours."""
+        """NCCL's own answer if it was queried with this environment, with the contradictions; else ours."""
         answer = interface_choice.asked(self.node, self.environment) if self.known.asked_counts else None
         expected = f"{ours.interface} {interface_choice.shown(ours)}" if ours else "nothing"
         if ours:
@@ -159,7 +157,7 @@ class _Choosing:
         return Choice(answer.interface, answer.address, "NCCL reported it") if answer.interface else None
 
     def _failing(self) -> Prediction | None:
-        """The prediction where no interface is left for the bootstrap."""
+        """The prediction if no interface is left for the bootstrap."""
         if self.first or "interfaces" in self.node.unknown:
             return None
         self.note("no interface is left for the bootstrap: every communicator fails")
@@ -195,21 +193,21 @@ class _Choosing:
         return self._made("", line if self.version < (2, 27, 0) else "Failed to initialize any NET plugin")
 
     def _plugin(self) -> str | None:
-        """The network plugin NCCL loads first; "" for none, None where that is not known."""
+        """The network plugin that NCCL loads first; "" for none, None if unknown."""
         named = self.environment.get("NCCL_NET_PLUGIN", "")
         found = plugins.loads(self.node, self.environment)
         if self.net.lower() in ("ib", "socket"):
-            return found  # only a network of that very name is used
+            return found  # only a network of exactly this name is used
         if found:
-            self.miss(f"what the network plugin {found} finds: if it finds devices, it goes first")
+            self.miss(f"the devices of the network plugin {found}: if it has any, NCCL uses it first")
         elif found is None and named:
-            self.miss(f"whether the plugin NCCL_NET_PLUGIN={named} loads: if it does, it goes first")
+            self.miss(f"whether the plugin NCCL_NET_PLUGIN={named} loads: if it does, NCCL uses it first")
         elif named and named.lower() != "none":
             self.note(f"NCCL_NET_PLUGIN={named}: no such plugin is found, NCCL's own networks are used")
         return found
 
     def _verbs(self) -> rdma_devices.Ports:
-        """The RDMA ports NCCL would take; `because` and `fell_back` have the reason for none."""
+        """The RDMA ports that NCCL would take; if there are none, `because` and `fell_back` say why."""
         node = self.node
         if rdma_devices.is_disabled(self.environment):
             printed = " (it says `Failed to initialize NET plugin IB`)" if self.version >= (2, 27, 0) else ""
@@ -268,7 +266,7 @@ class _Choosing:
         node = self.node
         if "interfaces" in node.unknown:
             passed_over = rdma_devices.is_disabled(self.environment) or self.net.lower() == "socket"
-            is_known = passed_over or "rdma_ports" not in node.unknown  # else nothing speaks for any network
+            is_known = passed_over or "rdma_ports" not in node.unknown  # else no network is likely
             return self._made("Socket" if is_known else "")
         chosen = self._interfaces(interface_choice.MAX_INTERFACES)
         if not chosen:
@@ -296,10 +294,10 @@ class _Choosing:
         return dataclasses.replace(made, interfaces=interfaces, used=used)
 
     def _devices_used(self, devices: list[topology.Where]) -> tuple[topology.Use, ...]:
-        """Which device each GPU uses, where the tree (or the matrix) tells enough."""
+        """The device of each GPU, if the tree (or the matrix) has enough information."""
         tree, matrix = self.known.topology, self.known.matrix
         gpus = sorted(way[-1].gpu for _, way in tree.devices() if way[-1].gpu is not None)
-        # The speed that NCCL itself measured, where the dump lists this very device.
+        # NCCL's own measured speed, if the dump lists exactly this device.
         listed = {n.name: n.speed_mbit_s for _, way in tree.devices() for n in way[-1].nets}
         listed |= {n.name: n.speed_mbit_s for cpu in tree.cpus for n in cpu.nets}
         with_rates = []
@@ -311,7 +309,7 @@ class _Choosing:
             found = topology.paths(tree, with_rates, self.version, topology.gdr_level(self.environment))
         elif matrix:
             found = topology.matrix_paths(matrix, with_rates)
-            self.doubt("nvidia-smi topo -m tells no PCI bandwidth: gen 4 x16 is assumed")
+            self.doubt("nvidia-smi topo -m has no PCI bandwidth: gen 4 x16 is assumed")
         else:
             if len(devices) > 1:
                 self.note("which of them a GPU uses depends on the PCI tree (--topo FILE)")
@@ -332,7 +330,7 @@ class _Choosing:
         return tuple(uses)
 
     def _doubt_live_tree(self, shown: int) -> None:
-        """What makes the tree that sysfs shows less than NCCL's own."""
+        """Differences between the tree from sysfs and NCCL's own."""
         self.doubts += [
             f"{name}={value} is read instead of the tree in sysfs (see `ringup predict --topo`)"
             for name in ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")

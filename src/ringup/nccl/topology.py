@@ -1,4 +1,4 @@
-"""Which network device each GPU uses: bandwidth of the path, then length (NCCL src/graph, 2.18 to 2.30)."""
+"""The network device of each GPU: by bandwidth of the path, then by length (NCCL src/graph, 2.18 to 2.30)."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from ringup.parse.topology import Cpu, Matrix, Pci, Topology
 from ringup.units import summarize_names
 
 ORDER = ("LOC", "NVL", "NVB", "PIX", "PXB", "PXN", "PHB", "SYS")
-"""Kinds of path, close to far."""
+"""Kinds of path, from close to far."""
 _LANE = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}
-"""GT/s -> units of 100 Mbit/s per lane, kvDictPciGen; anything else counts as 60."""
+"""GT/s -> units of 100 Mbit/s per lane, kvDictPciGen; other rates count as 60."""
 SMALL_STEP: Version = (2, 30, 7)
-"""From here on a GPU's number is taken modulo the GPUs that share its devices."""
+"""From this release on, a GPU's number is taken modulo the number of GPUs that share its devices."""
 MOST_TOLD = 4
 """Paths that a reason lists."""
 INTEL_LATER: Version = (2, 26, 0)
-"""Sapphire and Emerald Rapids have figures of their own in later releases only."""
+"""Only later releases have separate figures for Sapphire and Emerald Rapids."""
 
 
 @dataclass(frozen=True)
 class Path:
-    """Between a GPU and a device."""
+    """A path between a GPU and a device."""
 
     gbyte_s: float
     kind: str
     gpudirect: bool = False
-    """Data goes past the CPU's memory: the log's `/GDRDMA`."""
+    """Data bypasses the CPU's memory: `/GDRDMA` in the log."""
 
 
 @dataclass(frozen=True)
 class Where:
-    """What the choice needs to know of one network device."""
+    """The facts about one network device that the choice needs."""
 
     name: str
     place: str
-    """Names the tree may have for it, `/` between them: RDMA device, interface, PCI address."""
+    """Possible names in the tree, separated by `/`: RDMA device, interface, PCI address."""
     speed_mbit_s: float
 
 
@@ -55,7 +55,7 @@ class Use:
 
 def pci_gbyte_s(pci: Pci) -> float:
     """
-    Bandwidth NCCL ascribes to a PCI link.
+    NCCL's bandwidth for a PCI link.
 
     >>> pci_gbyte_s(Pci("0000:63:00.0", 0, "16.0 GT/s PCIe", 16))
     24.0
@@ -65,7 +65,6 @@ def pci_gbyte_s(pci: Pci) -> float:
 
 
 def cpu_gbyte_s(cpu: Cpu, version: Version) -> float:
-    """Bandwidth NCCL ascribes to the link between CPUs."""
     if cpu.arch == "ppc64":
         return 32.0
     if cpu.arch == "arm64":
@@ -79,7 +78,7 @@ def cpu_gbyte_s(cpu: Cpu, version: Version) -> float:
 
 
 def flattened(cpu: Cpu) -> Cpu:
-    """The tree with Broadcom PEX switches of two levels as one, as NCCL sees them."""
+    """The tree with two-level Broadcom PEX switches as one, as NCCL treats them."""
     return dataclasses.replace(cpu, children=tuple(_flat(child) for child in cpu.children))
 
 
@@ -105,8 +104,6 @@ def _flat(pci: Pci) -> Pci:
 
 @dataclass(frozen=True)
 class _Spot:
-    """An element with its way up."""
-
     cpu: int
     way: tuple[Pci, ...]
 
@@ -117,10 +114,11 @@ class _Spot:
 
 def _between(gpu: _Spot, card: _Spot, furthest: str, speed: float, by_cpus: float) -> Path:
     """
-    The path NCCL computes; `speed` is the device's in GB/s, `by_cpus` that of the link between CPUs.
+    NCCL's path between two elements; `speed` is the device's in GB/s, `by_cpus` that of the link between
+    CPUs.
 
-    `furthest` is the longest kind of path over which GPUDirect is used, "" for none; without it data
-    goes by way of the GPU's CPU.
+    `furthest` is the longest kind of path with GPUDirect, "" for none; without GPUDirect, data passes the
+    GPU's CPU.
     """
 
     def is_direct(kind: str) -> bool:
@@ -144,9 +142,9 @@ def _between(gpu: _Spot, card: _Spot, furthest: str, speed: float, by_cpus: floa
 
 def gdr_level(environment: Mapping[str, str]) -> str:
     """
-    NCCL_NET_GDR_LEVEL: how far from a GPU a device may be for GPUDirect RDMA.
+    NCCL_NET_GDR_LEVEL: the longest path from a GPU to a device for GPUDirect RDMA.
 
-    Old numbers 0 to 4 as `ncclGetLevel` (src/graph/paths.cc) has them; PXB where it is unset or no level.
+    Old numbers 0 to 4 as in `ncclGetLevel` (src/graph/paths.cc); PXB if unset or invalid.
 
     >>> gdr_level({"NCCL_NET_GDR_LEVEL": "3"}), gdr_level({})
     ('PHB', 'PXB')
@@ -189,7 +187,7 @@ def paths(
 
 
 def matrix_paths(matrix: Matrix, devices: Sequence[Where]) -> dict[int, dict[str, Path]]:
-    """The same from `nvidia-smi topo -m`, which tells distance and no bandwidth: PCI gen 4 x16 is assumed."""
+    """The same from `nvidia-smi topo -m`, which has distances but no bandwidths: PCI gen 4 x16 is assumed."""
     kinds = {"NODE": "PHB", "X": "LOC"}
     found: dict[int, dict[str, Path]] = {}
     for (gpu, name), cell in sorted(matrix.items()):
@@ -202,14 +200,14 @@ def matrix_paths(matrix: Matrix, devices: Sequence[Where]) -> dict[int, dict[str
 
 
 def best(options: Mapping[str, Path]) -> list[str]:
-    """The devices with the largest bandwidth, among them the closest, in the tree's order."""
+    """The devices with the largest bandwidth, and of these the closest, in the tree's order."""
     key = {name: (-path.gbyte_s, ORDER.index(path.kind)) for name, path in options.items()}
     return [name for name in options if key[name] == min(key.values())]
 
 
 def mirrored(number: int, power: int) -> int:
     """
-    The low bits of a number the other way round, within a power of two: NCCL's mirrorBits.
+    The low bits of a number in reverse order, within a power of two: NCCL's mirrorBits.
 
     >>> [mirrored(n, 4) for n in range(4)]
     [0, 2, 1, 3]
@@ -221,14 +219,14 @@ def mirrored(number: int, power: int) -> int:
 def choose(
     found: Mapping[int, Mapping[str, Path]], environment: Mapping[str, str], version: Version
 ) -> tuple[list[Use], list[str]]:
-    """What each GPU uses on all its channels, from its paths; and what could make it another device."""
+    """The devices of each GPU on all its channels, from its paths; and possible reasons for other devices."""
     uses: list[Use] = []
     doubts: list[str] = []
     for gpu, options in found.items():
         near = best(options)
         if not near:
             continue
-        # The GPUs best placed for the device.
+        # The GPUs with the best path to the device.
         to_it = {str(g): o[near[0]] for g, o in found.items() if near[0] in o}
         sharing = [int(g) for g in best(to_it)]
         for name in _spread(gpu, near, sharing, environment, version):

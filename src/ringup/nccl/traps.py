@@ -1,4 +1,4 @@
-"""Settings of NCCL that do something else than they seem to; each sentence names the value and its effect."""
+"""Settings of NCCL whose effect differs from what they suggest, each with its value and effect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def all_traps(
     ports: Sequence[RdmaPort],
     version: Version,
 ) -> tuple[str, ...]:
-    """Everything worth saying about the settings, in the order NCCL would meet them."""
+    """All sentences about the settings, in the order in which NCCL reads them."""
     return (
         *_socket_traps(environment, interfaces, ports),
         *_hca_traps(environment, interfaces, ports, version),
@@ -25,10 +25,10 @@ def all_traps(
 
 
 def ruled_out(name: str, environment: Mapping[str, str]) -> str:
-    """Which other variable leaves this one without effect; "" for none."""
+    """Another variable that makes this one ineffective; "" for none."""
     is_of_rdma = name.startswith("NCCL_IB_") and name != "NCCL_IB_DISABLE"
     if is_of_rdma and is_disabled(environment):
-        return f"NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']} switches off what it is for"
+        return f"NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']} turns off RDMA, which it is for"
     if is_of_rdma and environment.get("NCCL_NET", "").lower() == "socket":
         return f"NCCL_NET={environment['NCCL_NET']} leaves no use for it"
     if name == "NCCL_P2P_LEVEL" and environment.get("NCCL_P2P_DISABLE") == "1":
@@ -39,7 +39,7 @@ def ruled_out(name: str, environment: Mapping[str, str]) -> str:
 
 
 def spelling(name: str, value: str, limit: int = 16) -> Iterator[str]:
-    """What is wrong with a filter whatever the node has."""
+    """Errors in a filter that do not depend on the node."""
     setting = f"{name}={value}"
     rest = value.removeprefix("^")
     if value == "^":
@@ -67,7 +67,7 @@ def _takes(parsed: Filter, item: str, known: Sequence[str]) -> list[str]:
 
 
 def _too_many(setting: str, parsed: Filter, item: str, taken: Sequence[str]) -> Iterator[str]:
-    """An item without = that stands for its own name and for others."""
+    """An item without = that matches its own name and others."""
     if not parsed.exact and item in taken and len(taken) > 1:
         what, also = "excludes" if parsed.negate else "takes", ", ".join(n for n in taken if n != item)
         yield f"{setting}: without = it {what} every name that begins with {item}, also {also}"
@@ -130,7 +130,7 @@ def _hca_traps(
         taken = _takes(parsed, item, known)
         if not taken and item in netdevs:
             device = netdevs[item].device
-            yield f"{setting}: {item} is an interface, RDMA devices are wanted: it is {device}'s"
+            yield f"{setting}: {item} is an interface, not an RDMA device: it is {device}'s"
         elif not taken and item in others:
             yield f"{setting}: {item} is an interface with no RDMA device known, no device matches"
         elif known and not taken:
@@ -146,7 +146,7 @@ def _switch_traps(
     for name in ("NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX"):
         value = environment.get(name, "")
         if value and not value.strip().lstrip("+-")[:1].isdigit():
-            yield f"{name}={value} is no number and counts as 0"
+            yield f"{name}={value} is not a number and counts as 0"
     if environment.get("NCCL_IB_GID_INDEX") and not is_disabled(environment):
         index = number(environment, "NCCL_IB_GID_INDEX", 0)
         active = [p for p in ports if p.state == "ACTIVE"]

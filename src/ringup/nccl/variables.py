@@ -1,9 +1,10 @@
 """
-The environment variables of `variables.json`: who reads each, in which releases, what it does, whose it is.
+The environment variables of `variables.json`: reader, releases, effect, and cloud.
 
-Names and releases are from `NCCL_PARAM` and `ncclGetEnv` in the sources of every NCCL from 2.3.5 to 2.30.7; a
-row without `since` and `until` is read by all from 2.18 on.  The clouds' are from their own guides: Google's
-GPUDirect-TCPX, FasTrak (TCPXO) and gIB plugins, AWS's aws-ofi-nccl with EFA, Azure's ND topology files.
+Names and releases are from `NCCL_PARAM` and `ncclGetEnv` in the sources of every NCCL from 2.3.5 to 2.30.7;
+all releases from 2.18 on read a row without `since` and `until`.  The clouds' variables are from their own
+guides: Google's GPUDirect-TCPX, FasTrak (TCPXO) and gIB plugins, AWS's aws-ofi-nccl with EFA, Azure's ND
+topology files.
 """
 
 from __future__ import annotations
@@ -21,49 +22,49 @@ from ringup.nccl.interface_choice import Version, version_of
 
 
 class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row; a name that ends with `*` stands for all that begin so."""
+    """One row; a name that ends with `*` covers all names with that prefix."""
 
     name: str
     by: Literal["NCCL", "Gloo", "torch", "CUDA", "UCX", "libfabric", "plugin"] = "NCCL"
-    """Who reads it."""
+    """The program or library that reads it."""
     since: str = ""
     until: str = ""
-    """The first and the last release that reads it, where not all do."""
+    """The first and the last release that reads it, if not all do."""
     kind: Literal["", "steering", "gid", "gloo", "fabric", "debugging", "experiment"] = ""
-    """How `planning.preset_variables` judges it."""
+    """How `planning.preset_variables` treats it."""
     what: str = ""
     must_match: bool = False
     """Must be equal on all ranks: it changes the size or order of messages."""
     per_node: bool = False
     """May differ between nodes."""
     clouds: Mapping[str, tuple[str, ...]] = {}
-    """Cloud -> parts of a value, in small letters, that only this cloud uses; "" for every value."""
+    """Cloud -> parts of a value, in lower case, that only this cloud uses; "" for every value."""
 
 
 _ROWS = msgspec.json.decode(Path(__file__).with_name("variables.json").read_bytes(), type=list[Variable])
 TABLE = {row.name: row for row in _ROWS}
 _FAMILIES = tuple(name[:-1] for name in TABLE if name.endswith("*"))
 MACHINES = {"Google Cloud": "google", "AWS": "amazon", "Azure": "microsoft"}
-"""Cloud -> what the DMI vendor and product of its machines contain, in small letters."""
+"""Cloud -> part of the DMI vendor or product of its machines, in lower case."""
 MOST_EDITS = 2
 
 
 def row_of(name: str) -> Variable:
-    """A variable's row; an empty one where nothing is known of it."""
+    """A variable's row; an empty one for an unknown variable."""
     return TABLE.get(name) or Variable(name)
 
 
-@lru_cache(maxsize=1024)  # every node has the same names, and each is compared with all that are known
+@lru_cache(maxsize=1024)  # every node has the same names, and each is compared with all known names
 def meant(name: str) -> str:
     """
-    The known variable that a name probably was meant to be; "" when it is known, a plugin's, or like none.
+    The known variable that a name is probably a misspelling of; "" if it is known, a plugin's, or like none.
 
     >>> meant("NCCL_SOCKET_IFNAMES"), meant("NCCL_DEBUG"), meant("NCCL_OFI_TOPO")
     ('NCCL_SOCKET_IFNAME', '', '')
     """
     if not name.startswith(("NCCL_", "GLOO_")) or name in TABLE or name.startswith(_FAMILIES):
         return ""
-    # Two letters make one short name of another: NCCL_NET is none of NCCL_RAS.
+    # Two edits turn one short name into another: NCCL_NET is not a misspelt NCCL_RAS.
     most = min(MOST_EDITS, (len(name) - len("NCCL_")) // 3)
     near = [k for k in TABLE if k[:5] == name[:5] and abs(len(k) - len(name)) <= most]
     return next(iter(difflib.get_close_matches(name, near, 1, 1 - (most + 0.5) / len(name))), "")
@@ -71,7 +72,7 @@ def meant(name: str) -> str:
 
 def edits(a: str, b: str) -> int:
     """
-    Letters to add, leave out, change or swap with the next one to make one of the other.
+    Edits (add, remove, change or swap letters) that turn one name into the other.
 
     >>> edits("NCCL_DEBUG", "NCCL_DEUBG"), edits("IFNAM", "IFNAME"), edits("", "ab")
     (1, 1, 2)
@@ -91,8 +92,8 @@ def edits(a: str, b: str) -> int:
 @lru_cache(maxsize=256)
 def only_candidate(name: str) -> str:
     """
-    The known variable that a misspelt name stands for, if no other can be: no other within two more edits,
-    no digit apart; "" otherwise.
+    The known variable of a misspelt name, if it is the only candidate: no other within two more
+    edits, and no changed digit; else "".
 
     >>> only_candidate("GLOO_SOCKET_IFNAM"), only_candidate("NCCL_MX_NCHANNELS")
     ('GLOO_SOCKET_IFNAME', '')
@@ -106,7 +107,7 @@ def only_candidate(name: str) -> str:
 
 def unread(name: str, version: Version) -> str:
     """
-    Why a release does not read a variable; "" when it does, or when nothing is known of the name.
+    Why a release does not read a variable; "" if it does, or if the name is unknown.
 
     >>> unread("NCCL_IB_MERGE_NICS", (2, 18, 5)), unread("NCCL_RINGS", (2, 27, 7))
     ('NCCL 2.18.5 does not read it: it came with 2.20.3', 'NCCL 2.27.7 does not read it: the last was 2.4.8')
@@ -119,7 +120,7 @@ def unread(name: str, version: Version) -> str:
 
 def owner(name: str, value: str) -> str:
     """
-    The one cloud whose setting this is, "" for anybody's.
+    The one cloud that uses this setting, "" for any.
 
     >>> owner("NCCL_FASTRAK_NUM_FLOWS", "2"), owner("NCCL_NET", "Socket")
     ('Google Cloud', '')
@@ -133,7 +134,7 @@ def owner(name: str, value: str) -> str:
 
 def number(environment: Mapping[str, str], name: str, default: int) -> int:
     """
-    A variable as NCCL's NCCL_PARAM reads it: strtoll with base 0, so text that is no number is 0.
+    A variable's value as NCCL_PARAM reads it: strtoll with base 0, so other text is 0.
 
     >>> number({"A": "0x2"}, "A", 5), number({"A": "true"}, "A", 5), number({"A": ""}, "A", 5)
     (2, 0, 5)

@@ -1,8 +1,8 @@
 """
-Which address Gloo announces on a node, and which of two nodes opens the connection.
+The address that Gloo announces on a node, and which of two nodes opens the connection.
 
-torch `ProcessGroupGloo::createDefaultDevice` and gloo `transport/tcp/device.cc`, `pair.cc`
-(torch 2.0 to 2.13).  Like NCCL it never asks whether a peer can reach that address.
+torch `ProcessGroupGloo::createDefaultDevice` and gloo `transport/tcp/device.cc`, `pair.cc` (torch 2.0 to
+2.13).  Like NCCL, Gloo never checks whether a peer can reach that address.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ LOOPBACK = "127.0.0.1"
 
 
 def announced(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
-    """The addresses Gloo tells peers; several where GLOO_SOCKET_IFNAME is a list.  `env`: see `bootstrap`."""
+    """The addresses that Gloo announces; several if GLOO_SOCKET_IFNAME is a list.  `env`: see `bootstrap`."""
     named = effective(node, env).get("GLOO_SOCKET_IFNAME", "")
     if len(named) > 1:
         return _by_name(node, named)
     for address in node.own_name.addresses:
         interface = owner(node, address)
-        # Gloo takes the first address of the host name that it can bind: one the node owns.
+        # Gloo takes the first address of the host name that it can bind: one that the node has.
         if interface is not None:
             because = f"the node's own name {node.hostname} resolves to it"
             return (Choice(interface.name, address, because),)
@@ -34,7 +34,7 @@ def announced(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
 
 
 def _by_name(node: Node, named: str) -> tuple[Choice, ...]:
-    """The first address of each interface named exactly; nothing at all when one of them has none."""
+    """The first address of each named interface (exact names); empty if one of them has none."""
     found = []
     for name in named.split(","):
         interface = node.interface(name)
@@ -46,9 +46,9 @@ def _by_name(node: Node, named: str) -> tuple[Choice, ...]:
 
 
 def owner(node: Node, address: str) -> Interface | None:
-    """The interface of this node that holds an address (all of 127.0.0.0/8 is loopback's), or None."""
+    """The interface of this node with an address (all of 127.0.0.0/8 belongs to loopback), or None."""
     found = parsed(address)
-    wanted = str(found)  # the kernel writes addresses in their canonical form, too
+    wanted = str(found)  # the kernel also writes addresses in their canonical form
     for interface in node.interfaces if found else ():
         if interface.kind == "loopback" and is_loopback(address):
             return interface

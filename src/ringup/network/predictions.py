@@ -1,4 +1,4 @@
-"""What NCCL and Gloo select on every node: worked out once, then given to rules, plan and output."""
+"""The selection of NCCL and Gloo on every node: computed once, then passed to rules, plan and output."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ringup.network import gloo
 
 GLOO = "Gloo"
 MOST_COMPARED = 64
-"""Every node is compared with this many others: one that differs shows against any of a kind."""
+"""Every node is compared with this many others: enough to find one that differs."""
 
 
 @once
 def uses_nccl(cluster: Cluster) -> Literal["yes", "no", "unknown"]:
     """
-    Whether NCCL carries the job's collectives: the only answer, for checks, plan, `test` and `bench` too.
+    Whether NCCL carries the job's collectives: the only answer, also for checks, plan, `test` and `bench`.
 
         --backend   visible GPUs of the nodes                 answer
         nccl        any                                       yes
@@ -47,12 +47,12 @@ def uses_nccl(cluster: Cluster) -> Literal["yes", "no", "unknown"]:
 
 
 def uncounted(cluster: Cluster) -> list[Node]:
-    """Nodes that were reached and whose GPUs could not be counted."""
+    """Nodes that were reached but whose GPUs could not be counted."""
     return [n for n in cluster.nodes if not n.unreached and "gpu_count" in n.unknown]
 
 
 def known(node: Node) -> Known:
-    """A node's own facts as the prediction takes them."""
+    """A node's own facts as input of the prediction."""
     version, tree = node.interpreter.nccl, pci.topology(node)
     return Known(
         node, interface_choice.version_of(version), bool(version), topology=tree, is_live_tree=bool(tree.cpus)
@@ -60,7 +60,7 @@ def known(node: Node) -> Known:
 
 
 class Pick(NamedTuple):
-    """An interface that will be used unless something is set, and by whom, in words."""
+    """An interface that will be used unless a variable is set, with the reason as text."""
 
     interface: str
     address: str
@@ -70,7 +70,7 @@ class Pick(NamedTuple):
 
 @dataclass(frozen=True)
 class Selection:
-    """One node's selection with `env` set beyond the node's own environment.  Each part is computed once."""
+    """One node's selection with `env` added to the node's environment.  Each part is computed once."""
 
     node: Node
     job: Job
@@ -90,7 +90,7 @@ class Selection:
 
     @cached_property
     def main_ports(self) -> list[RdmaPort]:
-        """Those of them that belong together: no management or storage port."""
+        """NCCL's ports that belong together, without management or storage ports."""
         return rdma_devices.wanted(self.rdma_ports)
 
     @cached_property
@@ -99,7 +99,7 @@ class Selection:
 
     @cached_property
     def is_over_rdma(self) -> bool:
-        """Whether RDMA devices carry the data; False where that is not known."""
+        """Whether RDMA devices carry the data; False if unknown."""
         unknown = "rdma_ports" in self.node.unknown or "verbs" in self.node.unknown
         return not (unknown or self.node.verbs.error) and bool(self.rdma_ports)
 
@@ -109,7 +109,7 @@ class Selection:
 
     @cached_property
     def interfaces(self) -> tuple[Choice, ...]:
-        """The IP interfaces NCCL uses, in its order: with RDMA the bootstrap's alone, else all with data."""
+        """The IP interfaces that NCCL uses, in its order: with RDMA the bootstrap's, else all with data."""
         if self.is_over_rdma:
             return (self.bootstrap,) if self.bootstrap else ()
         return interface_choice.sockets(self.node, self.env)
@@ -120,16 +120,16 @@ class Selection:
 
     @cached_property
     def gloo_of_job(self) -> tuple[Choice, ...]:
-        """The same for what this job's launcher lets Gloo do."""
+        """The same for this job's launcher."""
         if self.job.launcher != "jax":
             return self.gloo
-        # JAX uses Gloo on CPUs alone, and gives it no interface (jax 0.10 `xla_bridge.make_cpu_client`).
+        # JAX uses Gloo only on CPUs, without an interface variable (jax 0.10 `xla_bridge.make_cpu_client`).
         on_gpus = "gpu_count" not in self.node.unknown and self.node.gpu_count > 0
         return () if on_gpus else self.with_env(GLOO_SOCKET_IFNAME="").gloo
 
     @cached_property
     def picks(self) -> tuple[Pick, ...]:
-        """What Gloo announces and NCCL takes for this job, Gloo first; nothing for what is not known."""
+        """The interfaces of Gloo and NCCL for this job, Gloo first; without unknown ones."""
         found = [Pick(c.interface, c.address, c.because, True) for c in self.gloo_of_job]
         if "own_name" in self.node.unknown:
             found = []
@@ -138,7 +138,7 @@ class Selection:
         return tuple(found)
 
     def _picked(self, choice: Choice) -> str:
-        """Why NCCL uses an interface: for its bootstrap, or for data alone."""
+        """Why NCCL uses an interface: for its bootstrap, or only for data."""
         first = self.bootstrap
         if choice.because == interface_choice.FIRST and first and first.interface != choice.interface:
             return "NCCL would also carry data over it"
@@ -150,14 +150,14 @@ class Selection:
 
     @cached_property
     def choice(self) -> Prediction:
-        """The same without the device that each GPU uses, which takes most of the time."""
+        """The same without each GPU's device, which takes most of the time."""
         return selection.predict(Known(self.node, self.version, bool(self.node.interpreter.nccl)), self.env)
 
     def with_env(self, **env: str) -> Selection:
         return replace(self, env={**self.env, **env})
 
     def nccl_leaves(self, wanted: str, good: Collection[str] = ()) -> str:
-        """Why NCCL would not stay on interface `wanted` or the equally `good` ones; "" when it would."""
+        """Why NCCL would leave interface `wanted` or the equally `good` ones; "" if it would not."""
         name, first = self.node.name, self.bootstrap
         if first is None:
             return f"NCCL finds no interface on {name}"
@@ -169,7 +169,7 @@ class Selection:
         return ""
 
     def gloo_leaves(self, good: Collection[str]) -> str:
-        """Why Gloo would announce none of the `good` addresses; "" when it would."""
+        """Why Gloo would announce none of the `good` addresses; "" if it would."""
         if len(self.gloo) == 1 and self.gloo[0].address in good:
             return ""
         if not self.gloo:
@@ -179,7 +179,7 @@ class Selection:
         return f"Gloo alone announces {chosen.interface} {chosen.address}: {chosen.because}"
 
     def announced(self) -> Prediction:
-        """Gloo's choice as a prediction: the address its ranks tell their peers."""
+        """Gloo's choice as a prediction: the address that its ranks announce."""
         node = self.node
         missing = [
             f"{name} ({node.unknown[name]})" for name in ("interfaces", "own_name") if name in node.unknown
@@ -197,21 +197,21 @@ class Selection:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A node with its prediction, and what is compared of it."""
+    """A node with its prediction, and the compared values."""
 
     node: Node
     prediction: Prediction
     address: ipaddress.IPv4Interface | None
-    """The bootstrap's, with its subnet."""
+    """The bootstrap's address, with its subnet."""
     kinds: tuple[str, ...]
     """Link layers of its RDMA devices, in order."""
 
 
 def together(nodes: Sequence[Node], predictions: Sequence[Prediction]) -> tuple[Prediction, ...]:
     """
-    The predictions of `nodes`, each with what contradicts the others' appended to `because`.
+    The predictions of `nodes`, with contradictions between nodes added to `because`.
 
-    Each node chooses alone, and nothing in NCCL compares: src/plugin/net.cc chooses per process,
+    Each node chooses independently, and NCCL compares nothing: src/plugin/net.cc chooses per process,
     src/transport/net_ib connects the n-th device with the n-th.
     """
     seen = [
@@ -233,13 +233,13 @@ def _contradictions(one: _Seen, others: Sequence[_Seen]) -> Iterator[str]:
     if own and kinds and own not in kinds:
         kind = kinds.most_common(1)[0][0]
         who = next(s.node.name for s in others if s.prediction.network == kind)
-        yield f"{who} chooses {kind}, this node {own}: their ranks do not connect, and nothing says why"
-    # The n-th device of one node is connected to the n-th of another.
+        yield f"{who} chooses {kind}, this node {own}: their ranks do not connect, and no message explains it"
+    # NCCL connects the n-th device of one node with the n-th of another.
     apart = (s for s in others if s.prediction.network == own and s.kinds != one.kinds)
     if own == "IB" and (other := next(apart, None)):
         yield (
-            f"{other.node.name} lists {' '.join(other.prediction.interfaces)}: the n-th device here meets"
-            " the n-th there; NCCL_IB_HCA can name those that belong together"
+            f"{other.node.name} lists {' '.join(other.prediction.interfaces)}: NCCL connects the n-th"
+            " device here with the n-th there; NCCL_IB_HCA can name those that belong together"
         )
     for name, address in ((s.node.name, s.address) for s in others):
         if one.address and address and address.network != one.address.network:
@@ -248,7 +248,7 @@ def _contradictions(one: _Seen, others: Sequence[_Seen]) -> Iterator[str]:
                 "which must be routed (`ringup check` tries it)"
             )
             break
-    # A link-local address is sent with the number of this node's interface, which peers take for theirs.
+    # A link-local address is sent with this node's interface number, which peers use as their own.
     link = one.node.interface(boot.interface) if boot and boot.address.lower().startswith("fe80:") else None
     for node in (s.node for s in others if link):
         theirs = node.interface(link.name) if link else None
@@ -261,7 +261,7 @@ def _contradictions(one: _Seen, others: Sequence[_Seen]) -> Iterator[str]:
 
 
 def _of_bootstrap(node: Node, one: Prediction) -> ipaddress.IPv4Interface | None:
-    """The bootstrap's IPv4 address with its subnet; None for what is not routed anyway."""
+    """The bootstrap's IPv4 address with its subnet; None for addresses that are not routed."""
     boot = one.bootstrap
     interface = node.interface(boot.interface) if boot else None
     for address in interface.addresses if interface else ():
@@ -273,7 +273,7 @@ def _of_bootstrap(node: Node, one: Prediction) -> ipaddress.IPv4Interface | None
 
 @dataclass(frozen=True)
 class Expected:
-    """One node: what is selected with what the plan sets, and what without it, where that differs."""
+    """One node: the selection with the plan's variables, and the selection without them if it differs."""
 
     prediction: Prediction
     alone: Prediction | None = None
@@ -281,7 +281,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The selections of a cluster's nodes.  `env` is what a plan sets on each beyond the job's variables."""
+    """The selections of a cluster's nodes.  `env` has a plan's variables for each node, besides the job's."""
 
     cluster: Cluster
     env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -294,12 +294,12 @@ class Predictions:
         }
 
     def of(self, node: Node) -> Selection:
-        """A node's own, also where a saved file names two nodes alike."""
+        """A node's selection, even if a saved file has two nodes with one name."""
         found, job = self.nodes.get(node.name), self.cluster.job
         return found if found and found.node is node else Selection(node, job, job.env)
 
     def under(self, env: Mapping[str, Mapping[str, str]]) -> Predictions:
-        """The same nodes with the variables of a plan; a selection that they leave alone is kept."""
+        """The same nodes with a plan's variables; unaffected selections are reused."""
         made = Predictions(self.cluster, env)
         for name, one in made.nodes.items():
             if one.env == self.nodes[name].env:
@@ -308,7 +308,7 @@ class Predictions:
 
     @cached_property
     def made(self) -> tuple[Prediction, ...]:
-        """Of every node that was reached, in order: Gloo's where no GPU is there, else NCCL's."""
+        """Predictions of all reached nodes, in order: Gloo's without GPUs, else NCCL's."""
         reached = [s for s in self.nodes.values() if not s.node.unreached]
         if uses_nccl(self.cluster) == "no":
             return tuple(s.announced() for s in reached)
@@ -320,7 +320,7 @@ class Predictions:
         return tuple(replace(p, missing=(*p.missing, *unsure)) for p in found)
 
     def expected(self, planned: Predictions) -> tuple[Expected, ...]:
-        """What is selected under a plan, next to what these predictions say without it."""
+        """The expected selection under a plan, next to the prediction without it."""
         return tuple(
             Expected(p, None if p is alone or p.likeness[:5] == alone.likeness[:5] else alone)
             for p, alone in zip(planned.made, self.made, strict=True)
@@ -328,9 +328,9 @@ class Predictions:
 
 
 predicted = once(Predictions)
-"""Those without a plan."""
+"""The predictions without a plan."""
 
 
 def picks(cluster: Cluster, node: Node) -> tuple[Pick, ...]:
-    """The interfaces that a job would use on a node, without a plan: the ones that rules judge."""
+    """The interfaces that a job would use on a node without a plan, for rules."""
     return predicted(cluster).of(node).picks

@@ -1,4 +1,4 @@
-"""Networks that join all nodes, from routed attempts: ranks of NCCL and Gloo connect without binding."""
+"""Networks on which all nodes reach each other by the kernel's routes, as NCCL and Gloo connect."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ringup.units import grouped
 SLOW_FACTOR = 8.0
 FAST_MBYTE_S = 1000.0
 """
-A network measured SLOW_FACTOR times slower than the fastest comes after it, whatever its link rate says.
+A network measured SLOW_FACTOR times slower than the fastest ranks after it, whatever its link rate.
 
-The measure is one short message while everything else is tried too: less than the factor is
-noise, and so is every difference above FAST_MBYTE_S.
+The measurement is one short message while all other paths are tried: a smaller factor is noise, and so are
+all differences above FAST_MBYTE_S.
 """
 
 KIND_ORDER = {
@@ -25,26 +25,26 @@ KIND_ORDER = {
     "macvlan": 1, "veth": 1, "virtual": 1,
     "bridge": 2, "tunnel": 3, "loopback": 4,
 }  # fmt: skip
-"""Preferred kinds, bridges and tunnels last; a VLAN is as good as its card and beats a management port."""
+"""Preferred kinds, bridges and tunnels last; a VLAN ranks like its NIC and above a management port."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """One address per node such that every tried pair reached each other, small and large."""
+    """One address per node such that every tried pair reached each other, with small and large messages."""
 
     interfaces: Mapping[str, str]
-    """Node -> interface, as that node names it."""
+    """Node -> the name of its interface."""
     addresses: Mapping[str, str]
     family: Literal["inet", "inet6"] = "inet"
     speed_gbit_s: float | None = None
-    """The slowest interface's link rate; None where one of them is unknown."""
+    """The slowest interface's link rate; None if one of them is unknown."""
     mbyte_s: float | None = None
-    """Rate of the slowest node's interface, by the large message: a hint only."""
+    """Rate of the slowest node's interface, from the large message: only a hint."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """An address of a node on one of its interfaces, and what trying it showed."""
+    """An address on a node's interface, and the results of the attempts to it."""
 
     node: str
     interface: str
@@ -60,14 +60,14 @@ class Place:
 
 @once
 def routed(cluster: Cluster) -> tuple[Link, ...]:
-    """The attempts that count: to an interface's address, as NCCL and Gloo make them."""
+    """Attempts to an interface's address over the kernel's routes, as NCCL and Gloo make them."""
     return tuple(
         li for li in cluster.links if li.purpose == "interface" and li.bound == "routed" and li.src != li.dst
     )
 
 
 def cut_pairs(cluster: Cluster) -> tuple[tuple[str, str], ...]:
-    """(src, dst) where no address of dst answered src at all, in the order tried."""
+    """(src, dst) if no address of dst answered src at all, in the order of the attempts."""
     answered: dict[tuple[str, str], bool] = {}
     for li in routed(cluster):
         answered[li.src, li.dst] = li.ok or answered.get((li.src, li.dst), False)
@@ -76,7 +76,6 @@ def cut_pairs(cluster: Cluster) -> tuple[tuple[str, str], ...]:
 
 @once
 def places(cluster: Cluster) -> dict[str, tuple[Place, ...]]:
-    """Node -> its addresses that were tried."""
     found: dict[str, list[Place]] = {n.name: [] for n in cluster.nodes}
     tried = (li for li in routed(cluster) if li.src in found and li.dst in found)
     for key, links in grouped(((li.dst, li.dst_interface, li.address), li) for li in tried).items():
@@ -88,10 +87,11 @@ def places(cluster: Cluster) -> dict[str, tuple[Place, ...]]:
 @once
 def networks(cluster: Cluster) -> tuple[Network, ...]:
     """
-    The networks that ranks can use, the best first; () when a node has no address that works.
+    The networks that ranks can use, the best first; () if a node has no working address.
 
     One for each working address of the head, with the best fitting address of each other node: the same
-    subnet, the interface that reaches the head, the same name.  Those that fit throughout hide the others.
+    subnet, the interface that reaches the head, the same name.  Networks that fit on all nodes hide the
+    others.
     """
     if len(cluster.nodes) < 2 or any(n.unreached for n in cluster.nodes):
         return ()
@@ -118,7 +118,7 @@ def is_v6(address: str) -> bool:
 
 
 class _Paths:
-    """How routed packets left for the head's addresses `near` and how fast all were; the head's subnets."""
+    """The interfaces that routed packets took to the head's addresses `near`; rates; the head's subnets."""
 
     def __init__(self, cluster: Cluster, near: Collection[str]) -> None:
         addresses = [a for i in cluster.head.interfaces for a in i.addresses]
@@ -126,7 +126,7 @@ class _Paths:
         self._taken: set[tuple[str, str, str]] = set()
         """(src, interface of src, address reached)."""
         self.rates: dict[tuple[str, str], float] = {}
-        """(node, interface) -> the best rate into or out of it, in MB/s: one stall is no slow card."""
+        """(node, interface) -> its best rate in either direction, in MB/s: one stall does not count."""
         for li in cluster.links:
             if li.bound == "routed" and li.address in near:
                 self._taken.add((li.src, li.src_interface, li.address))
@@ -135,7 +135,7 @@ class _Paths:
                     self.rates[end] = max(self.rates.get(end, 0.0), li.mbyte_s)
 
     def in_subnet(self, first: Place, place: Place) -> bool:
-        """Whether the prefix of the head's address holds the other address; false where it is not known."""
+        """Whether the prefix of the head's address contains the other address; False if unknown."""
         return within(place.address, self._subnets.get(first.address, ""))
 
     def reaches(self, first: Place, place: Place) -> bool:
@@ -143,11 +143,11 @@ class _Paths:
         return (place.node, place.interface, first.address) in self._taken
 
     def score(self, first: Place, node: Node, place: Place) -> float:
-        """How well an address fits a network that has the head at `first`; the family above all."""
+        """How well an address fits a network with the head at `first`; the address family counts most."""
         near = self.in_subnet(first, place)
         score = 100.0 * (is_v6(place.address) == is_v6(first.address)) + 10.0 * near
-        # Of two interfaces in one subnet the kernel uses the first for all: there the name says more.
-        # On a routed fabric the path taken does.
+        # With two interfaces in one subnet, the kernel uses the first for all: there the name is more useful.
+        # On a routed fabric the path that packets took is.
         if self.reaches(first, place):
             score += 1 if near else 5
         if place.interface == first.interface:
@@ -190,7 +190,7 @@ def rank(cluster: Cluster, found: list[Network]) -> tuple[Network, ...]:
 
 @once
 def port_filters(cluster: Cluster) -> dict[tuple[str, str, str], tuple[int, ...]]:
-    """(src, dst, address) -> its open ports where others do not answer: a packet filter knows no purposes."""
+    """(src, dst, address) -> its open ports if others do not answer: packet filters go by port."""
     not_tried = ("port held", "own address")
     tried = [
         li
@@ -205,10 +205,10 @@ def port_filters(cluster: Cluster) -> dict[tuple[str, str, str], tuple[int, ...]
 @once
 def repeats(cluster: Cluster) -> dict[tuple[str, str, str], tuple[int, int]]:
     """
-    (src, dst, address) -> connections that sent packets again, and all that came through; where any had.
+    (src, dst, address) -> connections that retransmitted, and all that worked; only if any retransmitted.
 
-    Short connections count as much as the long ones: a large message leaves the kernel in a few big pieces,
-    which a packet filter drops whole.
+    Short connections count as much as long ones: a large message leaves the kernel in a few big pieces, which
+    a packet filter drops as a whole.
     """
     through = [li for li in cluster.links if li.ok and li.bound == "routed" and li.segments]
     again = Counter((li.src, li.dst, li.address) for li in through if li.retransmitted)

@@ -17,9 +17,9 @@ from ringup.units import grouped, plural, printable, show_bytes, show_ranks, sum
 HEAD = f"{'size':>9}  {'time (us)':>11}  {'algbw (GB/s)':>12}  {'busbw (GB/s)':>12}  result"
 MOST_RANKS = 16
 FEW_RANKS, FEW_PAIRS = 4, 8
-"""So many ranks or pairs are shown one by one."""
+"""Up to this many ranks or pairs are shown one by one."""
 CURVE_WIDTH, FARTHEST_LIMIT = 40, 4.0
-"""Width in columns; a limit so many times above the best rate would flatten the curve."""
+"""Width in columns; a limit this many times above the best rate would flatten the curve."""
 
 
 def test_json(report: CorrectnessReport) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _equal_errors(ranks: Sequence[RankState]) -> list[str]:
 
 
 def _others(ranks: Sequence[RankState], by_cause: bool) -> list[str]:
-    """Ranks that are not at fault, those with the same words in one line."""
+    """Ranks that are not at fault, those with the same text in one line."""
 
     def words(error: str) -> str:
         return "wrong results, see above" if by_cause and "wanted" in error else printable(error, 400)
@@ -102,7 +102,7 @@ def row_line(row: Row) -> str:
 
 
 def curve(rows: Sequence[Row], limit_gbyte_s: float | None = None) -> list[str]:
-    """Bus bandwidth by size, as bars of one scale for all sizes, and what the link carries below them."""
+    """Bus bandwidth by size, as bars of one scale for all sizes, and the link's limit below them."""
     most = max((row.busbw_gbyte_s for row in rows), default=0.0)
     if len(rows) < 2 or most <= 0 or not math.isfinite(most):
         return []
@@ -142,7 +142,7 @@ def _pair_line(pair: Pair) -> str:
 
 
 def _pair_lines(pairs: Sequence[Pair], unfolded: bool) -> list[str]:
-    """A line for each pair; of many that had CPU time, the median and range, and who is far from it."""
+    """A line for each pair; of many that had CPU time, the median and range, and the pairs far from it."""
     is_folded = len(pairs) > FEW_PAIRS and not unfolded
     well = [pair for pair in pairs if is_folded and pair.starved < cpu_starvation.SHARE]
     rates = [NodeText(" - ".join(p.nodes), (f"{p.busbw_gbyte_s:.3g} GB/s",), (), p.stage) for p in well]

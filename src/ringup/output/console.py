@@ -1,4 +1,4 @@
-"""Findings, plans and facts shown: text for people, JSON for machines.  Nothing is decided here."""
+"""Findings, plans and facts as output: text for people, JSON for machines.  Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ringup.secrets import redact, redact_data, safe
 from ringup.units import export_line, grouped, plural, printable, show_seconds, summarize_names
 
 NOT_REACHED = "not reached"
-"""How `model.unreached_node` begins the reason of every unknown fact."""
+"""Prefix of the reason of every unknown fact in `model.unreached_node`."""
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def finding_json(finding: Finding) -> dict[str, Any]:
 
 
 class Report(NamedTuple):
-    """What a check found, in the order of a pipeline's steps."""
+    """The result of a check, in the order of a pipeline's steps."""
 
     cluster: Cluster
     findings: Sequence[Finding]
@@ -59,7 +59,7 @@ def check_json(report: Report) -> dict[str, Any]:
 
 
 def labelled(label: str, text: str, style: Style) -> list[str]:
-    """Lines of one labelled paragraph, bounded and harmless on a terminal."""
+    """Lines of one labelled paragraph, bounded and safe for a terminal."""
     return paragraph(redact(text), style, f"  {label:<11}", " " * 13) or [f"  {label}"]
 
 
@@ -95,7 +95,7 @@ def findings_lines(findings: Iterable[Finding], style: Style) -> Iterator[str]:
 
 
 def folded(findings: Sequence[Finding], cluster: Cluster | None = None) -> list[Finding]:
-    """The same finding on several nodes as one, with all of their places; order kept.  See `folding`."""
+    """The same finding on several nodes as one, with all their places; in order.  See `folding`."""
     own = folding.own_words(cluster) if cluster else {}
     merged = []
     for one in folding.merge_equal([_entry(finding, own) for finding in findings]):
@@ -111,11 +111,11 @@ def folded(findings: Sequence[Finding], cluster: Cluster | None = None) -> list[
 
 
 MOST_VARIANTS = 3
-"""Findings of one rule and severity that are shown by themselves."""
+"""Findings of one rule and severity that are shown separately."""
 
 
 def _few_variants(variants: Sequence[tuple[Finding, Sequence[Finding]]]) -> list[Finding]:
-    """The findings of one rule; where they are many, the later ones as one, with the words of the first."""
+    """The findings of one rule; of many, the later ones as one, with the text of the first."""
     shown, rest = variants[:MOST_VARIANTS], variants[MOST_VARIANTS:]
     found = [finding for finding, _ in (variants if len(rest) < 2 else shown)]
     if len(rest) > 1:
@@ -137,7 +137,7 @@ def _entry(f: Finding, own: folding.Own) -> folding.NodeText:
 
 
 def _places(findings: Sequence[Finding], is_example: bool) -> str:
-    """Nodes with what is concerned there; things that the same nodes have are listed together."""
+    """Nodes with their devices; devices that the same nodes have are listed together."""
     things = grouped((_thing(f), f.node or "") for f in findings)
     nodes = grouped((tuple(names), thing) for thing, names in things.items())
     parts = (
@@ -148,7 +148,7 @@ def _places(findings: Sequence[Finding], is_example: bool) -> str:
 
 
 def _thing(finding: Finding) -> str:
-    """The part of `where` behind the node's name, "" for the node itself; all of it if it names no node."""
+    """The part of `where` after the node's name, "" for the node itself; all of it if it names no node."""
     is_on_node = finding.node and finding.where.startswith(finding.node)
     return finding.where[len(finding.node) :].strip() if is_on_node and finding.node else finding.where
 
@@ -164,7 +164,7 @@ _SSH = re.compile(r"(?P<ssh>ssh(?: -F (?:'[^']*'|[^' ]+))?) (?P<node>[^- ]\S*) (
 
 def on_all_nodes(commands: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """
-    Commands and the nodes they are about, each once; what more than three nodes are to do alike is one loop.
+    Commands and their nodes, each once; equal commands for more than three nodes are one loop.
 
     >>> on_all_nodes([("n0", "ssh n0 'id; ls'"), ("n0", "ip link"), ("n1", "ssh n1 'id; ls'")])
     ("ssh n0 'id; ls'", 'ip link', "ssh n1 'id; ls'")
@@ -189,7 +189,7 @@ def on_all_nodes(commands: Sequence[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def brief_lines(finding: Finding, style: Style) -> list[str]:
-    """A finding before a run: what was found, and how ringup works around it."""
+    """A finding before a run: its text, and how ringup works around it."""
     severity: Severity = finding.severity or "error"
     found, how = safe(finding.found, 300), printable(finding.worked_around_by or "", 300)
     head = f"{style(severity, severity)} {printable(finding.where, 200)}: {found}"
@@ -201,7 +201,7 @@ def kept_json(kept: Iterable[Kept]) -> list[dict[str, Any]]:
 
 
 def kept_lines(kept: Iterable[Kept], *, unfolded: bool = False) -> list[str]:
-    """A line for each, nodes on which it is judged alike folded unless `unfolded`."""
+    """A line for each; nodes with the same verdict are folded unless `unfolded`."""
     lines = []
     rows = [(replace(k, node=None), [k.node]) for k in kept]
     for one, nodes in rows if unfolded else grouped((k, n[0]) for k, n in rows).items():
@@ -228,7 +228,7 @@ WISHED = {
 
 
 def run_lines(result: RunResult, style: Style) -> list[str]:
-    """How a run ended: notes, what cleaning up found, and last the outcome or the first failure."""
+    """The end of a run: notes, findings of the clean-up, and last the outcome or the first failure."""
     lines = [f"ringup: {printable(note, 400)}" for note in result.notes]
     for finding in result.findings:
         lines += brief_lines(finding, style)
@@ -279,7 +279,7 @@ def failure_line(failure: Failure) -> str:
 
 
 def held_up(result: RunResult) -> tuple[str, list[str]]:
-    """For a run stopped as hung: the missing ranks, as `ringup logs` reads them, and where each one is."""
+    """For a run stopped as hung: the missing ranks, as `ringup logs` reads them, and the place of each."""
     hangs = [hang for hang in result.record.get("hangs", ()) if hang["verdict"] == "stalled"]
     if result.outcome != "hung" or not hangs:
         return "", []
@@ -290,7 +290,7 @@ def held_up(result: RunResult) -> tuple[str, list[str]]:
     lines += [f"  {printable(line, 300)}" for line in recorded[:2]]
     words = f" missing from {printable(hang['collective'], 64)}"
     if not missing or not hang["collective"] or words not in hang.get("headline", words):
-        # It has called something else, or is behind; which process it is may be all that is known.
+        # It has called something else, or is behind; only its process may be known.
         return f": {printable(hang.get('headline', ''), 300)}".rstrip(": "), lines
     ranks = ", ".join(str(one["rank"]) for one in missing[:8]) + (", ..." if len(missing) > 8 else "")
     nodes = ", ".join(dict.fromkeys(printable(one["node"], 64) for one in missing[:8]))
@@ -331,13 +331,13 @@ def node_lines(cluster: Cluster, style: Style, *, unfolded: bool = False) -> lis
 
 
 def tested_paths(cluster: Cluster) -> tuple[list[Link], list[Link]]:
-    """The paths between nodes that were tried, and those of them that do not work."""
+    """The tested paths between nodes, and those of them that do not work."""
     tried = [li for li in cluster.links if li.purpose == "interface" and li.bound == "routed"]
     return tried, [li for li in tried if not li.ok or li.large_packet_ok is False]
 
 
 def network_line(cluster: Cluster) -> str:
-    """How many paths between nodes work, which do not, and which were tried."""
+    """The number of paths between nodes that work, the failing ones, and the tested ones."""
     tried, bad = tested_paths(cluster)
     if not tried:
         return "network: no paths tested" if len(cluster.nodes) > 1 else "network: one node, no paths to test"
@@ -359,7 +359,7 @@ def env_lines(variables: Sequence[EnvVar], style: Style, *, unfolded: bool = Fal
 
 
 def root_lines(skipped: Sequence[Skipped], *, unfolded: bool = False) -> list[str]:
-    """What root would add: a line for each command, with the rules and nodes it is for."""
+    """Additional checks as root: a line for each command, with its rules and nodes."""
     lines = []
     rows = [((s.rule, s.as_root), [s]) for s in skipped if s.as_root]
     for (rule, command), same in rows if unfolded else grouped((k, s[0]) for k, s in rows).items():
@@ -371,10 +371,10 @@ def root_lines(skipped: Sequence[Skipped], *, unfolded: bool = False) -> list[st
 
 def skipped_lines(skipped: Sequence[Skipped], *, unfolded: bool = False) -> list[str]:
     """
-    What was not checked, one line a reason: rules folded, and nodes of which the same is said.
+    Unchecked rules, one line per reason: rules are folded, and nodes with the same text.
 
-    Where several facts are unknown for one reason (`--setup` failed), the reason stands once.  Where that
-    would be many lines, nodes with one reason are together, whichever rules it concerns.
+    If several facts are unknown for one reason (`--setup` failed), the reason is shown once.  If that would
+    be many lines, nodes with one reason are together, whichever rules it concerns.
     """
     own = {s.node or "": frozenset([s.node]) for s in skipped if s.node}
     shown = [s for s in skipped if not s.is_partial]
@@ -393,7 +393,7 @@ def skipped_lines(skipped: Sequence[Skipped], *, unfolded: bool = False) -> list
 
 
 def _by_reason(skipped: Sequence[Skipped], own: folding.Own) -> list[str]:
-    """The rules that were not checked, a line for each kind of reason."""
+    """The unchecked rules, a line for each kind of reason."""
     names = [printable(s.node or "all", 64) for s in skipped]
     entries = [
         folding.NodeText(name, (_whys(s.reason)[0],), own.get(s.node or "", ()))
@@ -419,7 +419,7 @@ def _whys(reason: str) -> list[str]:
 
 def common_reason(reason: str) -> str:
     """
-    Why all the facts of a reason are unknown, where it is the same for each.
+    The common reason why all these facts are unknown, if it is the same for each.
 
     >>> common_reason("limits: --setup failed; gpu_count: --setup failed"), common_reason("a: b; c: d")
     ('--setup failed', 'a: b; c: d')
@@ -429,13 +429,13 @@ def common_reason(reason: str) -> str:
 
 
 def counts(findings: Sequence[Finding]) -> str:
-    """ "1 error, 2 warnings", or that there is none."""
+    """ "1 error, 2 warnings", or that there are none."""
     numbers = {severity: sum(f.severity == severity for f in findings) for severity in SEVERITIES}
     return ", ".join(plural(n, severity) for severity, n in numbers.items() if n) or "no problems found"
 
 
 def verdict(findings: Sequence[Finding], skipped: Sequence[Skipped], plan: Plan | None) -> str:
-    """The last line of a check: whether the job can start, and what to read before."""
+    """The last line of a check: whether the job can start, and the findings to read before."""
     errors = sum(f.severity == "error" for f in findings)
     warnings = [f for f in findings if f.severity == "warning"]
     if errors:

@@ -20,7 +20,7 @@ from ringup.version import __version__
 MAX_LINES = 60
 MAX_COLUMNS = 200
 AROUND = 2
-"""Lines shown before and behind a telling line."""
+"""Lines shown before and after an informative line."""
 MOST_PLACES = 4
 MOST_COMMANDS = 3
 MOST_SETTINGS = 8
@@ -80,7 +80,7 @@ def _answers(causes: Sequence[Cause]) -> Iterator[str]:
 
 
 def _telling(diagnosis: Diagnosis) -> Iterator[str]:
-    """The telling lines of the causes, then the next clues, each with the lines around it."""
+    """The most informative lines of the causes, then the next clues, each with the lines around it."""
     story = diagnosis.story
     events = [c.telling for c in diagnosis.causes[:3] if c.telling]
     events += [s.event for s in standing(story) if not follows(s)]
@@ -123,7 +123,7 @@ def lines_of(path: str, numbers: Collection[int]) -> dict[int, str]:
 
 
 def _apart(diagnosis: Diagnosis) -> Iterator[str]:
-    """Who is behind, and which settings differ between hosts."""
+    """Ranks that are behind, and settings that differ between hosts."""
     yield from behind_lines(diagnosis, 3)
     hosts = [host for host in diagnosis.story.hosts.values() if host.env]
     names = sorted({name for host in hosts for name in host.env})

@@ -1,8 +1,8 @@
 """
-Equal things of many nodes as one: the answer to "fold these" for all commands.
+Equal things of many nodes as one: the only folding for all commands.
 
-Texts are equal where they differ only in quantities (a number with a unit or a noun) and in the node's own
-name and addresses.  Versions, addresses, names and identifiers are text.
+Texts are equal if they differ only in quantities (a number with a unit or a noun) and in the node's own name
+and addresses.  Versions, addresses, names and identifiers are text.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ringup.model import Cluster, Link
 from ringup.units import grouped, plural, summarize_names
 
 FAR, FAR_SHARE = 8.0, 0.1
-"""A value is named if it is so many median absolute deviations, and this share of the median, away."""
+"""A value is named if it is this many median absolute deviations, and this share of the median, away."""
 MOST_FAR = 0.25
-"""Largest share of values that are named; more are no exceptions."""
+"""Largest share of values that are named; above this they are not exceptions."""
 FEW = 3
-"""Up to so many different values are all shown."""
+"""Up to this many different values are all shown."""
 OWN = "\0own"
 
 _SIZES = {unit: 1024.0**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))}
 _TIMES = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = r"(?:\d{1,3}(?:,\d{3}){1,6}|\d{1,20}(?:\.\d{1,9})?)"
 _OTHERS = "%|Gbit/s|Mbit/s|[KMG]B/s|GT/s|°C|W|MHz|GHz"
-# A count has a noun behind it and none in front: "GPU 3 lost" and "port 29500 refuses" are names.
+# A count has a noun after it and none in front: "GPU 3 lost" and "port 29500 refuses" are names.
 _BEFORE_COUNT = r"^|[,;:(] |\b(?:of|only|with|by|has|have|within|after|most|least|than|about|over|holds?) "
 _QUANTITY = re.compile(
     rf"(?<![\w.:/=-])(?P<long>\d{{1,9}} d \d\d? h|\d\d? h \d\d? min)\b"
@@ -48,7 +48,7 @@ class Quantity(NamedTuple):
 
 
 class NodeText(NamedTuple):
-    """One thing to fold: who has it, its texts, and what else must be equal."""
+    """One thing to fold: its node, its texts, and further values that must be equal."""
 
     who: str
     texts: tuple[str, ...]
@@ -62,12 +62,12 @@ class EqualTexts(NamedTuple):
     """The indices of its entries, in order."""
     texts: tuple[str, ...]
     is_example: bool
-    """The texts hold the name or addresses of the first entry's node."""
+    """The texts contain the name or addresses of the first entry's node."""
 
 
 def merge_equal(entries: Sequence[NodeText], *, numbers: bool = True) -> list[EqualTexts]:
     """
-    Equal entries as one, in order of the first; quantities may differ where `numbers`.
+    Equal entries as one, in order of the first; with `numbers` quantities may differ.
 
     >>> [one] = merge_equal([NodeText(f"n{i}", (f"n{i}: {10 + i} MiB free",), (f"n{i}",)) for i in range(5)])
     >>> one.texts
@@ -119,7 +119,7 @@ def _quantity(text: str) -> Quantity:
 def _likeness(
     literals: Sequence[str], quantities: Sequence[Quantity], own: Collection[str]
 ) -> tuple[str, ...]:
-    """What equal texts have in common: words with the node's own replaced, kinds of the quantities."""
+    """A key for equal texts: words with the node's own replaced, kinds of the quantities."""
     if any(word in literal for word in own for literal in literals):
         replaced = functools.partial(_WORD.sub, lambda word: OWN if word[0].strip(".:") in own else word[0])
         literals = [replaced(literal) for literal in literals]
@@ -140,7 +140,7 @@ def _together(texts: Sequence[Read], names: Sequence[str]) -> str:
 
 
 def _summary(values: Sequence[Quantity], names: Sequence[str]) -> tuple[str, list[str]]:
-    """Equal ones as they are, a few listed, more as median and range; and who is far from the median."""
+    """Equal values unchanged, a few listed, more as median and range; and nodes far from the median."""
     different = list(dict.fromkeys(v.text for v in values))
     if len(different) == 1:
         return different[0], []
@@ -161,7 +161,7 @@ def _summary(values: Sequence[Quantity], names: Sequence[str]) -> tuple[str, lis
 
 
 Own = dict[str, frozenset[str]]
-"""Node -> its name, host name and addresses, which mean the same on every node: itself."""
+"""Node -> its name, host name and addresses, which mean the node itself on every node."""
 
 
 def own_words(cluster: Cluster) -> Own:
@@ -178,7 +178,7 @@ def own_words(cluster: Cluster) -> Own:
 
 
 def who(names: Sequence[str], is_example: bool = False) -> str:
-    """The nodes of a fold; with `is_example`, which of them has its name and addresses in the texts."""
+    """The nodes of a fold; with `is_example`, the one whose name and addresses are in the texts."""
     text, shown = node_set(names), f"{names[0]} shown"
     if not is_example:
         return text
@@ -198,8 +198,8 @@ def failed_paths(links: Sequence[Link], failed: Sequence[Link]) -> list[str]:
     """
     The paths that do not work: "node[0-8] -> node9 eth1 (9 paths)".
 
-    Where all paths tried to an interface's name fail, that is said; else nodes that fail alike are one entry,
-    by source or by destination, whichever is shorter.
+    If all paths tried to an interface fail, that is one entry; else nodes that fail alike are one entry, by
+    source or by destination, whichever is shorter.
     """
     tried, found = grouped((link.dst_interface, link) for link in links), []
     for interface, bad in grouped((link.dst_interface, link) for link in failed).items():
@@ -212,7 +212,7 @@ def failed_paths(links: Sequence[Link], failed: Sequence[Link]) -> list[str]:
 
 
 def _arrows(links: Sequence[Link], is_by_source: bool) -> list[tuple[str, str]]:
-    """Source and destination sets, and how many paths each entry is."""
+    """Source and destination sets, and the number of paths of each entry."""
     ends = ((li.src, li.dst) if is_by_source else (li.dst, li.src) for li in links)
     others = grouped(ends)
     alike = grouped((frozenset(far), near) for near, far in others.items())

@@ -62,7 +62,7 @@ VERSIONS = {
 
 @dataclass(frozen=True)
 class Block:
-    """A cause or a finding as it is shown."""
+    """A cause or a finding as shown."""
 
     severity: str
     rule: str
@@ -87,7 +87,7 @@ class Details:
 
 @dataclass
 class Page:
-    """What a page shows, from the top."""
+    """The content of a page, from the top."""
 
     command: str
     again: str = ""
@@ -98,7 +98,7 @@ class Page:
     facts: list[tuple[str, str]] = field(default_factory=list)
     entries: list[Block] = field(default_factory=list)
     first: int = MOST_FIRST
-    """How many entries are above the pictures."""
+    """Number of entries above the pictures."""
     timeline: Timeline | None = None
     figures: list[Figure] = field(default_factory=list)
     findings: list[Block] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Page:
 
 
 def _harmless(value: object) -> object:
-    """Anything from a node without secrets and control characters; `autoescape` makes it text of HTML."""
+    """Text from a node without secrets and control characters; `autoescape` makes it text of HTML."""
     if isinstance(value, Markup | jinja2.Undefined):
         return value
     return "\n".join(safe(line, 2000) for line in str(value).split("\n"))
@@ -188,7 +188,7 @@ def _finding(one: Finding) -> Block:
 
 
 def add_check(page: Page, report: Report) -> None:
-    """Findings, pictures of the network and the nodes, what is expected and set."""
+    """Findings, pictures of the network and the nodes, the expected selection and set variables."""
     found = folded(report.findings, report.cluster)
     size = f"{plural(len(report.cluster.nodes), 'node')}, {counts(report.findings)}"
     if not page.headline:
@@ -210,7 +210,7 @@ def add_check(page: Page, report: Report) -> None:
 
 
 def _versions(nodes: Iterable[Node]) -> Iterator[Details]:
-    """Versions, and which of them differ between nodes."""
+    """Versions, and those that differ between nodes."""
     reached = [(node.name, node.versions) for node in nodes if not node.unreached]
     kinds = grouped(
         ((what, own.get(key, "none")), name) for name, own in reached for what, key in VERSIONS.items()
@@ -233,7 +233,7 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) ->
 
 
 def _said(cause: Cause) -> str:
-    """Its text without what a headline says anyway."""
+    """Its text without words that a headline already has."""
     return cause.text.removesuffix("; the run was ended as hung")
 
 
@@ -251,7 +251,7 @@ def _cause(cause: Cause, diagnosis: Diagnosis, headline: str) -> Block:
 
 
 def add_logs(page: Page, diagnosis: Diagnosis) -> None:
-    """The causes, and what the logs hold."""
+    """The causes, and the content of the logs."""
     from ringup.output.logs_report import used_devices
 
     causes = diagnosis.causes
@@ -291,7 +291,7 @@ def add_logs(page: Page, diagnosis: Diagnosis) -> None:
 
 
 def add_run(page: Page, record: SavedRun) -> None:
-    """How a run ended, its attempts, environment and findings."""
+    """The end of a run, its attempts, environment and findings."""
     how, took = OUTCOMES.get(record.outcome, record.outcome), show_seconds(record.seconds)
     page.headline = f"{how} after {took}"
     if len(record.attempts) > 1:
@@ -373,7 +373,7 @@ def add_bench(page: Page, outcome: BandwidthReport) -> None:
 
 
 def add_bench_of(page: Page, path: Path) -> None:
-    """What a bench wrote into its folder; nothing where there is no such file."""
+    """The results of a bench in its folder; nothing without such a file."""
     import msgspec
 
     from ringup.collective_tests import BandwidthReport
@@ -383,7 +383,7 @@ def add_bench_of(page: Page, path: Path) -> None:
 
 
 def add_test(page: Page, outcome: CorrectnessReport) -> None:
-    """Which ranks are at fault, and every rank's result."""
+    """The ranks at fault, and every rank's result."""
     from ringup.output.collective_report import test_verdict
 
     page.tone = "ok" if outcome.ok else "error"
@@ -411,7 +411,7 @@ def logs_page(diagnosis: Diagnosis) -> str:
 
 
 def add_logs_of(page: Page, paths: Sequence[str]) -> None:
-    """Logs of a job or a run; of a restarted run those of the attempt that failed first."""
+    """Logs of a job or a run; for a restarted run those of the attempt that failed first."""
     from ringup.timeline.read import read
 
     diagnosis, folder = read(paths)
@@ -420,7 +420,7 @@ def add_logs_of(page: Page, paths: Sequence[str]) -> None:
 
 
 def add_folder(page: Page, diagnosis: Diagnosis, folder: Path | None, whole: SavedRun | None = None) -> None:
-    """Logs with their timeline, and the run they are of; `whole`: that of which it is an attempt."""
+    """Logs with their timeline, and their run; `whole`: the run of which it is an attempt."""
     from ringup.timeline.read import timeline_of
 
     record = whole or (saved_run.read(folder) if folder else None)
@@ -436,7 +436,7 @@ def add_folder(page: Page, diagnosis: Diagnosis, folder: Path | None, whole: Sav
 
 
 def diff_page(heads: Sequence[str], rows: Sequence[Sequence[str]], lacking: Sequence[str]) -> str:
-    """What is compared, a row for each difference, and what could not be compared."""
+    """The two sides, a row for each difference, and facts that could not be compared."""
     page = Page("diff", rows[0][0] if rows else "ok", plural(len(rows), "difference"))
     page.facts = [(head[:1], head[2:]) for head in heads]
     page.facts.append(("not compared", "\n".join(lacking)))

@@ -1,4 +1,4 @@
-"""A diagnosis shown: text (cause, evidence, fix, in that order) and data for JSON.  Decides nothing."""
+"""A diagnosis as output: text (cause, evidence, fix, in that order) and data for JSON. Decides nothing."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ringup.secrets import safe
 from ringup.units import export_line, grouped, plural, printable, show_ranks
 
 MAX_LINES = 20
-"""What the text report takes on a terminal unless everything is asked for."""
+"""Lines of the text report on a terminal, unless --all is given."""
 
 MAX_ROWS = 200
-"""Iterations, files, kinds of ranks and communicators that the text shows; --json has all."""
+"""Iterations, files, kinds of ranks and communicators in the text; --json has all."""
 
 MAX_ATTEMPTS = 8
 """Of a restarted run, in the text."""
 
 Attempts = Mapping[str, Diagnosis | None]
-"""Of a restarted run: folder -> what was read there."""
+"""For a restarted run: folder -> its diagnosis."""
 NO_ATTEMPTS: Attempts = {}
 
 _DEVICE = re.compile(r"^(NET/[^/]+)/\d+(?:\(\d+\))?(.*)")
@@ -48,7 +48,7 @@ def network_json(host: HostNetworks) -> dict[str, Any]:
 
 
 def used_devices(host: HostNetworks) -> list[str]:
-    """The devices channels go over; NCCL's own words where the list was not printed."""
+    """The devices that channels use; NCCL's own text if the list was not printed."""
     return [host.device(net, index) or f"NET/{net}/{index}" for net, index in host.used]
 
 
@@ -72,7 +72,7 @@ def cause_json(cause: Cause, story: LogEvidence) -> dict[str, Any]:
 
 
 def telling_json(cause: Cause, story: LogEvidence) -> dict[str, Any] | None:
-    """The most telling line: its file and number, who printed it and when."""
+    """The most informative line: its file and number, its origin and time."""
     event = cause.telling
     if event is None:
         return None
@@ -87,7 +87,7 @@ def telling_json(cause: Cause, story: LogEvidence) -> dict[str, Any] | None:
 
 
 def defect_json(cause: Cause) -> dict[str, Any] | None:
-    """The known defect that the cause may be."""
+    """The known defect that may be the cause."""
     defect = cause.known_defect
     if defect is None:
         return None
@@ -99,7 +99,7 @@ _TIME = re.compile(r"(?:\d{4}[-/]\d\d[-/]\d\d[T _])?(?<!\d)\d\d:\d\d:\d\d(?:[.,]
 
 
 def printed_time(text: str) -> str | None:
-    """The clock time in a line's head as printed, None where there is none."""
+    """The clock time in a line's head as printed, None without one."""
     match = _TIME.search(text[:160])
     return match[0] if match else None
 
@@ -158,7 +158,7 @@ def attempt_lines(attempts: Attempts, *, whole: bool) -> list[str]:
 
 
 def _recorder_json(story: LogEvidence) -> dict[str, Any]:
-    """Torch's dumps: whose were compared, whose were not seen, which were left out and why."""
+    """Torch's dumps: compared ones, missing ones, rejected ones and why."""
     return {
         "dumps": [
             {"path": d.path, "rank": d.rank, "version": d.flight.version, "entries": len(d.flight.entries)}
@@ -190,7 +190,7 @@ def as_text(
     quiet: bool = False,
     iterations: bool = False,
 ) -> str:
-    """The report: verdict first; at most 20 lines unless everything is asked for."""
+    """The report: verdict first; at most 20 lines unless --all is given."""
     lines: list[str] = [] if quiet else [*changed_lines(diagnosis.changes, 40 if verbose else 5)]
     causes = diagnosis.causes if verbose else diagnosis.causes[:1]
     if diagnosis.healthy:
@@ -224,7 +224,7 @@ def as_text(
 
 
 def changed_lines(found: Sequence[Change], most: int, the_rest: str = "more with --all") -> Iterator[str]:
-    """What differs from the log that went well."""
+    """Differences from the log of a good run."""
     for name, good, now in found[:most]:
         yield safe(f"changed: {name}: {good or '(not printed)'} -> {now or '(not printed)'}")
     if len(found) > most:
@@ -317,7 +317,7 @@ def _counts(diagnosis: Diagnosis, verbose: bool) -> Iterator[str]:
 
 def transports(counts: Mapping[str, int], apart: bool = False) -> list[tuple[str, int]]:
     """
-    Ways between ranks and their lines, the most used first; the devices of a network together unless `apart`.
+    Transports between ranks and their lines, the most used first; one network's devices count as one.
 
     >>> transports({"NET/IB/0/GDRDMA": 2, "NET/IB/1(2)/GDRDMA": 2, "P2P/CUMEM": 3})
     [('NET/IB/*/GDRDMA', 4), ('P2P/CUMEM', 3)]
@@ -328,7 +328,7 @@ def transports(counts: Mapping[str, int], apart: bool = False) -> list[tuple[str
 
 
 def nvls(story: LogEvidence) -> str | None:
-    """Whether NVLink SHARP is "used", "available" or "not available"; None where no line tells."""
+    """Whether NVLink SHARP is "used", "available" or "not available"; None if no line shows it."""
     if any("NVLS tree" in e.text for e in story.all("connected")):
         return "used"
     lines = story.all("nvls")
@@ -341,7 +341,7 @@ def _kinds(counts: Mapping[str, int], most: int = 20) -> str:
 
 
 def _without_init(diagnosis: Diagnosis, most: int) -> Iterator[str]:
-    """Files in which a set-up began and did not end; of one file, its ranks."""
+    """Files in which a set-up began and did not end; for one file, its ranks."""
     logs = diagnosis.logs
     lacking = [i for i in logs if i.init_complete is False]
     ranks = sorted({c.rank for c in diagnosis.story.communicators if c.started and not c.complete})
@@ -354,7 +354,7 @@ def _without_init(diagnosis: Diagnosis, most: int) -> Iterator[str]:
 
 
 def _parts(diagnosis: Diagnosis) -> Iterator[str]:
-    """Releases, and calls of each rank and each communicator; ranks that called the same together."""
+    """Releases, and calls of each rank and each communicator; ranks with equal calls together."""
     run = diagnosis.run
     if diagnosis.versions:
         versions = (f"{k} {printable(', '.join(v))}" for k, v in diagnosis.versions.items())

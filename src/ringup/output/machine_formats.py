@@ -25,12 +25,12 @@ SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LONGEST_TEXT = 1000
 """Of a rule's description; GitHub takes 1024 characters."""
 SHOWN_PER_KIND = 10
-"""Annotations of one severity in one step of a workflow; GitHub drops the rest without a word."""
+"""Annotations of one severity in one step of a workflow; GitHub silently drops the rest."""
 GITHUB = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 def place(finding: Finding) -> tuple[str, int]:
-    """(path, line) of a finding of lint; line 1 where it is about the file."""
+    """(path, line) of a finding of lint; line 1 if it is about the file."""
     path, _, line = finding.where.rpartition(":")
     return (path, max(1, int(line))) if path and line.isdigit() else (finding.where, 1)
 
@@ -97,7 +97,7 @@ def _sarif_result(finding: Finding, rule: int) -> dict[str, Any]:
 
 
 def github(findings: Sequence[Finding]) -> list[str]:
-    """Workflow commands, the worst findings first; the last of a kind says how many are not shown."""
+    """Workflow commands, the worst findings first; the last of a kind has the number of hidden ones."""
     by_kind: dict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
         by_kind[GITHUB[finding.severity or "note"]].append(finding)
@@ -127,7 +127,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def junit(
     nodes: Sequence[str], findings: Sequence[Finding], skipped: Iterable[Skipped], strict: bool = False
 ) -> str:
-    """A suite per node and one for shared findings, a case per rule; warnings fail with `strict` alone."""
+    """A suite per node and one for shared findings, a case per rule; warnings fail only with `strict`."""
     root = ElementTree.Element("testsuites", name="ringup")
     skips = list(skipped)
     for node in (*nodes, ""):

@@ -1,4 +1,4 @@
-"""Pictures of a network: who reaches whom, what each node has and uses, how fast it is."""
+"""Pictures of a network: reachability, the devices of each node, and rates."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ MOST_IN_TABLE, MOST_NODES, MOST_MAPS, MOST_BOXES = 32, 2000, 4, 16
 SLOW_SHARE = 0.7
 """A pair slower than this share of the median is marked."""
 SLOW_TIMES, LEAST_SLOW_MS = 5, 1.0
-"""A round trip is named if it is so many times the median and at least so long."""
+"""A round trip is named if it is this many times the median and at least this long."""
 
 
 @dataclass(frozen=True)
 class Figure:
     title: str
     words: str
-    """What it shows, in a sentence."""
+    """Its meaning, in a sentence."""
     picture: str = ""
-    """SVG or an image; "" where the table is the picture."""
+    """SVG or an image; "" if the table is the picture."""
     names: Sequence[str] = ()
     cells: Sequence[Sequence[tuple[str, str]]] = ()
     """Of a table of nodes: words and class of each cell."""
@@ -66,7 +66,7 @@ def works(link: Link) -> bool:
 
 
 def _reach(title: str, cluster: Cluster, links: Sequence[Link]) -> Figure:
-    """Node x node: how many of the tested paths work."""
+    """Node x node: the number of tested paths that work."""
     names = [node.name for node in cluster.nodes][:MOST_NODES]
     tried = grouped(((link.src, link.dst), works(link)) for link in links)
     good = sum(map(sum, tried.values()))
@@ -122,7 +122,7 @@ def _bad_rows(names: Sequence[str], tried: dict[tuple[str, str], list[bool]]) ->
 
 
 def _slow_paths(links: Sequence[Link]) -> Iterator[str]:
-    """How long answers took, and the paths far from that."""
+    """Response times, and the paths far from the usual."""
     times = {link: link.rtt_ms for link in links if link.rtt_ms is not None}
     if times:
         usual = median(times.values())
@@ -154,7 +154,7 @@ def _node_maps(report: Report) -> Iterator[Figure]:
 
 
 def _interfaces(made: Prediction | None) -> set[str]:
-    """What a selection uses: devices, interfaces, the bootstrap's."""
+    """The devices, interfaces and bootstrap interface of a selection."""
     if made is None:
         return set()
     boot = {made.bootstrap.interface} if made.bootstrap else set()
@@ -162,7 +162,7 @@ def _interfaces(made: Prediction | None) -> set[str]:
 
 
 def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Figure:
-    """GPUs, NICs, how far they are from each other, and what is expected to be used."""
+    """GPUs, NICs, their distances, and the expected ones."""
     made = expected.prediction if expected else None
     alone = _interfaces(expected.alone if expected else None)
     devices = {one.bus_id: one for one in node.pci}
@@ -264,7 +264,7 @@ def _pairs(outcome: BandwidthReport, pairs: Sequence[Pair]) -> Figure:
 
 
 def _pair_image(words: str, names: Sequence[str], pairs: Sequence[Pair], least: float) -> Figure:
-    """As `_pairs`, of more nodes than a table can show; `least`: a slower pair is marked."""
+    """Like `_pairs`, for more nodes than a table can show; `least`: a slower pair is marked."""
     fastest = max(pair.busbw_gbyte_s for pair in pairs)
     places = {name: place for place, name in enumerate(names[:MOST_NODES])}
     cells = [[matrix.SAME if a == b else matrix.NOT_TRIED for b in places] for a in places]

@@ -1,4 +1,4 @@
-"""Who reaches whom, as a small matrix of text: nodes whose paths fail alike are one row and one column."""
+"""Reachability as a small matrix of text: nodes whose paths fail alike share a row and a column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_GROUPS = 12
 LABEL = 34
 """Columns that a group's name may take."""
 ROUNDS = 3
-"""How often groups are split by whom their members fail to reach."""
+"""Rounds in which groups are split by the nodes that their members fail to reach."""
 LEGEND = "paths from row to column (ok all work, x none does, n/m some, . not tried):"
 
 Column = tuple[str, int]
@@ -26,7 +26,7 @@ Works = Mapping[tuple[int, Column], Sequence[bool]]
 
 
 def pair_matrix(tried: Sequence[Link], failed: Sequence[Link], style: Style) -> list[str]:
-    """Lines of the matrix; none where every path works."""
+    """Lines of the matrix; empty if every path works."""
     if not failed:
         return []
     groups = _groups(tried, failed)
@@ -78,7 +78,7 @@ def _label(names: Sequence[str]) -> str:
 
 
 def _cell(paths: Sequence[bool]) -> tuple[str, str]:
-    """The text of a cell and its colour, which says no more than the text."""
+    """The text of a cell and its colour, which repeats the text."""
     if not paths:
         return ".", "dim"
     good = sum(paths)
@@ -86,7 +86,7 @@ def _cell(paths: Sequence[bool]) -> tuple[str, str]:
 
 
 def _columns(works: Works, room: int) -> tuple[dict[Column, int], list[str]]:
-    """The columns that fit and how wide each is, those with failures first to stay; notes on the others."""
+    """The columns that fit and their widths, those with failures first; notes on the others."""
     every = sorted({to for _, to in works})
     bad = sorted({to for (_, to), paths in works.items() if not all(paths)})
     names = {name for name, _ in bad}

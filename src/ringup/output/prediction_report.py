@@ -33,13 +33,13 @@ def as_json(made: Prediction) -> dict[str, Any]:
 
 
 def reasons(made: Prediction) -> list[str]:
-    """Why, then what speaks against it."""
+    """The reasons, then the doubts."""
     unsure = [f"not sure: {d}" for d in made.doubts]
     return [*made.because, *unsure, *(f"not known: {m}" for m in made.missing)]
 
 
 def as_text(made: Prediction, nodes: str = "") -> str:
-    """One selection; `nodes`: all that make it."""
+    """One selection; `nodes`: all that have it."""
     boot = made.bootstrap
     rows = [
         ("bootstrap", f"{boot.interface} {shown(boot)}" if boot else "-"),
@@ -58,18 +58,18 @@ def as_text(made: Prediction, nodes: str = "") -> str:
 
 
 def expected_json(one: Expected) -> dict[str, Any]:
-    """A prediction as `predict --json` has it, and what it would be without the recommended variables."""
+    """A prediction as in `predict --json`, and the prediction without the recommended variables."""
     return {**as_json(one.prediction), "alone": one.alone and as_json(one.alone)}
 
 
 def _kinds(predictions: Sequence[Expected], unfolded: bool) -> list[tuple[str, Expected]]:
-    """The first of those that are alike but for addresses and quantities, and the nodes they are for."""
+    """The first of those that are alike but for addresses and quantities, and their nodes."""
     if unfolded:
         return [(printable(p.prediction.name), p) for p in predictions]
     entries = []
     for p in predictions:
         made = p.prediction
-        # Why a fact is missing differs from node to node on a busy cluster.
+        # On a busy cluster, the reason of a missing fact differs from node to node.
         facts = (fact.partition(" (")[0] for fact in made.missing)
         is_known = bool(made.bootstrap or made.interfaces)
         unsure = "; ".join([*facts, *made.doubts]) if is_known else ""
@@ -122,7 +122,7 @@ def _one_prediction(one: Expected) -> list[str]:
 
 
 def _log_lines(made: Prediction) -> list[str]:
-    """The lines of the log that show it; Gloo prints none."""
+    """The log lines that show it; Gloo prints none."""
     boot = made.bootstrap
     if made.network == GLOO:
         return [

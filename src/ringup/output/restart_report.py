@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 EARLIEST_TIME_S = 1e9
 """Progress from here on is seconds since the epoch (recovery.training_progress)."""
 ENDS_AT_ONCE = 1.0
-"""A wait of fewer seconds is not mentioned."""
+"""A shorter wait in seconds is not mentioned."""
 
 
 def spare_lines(errors: Mapping[str, Iterable[str]]) -> list[str]:
-    """What the check says of the spares: node -> rules of severity error."""
+    """The check's results for the spares: node -> rules of severity error."""
     good = [node for node, rules in errors.items() if not rules]
     lines = [f"ringup: spare: {node_set(map(printable, good))} (checked, idle)"] if good else []
     bad = {node: ", ".join(sorted(rules)) for node, rules in errors.items() if rules}
@@ -39,7 +39,7 @@ def cause_words(entry: SavedAttempt) -> str:
 
 
 def progress_words(progress: AttemptProgress | None) -> str:
-    """ "40 to 90", "90"; a time of day where a checkpoint shows no step."""
+    """ "40 to 90", "90"; a time of day if a checkpoint shows no step."""
     known = [one for one in (progress.begin, progress.end) if one is not None] if progress else []
     is_time = any(value > EARLIEST_TIME_S for value in known)
     return " to ".join(
@@ -50,7 +50,7 @@ def progress_words(progress: AttemptProgress | None) -> str:
 def decision_lines(
     entry: SavedAttempt, name: str, decision: Decision, evidence: Sequence[str], style: Style
 ) -> list[str]:
-    """Between two attempts: how one ended ("attempt 1 of 4"), with `evidence`, and what follows."""
+    """Between two attempts: the end of one ("attempt 1 of 4"), with `evidence`, and the next step."""
     progress, shown = entry.progress, progress_words(entry.progress)
     at = f", progress {shown} ({printable(progress.source, 200)})" if progress and shown else ""
     took = show_seconds(entry.took_s)
@@ -78,7 +78,7 @@ def would_lines(decision: Decision, rule: str) -> list[str]:
 
 
 def end_lines(entries: Sequence[SavedAttempt], whole_s: float, decision: Decision | None) -> list[str]:
-    """The table of attempts, the share of time that was training, what to repair, why there is no restart."""
+    """The table of attempts, the share of training time, the repairs, why there is no restart."""
     if len(entries) < 2 and (decision is None or decision.nodes):
         return []
     rows: list[tuple[str, ...]] = [("attempt", "nodes", "progress", "time", "ended by", "then")]

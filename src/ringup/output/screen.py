@@ -1,4 +1,4 @@
-"""Where `ringup top` draws: a terminal that is redrawn in place, by rich, or pictures one below the other."""
+"""Display of `ringup top`: a terminal that rich redraws in place, or pictures one below the other."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PRINTED_ROWS = 60
 
 
 class Screen:
-    """Prints; nothing can be typed."""
+    """Prints; without input."""
 
     has_keys = False
     every_s = 10.0
@@ -56,7 +56,7 @@ class Screen:
         return columns(sys.stdout), PRINTED_ROWS
 
     def typed(self) -> Iterator[str]:
-        """What was typed since: letters, and the words of `KEYS`."""
+        """The input since the last call: letters, and the words of `KEYS`."""
         return iter(())
 
     def draw(self, lines: Sequence[tuple[str, str]]) -> None:
@@ -68,7 +68,7 @@ class Screen:
 
 class LiveScreen(Screen):
     """
-    Redraws the last lines of the terminal in place; what was drawn last stays there.
+    Redraws the last lines of the terminal in place; the last picture stays there.
 
     The terminal is as before after `__exit__`, and while Ctrl-Z has stopped this process.
     """
@@ -133,7 +133,7 @@ class LiveScreen(Screen):
         from rich.text import Text
 
         if (size := self.size()) != self._size:
-            # The terminal has rewrapped its lines: where the picture begins is no longer known.
+            # The terminal has rewrapped its lines: the picture's first line is no longer known.
             self._size = size
             self._console.clear()
         text = Text(no_wrap=True, overflow="crop", end="")
@@ -143,6 +143,6 @@ class LiveScreen(Screen):
 
 
 def screen_for() -> Screen:
-    """What standard output can show."""
+    """The screen for standard output."""
     can_redraw = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     return LiveScreen() if can_redraw and importlib.util.find_spec("rich") else Screen()

@@ -27,7 +27,7 @@ def as_json(trials: Sequence[Trial], keep: Trial | None, backend: str) -> dict[s
 
 
 def variables(trial: Trial) -> list[EnvVar]:
-    """All that is to be set for a setting, ringup's own additions too."""
+    """All variables of a setting, ringup's own additions included."""
     own = (EnvVar(name, value, "the setting that `ringup sweep` kept") for name, value in trial.env.items())
     return [*own, *trial.adds]
 
@@ -44,7 +44,7 @@ def setting(trial: Trial) -> str:
 
 
 def devices(found: Sequence[DataPath]) -> str:
-    """What carries the data, equal nodes and long lists of devices as one; --json has all."""
+    """The devices that carry the data, equal nodes and long lists of devices as one; --json has all."""
     shown = grouped((_one(path), path.node) for path in found)
     if len(shown) == 1:
         return next(iter(shown))
@@ -63,9 +63,9 @@ def before(
     trials: Sequence[Trial], alone: Sequence[DataPath], style: Style, anyway: bool = False
 ) -> Iterator[str]:
     """
-    What will be tried, and what the check proves to fail; it is not tried, or tried `anyway`.
+    The settings to try, and those that the check proves to fail; they are not tried, or tried `anyway`.
 
-    `alone` is what is predicted without the variables of ringup's plan.
+    `alone` is the prediction without the variables of ringup's plan.
     """
     every = sum(1 + len(trial.also) for trial in trials)
     yield f"{plural(every, 'setting')}, {plural(len(trials), 'different prediction')}"
@@ -88,7 +88,7 @@ def verdict(trial: Trial, most: float) -> str:
 
 
 def lines(trials: Sequence[Trial], keep: Trial | None, style: Style, *, is_over: bool) -> list[str]:
-    """The table, what is to be known of single settings, and last the setting to keep."""
+    """The table, notes on single settings, and last the best setting."""
     most = max((t.busbw_gbyte_s or 0.0 for t in trials if t.verdict != "wrong"), default=0.0)
     rows = [("", "PREDICTED", "USED", "GB/s", "Gbit/s", "VERDICT")]
     for number, trial in enumerate(trials, 1):

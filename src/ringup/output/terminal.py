@@ -1,4 +1,4 @@
-"""What people see on the terminal: lines, colours; files and JSON that they asked for."""
+"""Output for people on the terminal: lines, colours; requested files and JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class Style:
-    """How wide lines are; colour where wanted: a terminal, NO_COLOR (no-color.org) unset or empty."""
+    """Width of lines; colour if wanted: a terminal, NO_COLOR (no-color.org) unset or empty."""
 
     def __init__(self, stream: TextIO) -> None:
         self.width = columns(stream)
@@ -40,7 +40,7 @@ COPIED = ("$ ", "export ", "exec ", "| ", "more  ")
 
 
 def fitted(text: str, stream: TextIO) -> str:
-    """The text with lines that a terminal's width holds, each as far in as it was; as it is elsewhere."""
+    """The text with lines that fit a terminal's width, with their indentation; unchanged elsewhere."""
     if not stream.isatty():
         return text
     width, found = columns(stream), []
@@ -64,7 +64,7 @@ def show(text: str) -> None:
 
 
 def say(text: str, *, quiet: bool = False) -> None:
-    """Lines for people, on stderr, even where nobody reads; line ends and our own colours get through."""
+    """Lines for people, on stderr, even without a reader; line ends and our own colours get through."""
     if not quiet:
         lines = (
             "".join(part if _COLOUR.fullmatch(part) else printable(part, len(part)) for part in line)
@@ -115,7 +115,7 @@ def plain(value: Any) -> Any:
 
 
 def write(path: Path, text: str, *, executable: bool = False) -> None:
-    """A file that was asked for.  Raises LaunchError when it cannot be written."""
+    """A requested file.  Raises LaunchError if it cannot be written."""
     try:
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
         if executable:
@@ -126,19 +126,19 @@ def write(path: Path, text: str, *, executable: bool = False) -> None:
 
 def path_shown(path: str | Path) -> str:
     """
-    A path for people, whatever its name holds; from the current directory where it is below that.
+    A path for people, whatever its characters; relative to the current directory if it is below that.
 
     >>> path_shown("runs/\x1b[2Jx"), path_shown(Path.cwd() / "runs"), path_shown("/runs")
     ('runs/\\x1b[2Jx', 'runs', '/runs')
     """
     shown = str(path)
-    with contextlib.suppress(OSError):  # a current directory that is gone
+    with contextlib.suppress(OSError):  # the current directory is gone
         shown = shown.removeprefix(f"{Path.cwd()}/") or shown
     return printable(shown, 400)
 
 
 def why_not_writable(path: Path) -> str:
-    """The system's words, "" for a file that can be written as far as can be told without writing."""
+    """The system's error text, "" for a file that seems writable, checked without writing."""
     try:
         if path.is_dir():
             return os.strerror(errno.EISDIR)

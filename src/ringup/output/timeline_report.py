@@ -1,4 +1,4 @@
-"""A timeline as lanes and texts: the ranks shown, a text for each, and how far clocks may be off."""
+"""A timeline as lanes and texts: the shown ranks, a text for each, and the clocks' error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Row:
 
 
 def clock_words(timeline: Timeline) -> str:
-    """How times of different ranks compare."""
+    """Whether times of different ranks can be compared."""
     if timeline.clock == "order":
         return "The logs have no times: a collective's place is its number, and 1 ms stands for each."
     if timeline.clock == "own":
@@ -48,7 +48,7 @@ def clock_words(timeline: Timeline) -> str:
 
 
 def source_words(timeline: Timeline) -> str:
-    """Where collectives are from."""
+    """The source of the collectives."""
     if not any(line.tracks for line in timeline.ranks):
         return "No collectives: no flight recorder dump and no NCCL line of a call was found."
     words = {
@@ -60,14 +60,14 @@ def source_words(timeline: Timeline) -> str:
 
 
 def about(timeline: Timeline) -> dict[str, Any]:
-    """What a trace's reader has to know."""
+    """Notes for a trace's reader."""
     started = timeline.started
     at = {} if started is None else {"started": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(started))}
     return {**at, "clock": clock_words(timeline), "collectives": source_words(timeline)}
 
 
 def rank_words(line: RankLine, end_s: float) -> str:
-    """What became of a rank, the verdict's word first."""
+    """The end of a rank, the verdict first."""
     parts = [ROLES[line.role]] if line.role else []
     if line.failed_s is not None:
         parts[-1:] = [f"failed first, {show_seconds(line.failed_s)} after the start"]
@@ -94,7 +94,7 @@ def rank_words(line: RankLine, end_s: float) -> str:
 
 
 def rows(timeline: Timeline) -> tuple[list[Row], int]:
-    """A row for each rank; of many, the named ones and one for each kind; how many ranks are left out."""
+    """A row for each rank; of many, the named ones and one for each kind; and the number of hidden ranks."""
     lines, end_s = timeline.ranks, timeline.end_s
     groups = [[line] for line in lines]
     if len(lines) > MOST_LANES:
@@ -157,7 +157,7 @@ def _signs(line: RankLine) -> Iterator[Sign]:
 
 
 def axis(timeline: Timeline) -> list[tuple[float, str]]:
-    """Percent and words of the marks of time."""
+    """Percent and text of the marks of time."""
     return [
         (place, f"{at_s:g} s" if at_s < 120 else show_seconds(at_s))
         for place, at_s in marks_of(timeline.end_s)
@@ -165,7 +165,7 @@ def axis(timeline: Timeline) -> list[tuple[float, str]]:
 
 
 def legend(timeline: Timeline) -> list[tuple[str, str]]:
-    """The fills that occur, each with its words; marks have no fill."""
+    """The fills in use, each with its text; marks have no fill."""
     lines = timeline.ranks
     phases = [phase for line in lines for phase in line.phases(timeline.end_s)]
     found = {phase.name for phase in phases if phase.to_s > phase.from_s}

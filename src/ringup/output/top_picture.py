@@ -1,4 +1,4 @@
-"""What `ringup top` shows, as lines that a screen of a given size holds."""
+"""The picture of `ringup top`, as lines that fit a screen of a given size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ringup.output import terminal
 from ringup.units import plural, printable, ranges, show_bytes, show_seconds, summarize_names
 
 LEAST_WHERE = 36
-"""Characters for where a rank is; other columns are left out where there are fewer."""
+"""Characters for a rank's place; other columns are left out if there are fewer."""
 MOST_NOTES = 4
 LEAST_ROWS = 6
 TAIL_SHARE = 0.3
@@ -29,7 +29,7 @@ KEYS = "q leave  s stacks now  f fold  Enter open  / filter  e end the run"
 
 @dataclass(frozen=True)
 class View:
-    """What is shown; every text is safe for a terminal."""
+    """The content of the picture; every text is safe for a terminal."""
 
     title: str
     verdict: tuple[str, ...]
@@ -52,7 +52,7 @@ class View:
 
 def _span(values: Iterable[float | None], unit: str = "") -> str:
     """
-    The least and the greatest, as whole numbers; "" where nothing is known.
+    The least and the greatest, as whole numbers; "" if unknown.
 
     >>> _span([97.2, 100.0, None], "%"), _span([3.0]), _span([None])
     ('97-100%', '3', '')
@@ -65,7 +65,7 @@ def _span(values: Iterable[float | None], unit: str = "") -> str:
 
 def _rate(per_s: float) -> str:
     """
-    Steps a second, or the time of one.
+    Steps per second, or the time of one.
 
     >>> _rate(12.3), _rate(0.25), _rate(0.0)
     ('12.3/s', '4.0 s each', 'none')
@@ -80,7 +80,7 @@ def _size(values: Iterable[int]) -> str:
 
 def _gpu_memory(used: Sequence[GpuUse]) -> str:
     """
-    The most that a rank uses; where a rank's share is not known, at most what all use together.
+    The most that a rank uses; if a rank's share is unknown, at most the use of all together.
 
     >>> _gpu_memory([GpuUse(97.0, 60 << 30, 9 << 30)]), _gpu_memory([GpuUse(97.0, 60 << 30, None)])
     ('9GiB', '≤60GiB')
@@ -135,7 +135,7 @@ def _cells(line: RowLine, rates: Mapping[str, Mapping[str, float]]) -> dict[str,
 
 COLUMNS = ("RANKS", "NODE", "STATE", "STEP", "SPEED", "CPU", "GPU", "GPUMEM", "MEM", "NET", "WHERE")
 LEFT_OUT = ("MEM", "NET", "GPUMEM", "NODE", "SPEED", "STEP", "GPU", "CPU")
-"""Columns that a narrow screen leaves out, in this order.  What they hold is shown of the chosen line."""
+"""Columns that a narrow screen leaves out, in this order.  The details of the chosen line have them."""
 WIDEST = {"NODE": 20, "NET": 32, "STATE": 30}
 
 
@@ -161,7 +161,7 @@ def table(lines: Sequence[RowLine], rates: Mapping[str, Mapping[str, float]], wi
 
 
 def details(line: RowLine, view: View) -> str:
-    """All that is known of a line: who, where, and what a narrow table leaves out."""
+    """All details of a line: ranks, places, and the columns that a narrow table leaves out."""
     row, found = line.rows[0], _cells(line, view.rates)
     who = f"rank {row.name}" if row.rank >= 0 else row.name
     parts = [f"{who} on {row.node}" if row.node else who, f"pid {row.pid}" if row.pid else "", row.where]
@@ -197,7 +197,7 @@ def _below(view: View, width: int, height: int) -> list[Text]:
 
 
 def picture(view: View, width: int, height: int, with_keys: bool = True) -> list[Text]:
-    """All of it, at most `width` by `height`; `with_keys`: where somebody can type."""
+    """All of it, at most `width` by `height`; `with_keys`: if keys can be typed."""
     below = _below(view, width, height) if with_keys else []
     above = _above(view, width)[: max(2, height - len(below) - LEAST_ROWS)]
     room = max(1, height - len(above) - len(below) - 1)

@@ -1,1 +1,1 @@
-"""Text of tools and files to facts: pure, every function with its example."""
+"""Output of tools and files as facts: pure functions, each with an example."""

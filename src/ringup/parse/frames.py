@@ -1,4 +1,4 @@
-"""A node's answer to the facts script: what is ours in it, what the shell added."""
+"""A node's answer to the facts script: separates our output from the shell's."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _WORDS = {"unusable": "python", "setup": "setup_words"}
 
 @dataclass(frozen=True)
 class Frames:
-    """The pieces of one answer; everything in it is still the node's word."""
+    """The parts of one answer; everything in it is untrusted."""
 
     noise: bytes = b""
-    """What came before our script began."""
+    """Output before our script began."""
     begun: bool = False
     ended: bool = False
     announced_bytes: int | None = None
-    """Length of the facts as told ahead, None when that was not reached."""
+    """Announced length of the facts, None if the announcement is missing."""
     facts: bytes = b""
     python: str | None = None
-    """Paths of Pythons that could not run the program; None where one answered."""
+    """Paths of Pythons that could not run the program; None if one answered."""
     setup_words: str = ""
     setup_code: int | None = None
-    """Exit status of --setup, None when it was not asked or did not come to its end."""
+    """Exit status of --setup, None without --setup or if it did not finish."""
     setup_failed: int | None = None
-    """Exit status of the shell that --setup ended, or 124 when it was stopped for its time."""
+    """Exit status of the shell that --setup ended, or 124 if it was stopped for its time."""
 
 
 def number(text: str) -> int | None:
@@ -42,7 +42,7 @@ def number(text: str) -> int | None:
 
 def split_frames(out: bytes, token: str) -> Frames:
     r"""
-    Cut an answer at the marks that carry `token`.
+    Split an answer at the marks that contain `token`.
 
     >>> made = split_frames(b"motd\n\n\x1et begin\n\n\x1et ready 2\n\x1et facts\n{}\n\x1et end\n", "t")
     >>> made.noise, made.announced_bytes, made.facts, made.ended

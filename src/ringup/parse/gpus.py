@@ -1,4 +1,4 @@
-"""GPUs from what nvidia-smi prints, and how many of them a job sees."""
+"""GPUs from nvidia-smi's output, and the number of them that a job sees."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _XID = re.compile(r"(?:NVRM: X|(S)X)id \(PCI:([0-9a-fA-F:.]+)\): (\d{1,9})(?!\d)
 
 def gpu_uuids(text: str) -> list[str]:
     """
-    UUID of each GPU in the output of `nvidia-smi -L` ("" where it shows none); MIG slices are not counted.
+    UUID of each GPU in the output of `nvidia-smi -L` ("" if it shows none); without MIG slices.
 
     >>> gpu_uuids("GPU 0: NVIDIA H200 (UUID: GPU-5a1)\\n  MIG 1g.18gb  Device  0: (UUID: MIG-77)\\n")
     ['GPU-5a1']
@@ -36,11 +36,11 @@ def gpu_uuids(text: str) -> list[str]:
 
 def visible_count(total: int, cuda_visible_devices: str | None) -> int:
     """
-    GPUs left of `total` by CUDA_VISIBLE_DEVICES; None is unset, "" hides all.
+    GPUs that CUDA_VISIBLE_DEVICES leaves of `total`; None is unset, "" hides all.
 
-    As the CUDA runtime reads it (CUDA C Programming Guide, "CUDA Environment Variables"): the
-    list ends at the first index that does not exist, and a name twice hides everything.
-    UUIDs cannot be judged from a count and are taken to exist.
+    As the CUDA runtime reads it (CUDA C Programming Guide, "CUDA Environment Variables"): the list ends at
+    the first index that does not exist, and a duplicate hides everything.  UUIDs cannot be checked against a
+    count and are assumed to exist.
 
     >>> visible_count(8, None), visible_count(8, "0,1"), visible_count(8, ""), visible_count(2, "0,5,1")
     (8, 2, 0, 1)
@@ -71,10 +71,10 @@ def shown_to(
     gpus: Sequence[Gpu], cuda_visible_devices: str | None, order: str | None = None
 ) -> tuple[Gpu, ...]:
     """
-    The GPUs, each marked whether the job sees it.
+    The GPUs, each with a mark whether the job sees it.
 
-    CUDA numbers by speed unless CUDA_DEVICE_ORDER is PCI_BUS_ID: where GPUs differ an index cannot be
-    told, and all count as seen.
+    CUDA numbers by speed unless CUDA_DEVICE_ORDER is PCI_BUS_ID: if the GPUs differ, an index is ambiguous,
+    and all count as visible.
 
     >>> [g.is_visible for g in shown_to([Gpu(0), Gpu(1)], "1")]
     [False, True]
@@ -94,7 +94,7 @@ def shown_to(
 
 def bus_id(text: str) -> str:
     """
-    A PCI address as sysfs writes it, "" for anything else.
+    A PCI address in the format of sysfs, "" for other text.
 
     >>> bus_id("00000000:1A:00.0"), bus_id("0000:3b:00"), bus_id("x")
     ('0000:1a:00.0', '0000:3b:00.0', '')
@@ -109,7 +109,7 @@ def parse_gpus(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
     """
     Answer of `nvidia-smi --query-gpu=FIELDS --format=csv,noheader,nounits`.
 
-    Lines that are no row (warnings about a GPU that does not answer) are skipped.
+    Other lines (warnings about a GPU that does not answer) are skipped.
 
     >>> parse_gpus(["0, NVIDIA L4, [N/A]"], ["index", "name", "gpu_recovery_action"])[0].name
     'NVIDIA L4'
@@ -174,7 +174,7 @@ def _gpu(index: int, row: Mapping[str, str], trouble: str) -> Gpu:
 
 def parse_processes(lines: Iterable[str], gpus: Sequence[Gpu]) -> tuple[GpuProcess, ...]:
     """
-    Answer of `--query-compute-apps=gpu_uuid,pid,used_memory,name`, its numbers in MiB.
+    Answer of `--query-compute-apps=gpu_uuid,pid,used_memory,name`, with numbers in MiB.
 
     >>> parse_processes(["GPU-5a, 4711, 2566, python train.py"], [Gpu(3, uuid="GPU-5a")])
     (GpuProcess(gpu=3, pid=4711, name='python train.py', used_bytes=2690646016),)
@@ -193,7 +193,7 @@ def parse_nvlinks(status: Sequence[str], errors: Iterable[str] = ()) -> dict[int
     """
     GPU -> its links, from `nvidia-smi nvlink --status` and `nvidia-smi nvlink -e`.
 
-    Of a GPU all of whose links are inactive nvidia-smi lists none: one inactive link stands for them.
+    nvidia-smi lists no links for a GPU whose links are all inactive: one inactive link represents them.
 
     >>> parse_nvlinks(["GPU 0: NVIDIA A100 (UUID: GPU-5a)", " Link 0: 25 GB/s", " Link 1: <inactive>"],
     ...     ["GPU 0: NVIDIA A100 (UUID: GPU-5a)", " Link 0: Replay Errors: 2", " Link 0: CRC Errors: 1"])
@@ -223,7 +223,7 @@ def _of_gpus(lines: Iterable[str], pattern: re.Pattern[str]) -> Iterable[tuple[i
 
 def gpu_table(lines: Iterable[str]) -> dict[tuple[int, str], str]:
     """
-    Rows of GPUs in a table such as `nvidia-smi topo -p2p r` or `topo -m`: (GPU, column) -> cell.
+    GPU rows of a table such as `nvidia-smi topo -p2p r` or `topo -m`: (GPU, column) -> cell.
 
     >>> gpu_table([" GPU0 NIC0", " GPU0 X PXB", " NIC0 PXB X"])
     {(0, 'GPU0'): 'X', (0, 'NIC0'): 'PXB'}
@@ -252,7 +252,7 @@ def parse_square(lines: Iterable[str]) -> dict[tuple[int, int], str]:
 
 
 def parse_links(peers: Iterable[str], matrix: Iterable[str] = ()) -> tuple[GpuLink, ...]:
-    """Pairs of GPUs from `topo -p2p r` and `topo -m`; of two directions the one that does not work counts."""
+    """Pairs of GPUs from `topo -p2p r` and `topo -m`; of two directions, the failing one counts."""
     allowed, paths = parse_square(peers), parse_square(matrix)
     found = []
     for one, other in sorted({(min(pair), max(pair)) for pair in (*allowed, *paths)}):
@@ -264,7 +264,7 @@ def parse_links(peers: Iterable[str], matrix: Iterable[str] = ()) -> tuple[GpuLi
 
 def parse_kernel_events(lines: Iterable[str], uptime_s: float) -> tuple[KernelEvent, ...]:
     """
-    Xid and SXid among lines of /dev/kmsg ("PRIORITY,NUMBER,MICROSECONDS,-;TEXT"), the last of each.
+    Xid and SXid in lines of /dev/kmsg ("PRIORITY,NUMBER,MICROSECONDS,-;TEXT"), the last of each.
 
     >>> parse_kernel_events(["4,99,60000000,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."],
     ...     100.0)[0].age_s

@@ -15,7 +15,7 @@ MOST_INTERFACES = 4096
 _LINK = re.compile(r"^(\d+): ([^\s:@]+)(?:@(\S+))?: <([^>]*)> (.*)$")
 _HARDWARE = re.compile(r"^\s*link/(\S+)")
 _UNINDENTED = re.compile(r"(?:link/|inet6? |valid_lft |altname |RX|TX|prefix)")
-"""How lines below an interface begin whose blanks were lost."""
+"""Beginnings of lines that belong to an interface although their indentation was lost."""
 _BRIEF = re.compile(
     r"^([\w.@:-]{1,32})\s+(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT)\b"
     r"((?:\s{1,40}[0-9a-fA-F:.]{2,45}/\d{1,3}(?: metric \d{1,10})?)*)\s*$"
@@ -30,12 +30,12 @@ BY_NAME: dict[InterfaceKind, tuple[str, ...]] = {
     "tunnel": ("tun", "tap", "tailscale", "wg", "flannel"),
     "bond": ("bond",),
 }
-"""Where the output has no details (busybox, without -d): how names begin that give the kind away."""
+"""Name prefixes that determine the kind if the output has no details (busybox, without -d)."""
 
 
 def parse_addresses(text: str) -> tuple[tuple[Interface, ...], bool]:
     """
-    Interfaces of whichever output is in `text`, and whether in the kernel's order (ifconfig sorts by name).
+    Interfaces in either output, and whether they are in the kernel's order (ifconfig sorts by name).
 
     >>> found, _ = parse_addresses("lo   UNKNOWN  127.0.0.1/8 ::1/128\\nib0  UP  10.0.0.5/24 fe80::1/64\\n")
     >>> [(i.name, i.index, [a.address for a in i.addresses]) for i in found]
@@ -55,10 +55,10 @@ def parse_addresses(text: str) -> tuple[tuple[Interface, ...], bool]:
 
 
 def _shown(text: str) -> dict[str, dict[str, dict[str, Any]]]:
-    """Tool -> name -> what its lines show of each interface."""
+    """Tool -> name -> its lines about each interface."""
     found: dict[str, dict[str, dict[str, Any]]] = {"ip": {}, "brief": {}, "ifconfig": {}}
     current: dict[str, Any] | None = None
-    for line in lines_of(text.replace("\\", "\n")):  # `ip -o` writes a backslash for the end of a line
+    for line in lines_of(text.replace("\\", "\n")):  # `ip -o` writes a backslash in place of a line end
         if match := _LINK.match(line):
             words = match[5].split()
             current = found["ip"].setdefault(match[2], {"addresses": []})
@@ -84,7 +84,7 @@ def _shown(text: str) -> dict[str, dict[str, dict[str, Any]]]:
             current |= {"flags": (match[2] or "").split(","), "mtu": int(match[3] or 0)}
         elif current is None or not (line[:1].isspace() or _UNINDENTED.match(line)) or not line.strip():
             current = None
-        elif " MTU:" in line:  # ifconfig of busybox
+        elif " MTU:" in line:  # busybox's ifconfig
             current["flags"] = line.split()
         else:
             if match := _HARDWARE.match(line):
@@ -96,7 +96,7 @@ def _shown(text: str) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def add(shown: dict[str, Any], text: str, length: str = "", scope: str = "global") -> None:
-    """An address with its prefix length or netmask; what is no address is left out."""
+    """Add an address with its prefix length or netmask; other text is left out."""
     try:
         known = ipaddress.ip_interface(f"{text}/{length}" if length else text)
     except ValueError:
@@ -108,7 +108,7 @@ def add(shown: dict[str, Any], text: str, length: str = "", scope: str = "global
 
 
 def made(shown: Iterable[tuple[str, dict[str, Any]]]) -> tuple[Interface, ...]:
-    """Interfaces by their index; of one without, its place."""
+    """Interfaces by their index; without one, by their position."""
     found = [
         Interface(
             name,
@@ -126,7 +126,7 @@ def made(shown: Iterable[tuple[str, dict[str, Any]]]) -> tuple[Interface, ...]:
 
 
 def kind_of(name: str, shown: dict[str, Any]) -> InterfaceKind:
-    """An interface's kind by its link type, what it is joined to, and its name."""
+    """An interface's kind from its link type, its peer or parent, and its name."""
     link_type, beside, known = shown.get("type", ""), shown.get("beside", ""), shown.get("kind")
     if link_type == "loopback" or name == "lo":
         return "loopback"
@@ -135,7 +135,7 @@ def kind_of(name: str, shown: dict[str, Any]) -> InterfaceKind:
     if link_type in ("ipip", "sit", "gre", "none", "tunnel6"):
         return "tunnel"
     by_name: Iterator[InterfaceKind] = (kind for kind, starts in BY_NAME.items() if name.startswith(starts))
-    # eth0@if7 is a container's end of a veth; eth0.5@eth0 may be many things, none of them a device.
+    # eth0@if7 is a container's end of a veth; eth0.5@eth0 may be many kinds, but not a physical device.
     rest: InterfaceKind = "veth" if beside.startswith("if") else "virtual" if beside else "physical"
     return known or next(by_name, rest)
 

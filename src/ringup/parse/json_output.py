@@ -1,4 +1,4 @@
-"""What `ip -j addr` and `rdma -j link` print: JSON, on one line or several, among other lines."""
+"""Output of `ip -j addr` and `rdma -j link`: JSON, on one line or several, among other lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_LISTS = 64
 
 
 def lists_in(text: str) -> Iterator[list[dict[str, Any]]]:
-    """Every JSON list of objects that begins a line of `text`."""
+    """Every JSON list of objects that starts a line of `text`."""
     decoder, end = json.JSONDecoder(), 0
     for begin in islice(re.finditer(r"(?m)^\[", text), MOST_LISTS):
         with contextlib.suppress(ValueError, RecursionError):

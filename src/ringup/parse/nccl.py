@@ -1,4 +1,4 @@
-"""The answer of NCCL's own library (see agent/facts/nccl.py), and its configuration files read as it does."""
+"""The answer of NCCL's library (see agent/facts/nccl.py), and its configuration files, parsed like NCCL."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _WARNED = re.compile(lines.WARN + r"(.{1,300})")
 _PLUGIN = re.compile(r"NCCL INFO ((?:NET|ENV|TUNER|PROFILER)/Plugin.{0,300}|.{0,80}[Pp]lugin .{0,200})")
 
 NAMED_SINCE = (2, 23, 4)
-"""NCCL_CONF_FILE is read from this release on."""
+"""NCCL reads NCCL_CONF_FILE from this release on."""
 HOME_SINCE = (2, 30, 3)
-"""From here on ~ is $HOME; before, the directory of the passwd entry (userHomeDir in src/misc/param.cc)."""
+"""From this release on ~ is $HOME; before, the directory in passwd (userHomeDir in src/misc/param.cc)."""
 
 
 def version_text(number: int) -> str:
     """
-    ncclGetVersion's number as NCCL is called; from 2.9 on there are two digits for the minor release.
+    ncclGetVersion's number as a version; from 2.9 on the minor release has two digits.
 
     >>> version_text(22005), version_text(2708), version_text(23007), version_text(0)
     ('2.20.5', '2.7.8', '2.30.7', '')
@@ -34,7 +34,7 @@ def version_text(number: int) -> str:
 
 def parse_nccl_answer(answer: Sequence[str], asked_with: Mapping[str, str]) -> NcclAnswer:
     """
-    The facts in the lines of an answer.  Raises ValueError where there is neither an answer nor a reason.
+    The facts in the lines of an answer.  Raises ValueError if they have neither an answer nor a reason.
 
     >>> made = parse_nccl_answer(["ringup-nccl library /l/libnccl.so.2", "ringup-nccl version 22005",
     ...     "n1:7:7 [0] NCCL INFO Bootstrap : Using ib0:10.1.0.1<0>", "ringup-nccl result 0"], {})
@@ -65,10 +65,11 @@ def parse_nccl_answer(answer: Sequence[str], asked_with: Mapping[str, str]) -> N
 
 def parse_nccl_conf(*files: Iterable[str]) -> dict[str, str]:
     """
-    Variables of files, the user's before /etc/nccl.conf: lines with `#` in front or without `=` are skipped.
+    Variables in files, the user's before /etc/nccl.conf: lines that begin with `#` or lack `=` are skipped.
 
-    The first line with a name wins.  As setEnvFile in NCCL's src/misc/param.cc: no blanks are stripped, so
-    `NCCL_DEBUG = INFO` sets a variable "NCCL_DEBUG " without effect; names and values end after 1023 bytes.
+    The first line with a name has priority.  As in setEnvFile of NCCL's src/misc/param.cc, blanks are not
+    stripped, so `NCCL_DEBUG = INFO` sets a variable "NCCL_DEBUG " without effect; names and values end after
+    1023 bytes.
 
     >>> parse_nccl_conf(["# a comment", "NCCL_DEBUG=INFO", " NCCL_IB_DISABLE=1"], ["NCCL_DEBUG=WARN", "off"])
     {'NCCL_DEBUG': 'INFO', ' NCCL_IB_DISABLE': '1'}

@@ -1,4 +1,4 @@
-"""A node's facts from what somebody pasted: the output of tools in any mix, all other lines ignored."""
+"""A node's facts from pasted text: output of tools in any mix; all other lines are ignored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ringup.units import LONGEST_LINE, lines_of, natural
 
 MOST_CHARACTERS = 8 << 20
 _PEER_STATES = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
-"""Of the table of `nvidia-smi topo -p2p`; `topo -m` has others."""
+"""Values in the table of `nvidia-smi topo -p2p`; `topo -m` has others."""
 _NOISE = re.compile(r" NCCL (?:INFO|TRACE|WARN) ")
 PROMPT = re.compile(
     r"(?:\([\w.-]{1,40}\) ?)?\[?[\w.-]{1,40}@([A-Za-z][\w.-]{0,62})[ :~\]][^\n$#%]{0,200}[$#%](?: .*)?$"
@@ -28,7 +28,7 @@ _UNUSED = {
     "ethtool": re.compile(r"(?m)^Settings for \S+:$"),
     "lspci": re.compile(r"(?m)^(?:-\[[0-9a-f]{4}:[0-9a-f]{2}\]|[ |\\+-]+[0-9a-f]{2}\.[0-7][- ])"),
 }
-"""Tools -> a line of theirs; what NCCL chooses does not depend on it."""
+"""Tools -> one of their lines; NCCL's choice does not depend on them."""
 _KNOWN = re.compile(
     "|".join(
         (
@@ -43,7 +43,7 @@ _KNOWN = re.compile(
         )
     )
 )
-"""How lines begin that a supported tool prints."""
+"""Beginnings of lines that a supported tool prints."""
 
 
 @dataclass(frozen=True)
@@ -54,38 +54,37 @@ class Pasted:
     interfaces_in_kernel_order: bool = True
     matrix: Matrix = field(default_factory=dict)
     is_cut: bool = False
-    """The text was longer than is read."""
+    """The text was longer than the limit."""
     peers: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """Pairs of GPUs -> what `nvidia-smi topo -p2p` says of them, "OK" or why not."""
+    """Pairs of GPUs -> the value in `nvidia-smi topo -p2p`, "OK" or the reason."""
     is_part: bool = False
-    """Only some interfaces were pasted: every machine has `lo`, and it is not among them."""
+    """Only some interfaces were pasted: every machine has `lo`, but it is missing."""
     unused: tuple[str, ...] = ()
-    """Tools whose output was recognised and changes no prediction."""
+    """Tools whose output was recognised but does not affect the prediction."""
     not_understood: tuple[int, ...] = ()
-    """Numbers of lines that no tool prints."""
+    """Numbers of lines that no known tool prints."""
 
     @property
     def is_empty(self) -> bool:
-        """Nothing in it was understood."""
         return not (self.rdma_ports or self.interfaces or self.matrix or self.peers)
 
 
 def parse_pasted(text: str) -> Pasted:
     """
-    What all known tools' outputs in `text` say together.
+    The facts from all known tools' output in `text`.
 
     >>> made = parse_pasted("some log line\\nibdev2netdev: mlx5_0 port 1 ==> ib0 (Up)\\nepoch 1\\n")
     >>> made.rdma_ports[0].netdev
     'ib0'
     """
     cut = text[:MOST_CHARACTERS]
-    # Without lines no tool prints: NCCL's own, and those too long.
+    # Without lines that no tool prints: NCCL's own, and overlong ones.
     kept = (line for line in cut.splitlines() if len(line) <= LONGEST_LINE and not _NOISE.search(line))
     lines = "\n".join(kept)
     by_json = json_output.ports_of(lines)
     ports = merge([*parse_rdma(lines), *by_json])
     matrix = parse_topo_matrix(lines)
-    if not ports:  # `topo -m` alone names the devices, and that is all it tells of them
+    if not ports:  # only `topo -m` names the devices, and it has nothing else about them
         names = dict.fromkeys(name for _, name in matrix if not name.startswith("NIC"))
         ports = tuple(RdmaPort(name, 1) for name in names)
     interfaces, in_order = parse_addresses(lines)
@@ -105,7 +104,7 @@ def parse_pasted(text: str) -> Pasted:
 
 
 def _strange(text: str) -> Iterator[int]:
-    """Numbers of lines that look like no tool's; at most as many as a person reads."""
+    """Numbers of lines that look like no known tool's, at most as many as a person reads."""
     found, in_json = 0, False
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.strip()
@@ -125,8 +124,8 @@ def _strange(text: str) -> Iterator[int]:
 
 def hosts_in(text: str) -> dict[str, str]:
     """
-    Host -> its part of a paste from several, by the prompts or by what clush and pdsh put in front of each
-    line; one entry named "" where there are no two hosts.
+    Host -> its part of a paste from several hosts, by the prompts or by the prefix of clush and pdsh on each
+    line; one entry named "" for a single host.
 
     >>> hosts_in("u@n1:~$ ip a\\n1: lo: x\\nu@n2:~$ ip a\\n1: lo: y\\n")["n2"]
     '1: lo: y\\n'
@@ -152,7 +151,7 @@ def hosts_in(text: str) -> dict[str, str]:
 
 
 def together(one: Pasted, other: Pasted) -> Pasted:
-    """Two pastes of one node as one; the first is believed where both tell."""
+    """Two pastes of one node as one; the first has priority."""
     first = one if one.interfaces else other
     return Pasted(
         merge([*one.rdma_ports, *other.rdma_ports]),

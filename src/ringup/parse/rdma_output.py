@@ -23,7 +23,7 @@ _DEVINFO_PORT = re.compile(r"^\s+port:\s+(\d{1,3})\s*$")
 _PAIR = re.compile(r"^\s+([A-Za-z_][\w ]*):\s+(\S.*)$")
 _GID = re.compile(r"^\s+GID\[\s*(\d+)\]:\s+([0-9a-fA-F:.]+)(?:,(.*))?$")
 _BLANKS = re.compile(r"[ \t]+")
-"""`| column -t` puts more of them between the words."""
+"""`| column -t` inserts more of them between the words."""
 _NETDEV = re.compile(
     rf"(?:^|\s)(?:({_BUS}) )?({_NAME}) (?:\(.{{0,200}} )?port (\d{{1,3}}) "
     r"(?:\((\w+)\) *)?==> (\S+) \((\w+)\)\s*$"
@@ -39,7 +39,7 @@ _GIDS_ROW = re.compile(
 
 def state_of(text: str) -> str:
     """
-    A port's state in one word.
+    A port's state as one word.
 
     >>> state_of("4: ACTIVE"), state_of("PORT_ACTIVE (4)"), state_of("Active"), state_of("Initializing")
     ('ACTIVE', 'ACTIVE', 'ACTIVE', 'INIT')
@@ -51,7 +51,7 @@ def state_of(text: str) -> str:
 
 def gid_of(text: str) -> str:
     """
-    A GID in its shortest form, "" for anything else.
+    A GID in its shortest form, "" for other text.
 
     >>> gid_of("0000:0000:0000:0000:0000:ffff:0a00:0001"), gid_of("fe80:0000::1"), gid_of("x")
     ('::ffff:10.0.0.1', 'fe80::1', '')
@@ -64,7 +64,7 @@ def gid_of(text: str) -> str:
 
 
 def _rate(value: str) -> float | None:
-    """ibstatus writes `200 Gb/sec (4X HDR)`, ibstat a bare number of gigabits."""
+    """ibstatus writes `200 Gb/sec (4X HDR)`, ibstat only the number of gigabits."""
     try:
         return parse_rate_gbit_s(value if " " in value else f"{value} Gb/s")
     except ValueError:
@@ -84,7 +84,7 @@ _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "sys image guid": ("guid", _guid),
     "default gid": ("gids", lambda value: [Gid(0, gid_of(value))]),
 }
-"""Key of a `key: value` line (with _ as a blank) -> field of RdmaPort and how its value is read."""
+"""Key of a `key: value` line (with _ for a blank) -> field of RdmaPort and the parser of its value."""
 
 
 def _sections(text: str, head: re.Pattern[str], port: re.Pattern[str] | None = None) -> list[RdmaPort]:
@@ -104,7 +104,7 @@ def _sections(text: str, head: re.Pattern[str], port: re.Pattern[str] | None = N
     inside = False
     for line in lines_of(text):
         if match := head.search(line):
-            # Number 0 is the device until a port of it is seen.
+            # Number 0 is the device until one of its ports is found.
             found.append({"device": match[1], "number": 0 if port else int(match[2])})
             inside = True
         elif not inside or not line.strip():
@@ -131,19 +131,19 @@ def _sections(text: str, head: re.Pattern[str], port: re.Pattern[str] | None = N
 
 parse_ibstatus = partial(_sections, head=_IBSTATUS)
 parse_ibstat = partial(_sections, head=_IBSTAT_CA, port=_IBSTAT_PORT)
-"""A device whose ports were cut away (`ibstat | grep mlx5`) gets port 1 of unknown state."""
+"""A device without its port lines (`ibstat | grep mlx5`) gets port 1 with an unknown state."""
 parse_ibv_devinfo = partial(_sections, head=_DEVINFO_CA, port=_DEVINFO_PORT)
-"""With the GID table where `-v` was given."""
+"""Includes the GID table if `-v` was given."""
 
 
 def _rows(text: str, row: re.Pattern[str]) -> Iterator[re.Match[str]]:
-    """Lines of a tool that shows a port on each."""
+    """Lines of a tool that shows one port per line."""
     return (match for line in lines_of(text) if len(line) < 1000 and (match := row.search(line)))
 
 
 def parse_ibdev2netdev(text: str) -> list[RdmaPort]:
     """
-    Ports of `ibdev2netdev`, with or without `-v`; an interface that is up has an active port below it.
+    Ports of `ibdev2netdev`, with or without `-v`; an interface that is up has an active port.
 
     >>> made = parse_ibdev2netdev("mlx5_1 port 1 ==> ib0 (Up)\\nmlx5_2 port 1 ==> ens17np0 (Down)\\n")
     >>> [(p.name, p.netdev, p.state) for p in made]
@@ -153,7 +153,7 @@ def parse_ibdev2netdev(text: str) -> list[RdmaPort]:
     for bus, device, number, state, netdev, up in map(
         re.Match.groups, _rows(_BLANKS.sub(" ", text), _NETDEV)
     ):
-        # An interface may be down over a port that is active, never the other way round.
+        # An interface may be down on an active port, but never up on an inactive one.
         known = state_of(state or "") or ("ACTIVE" if up == "Up" else "")
         found.append(RdmaPort(device, int(number), known, netdev=netdev, bus_id=(bus or "").lower()))
     return found
@@ -192,20 +192,20 @@ def parse_show_gids(text: str) -> list[RdmaPort]:
         table.append(Gid(int(index), gid_of(gid), kind, netdev or ""))
     made = []
     for key, gids in found.items():
-        # Only RoCE has a version 2.
+        # Only RoCE has version 2.
         layer = "Ethernet" if any(gid.kind == "RoCE v2" for gid in gids) else ""
         made.append(RdmaPort(*key, link_layer=layer, netdev=gids[0].netdev, gids=(*gids[:MOST_PORTS],)))
     return made
 
 
 IN_LIBRARY_ORDER = (parse_ibv_devinfo, parse_rdma_link)
-"""Tools that list devices in the order libibverbs, and so NCCL, has them."""
+"""Tools that list devices in the order of libibverbs and NCCL."""
 OTHERS = (parse_ibstatus, parse_ibstat, parse_ibdev2netdev, parse_show_gids)
 """Tools that list them by name."""
 
 
 def parse_rdma(text: str) -> tuple[RdmaPort, ...]:
-    """Every port some tool's output in `text` shows, completed by the others, in NCCL's order."""
+    """Every port in any tool's output in `text`, merged, in NCCL's order."""
     listed = [p for parse in IN_LIBRARY_ORDER for p in parse(text)]
     others = sorted((p for parse in OTHERS for p in parse(text)), key=lambda p: natural(p.device))
     return merge([*listed, *others][:MOST_PORTS])
@@ -213,7 +213,7 @@ def parse_rdma(text: str) -> tuple[RdmaPort, ...]:
 
 def merge(ports: Iterable[RdmaPort]) -> tuple[RdmaPort, ...]:
     """
-    One port for each name, what the first source lacks taken from the next.
+    One port for each name; values that the first source lacks come from the next.
 
     >>> made = merge([RdmaPort("mlx5_0", 1, "DOWN"), RdmaPort("mlx5_0", 1, "ACTIVE", netdev="eth2")])
     >>> [(p.name, p.state, p.netdev) for p in made]
@@ -223,11 +223,11 @@ def merge(ports: Iterable[RdmaPort]) -> tuple[RdmaPort, ...]:
     for port in ports:
         known = found.setdefault(port.name, port)
         values = {name: value or getattr(port, name) for name, value in vars(known).items()}
-        # One GID table by index; the entry with its kind wins.
+        # GID tables are merged by index; an entry with a kind has priority.
         table = {g.index: g for g in known.gids}
         table |= {g.index: g for g in port.gids if g.index not in table or not table[g.index].kind}
         found[port.name] = RdmaPort(**{**values, "gids": tuple(table[n] for n in sorted(table))})
-    # `ibstat | grep mlx5` names devices only; a port of another number is then the real one.
+    # `ibstat | grep mlx5` names only devices; a port with another number is then the real one.
     stated = {p.device for p in found.values() if p.state}
     kept = [p for p in found.values() if p.state or p.link_layer or p.device not in stated]
     first = {p.device: n for n, p in reversed(list(enumerate(kept)))}

@@ -1,4 +1,4 @@
-"""How GPUs and NICs sit on the PCI tree: NCCL's topology dump, and `nvidia-smi topo -m`."""
+"""The positions of GPUs and NICs on the PCI tree: NCCL's topology dump, and `nvidia-smi topo -m`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEGEND = re.compile(r"^\s+(NIC\d+): (\S+)\s*$")
 
 @dataclass(frozen=True)
 class Net:
-    """A network device as a dump lists it: under the PCI device it sits on."""
+    """A network device in a dump, below its PCI device."""
 
     name: str
     speed_mbit_s: int
@@ -28,17 +28,17 @@ class Net:
 
 @dataclass(frozen=True)
 class Pci:
-    """One element of the tree: a bridge, a GPU or a card; `index` is its place in the file."""
+    """One element of the tree: a bridge, a GPU or a NIC; `index` is its position in the file."""
 
     bus_id: str
     index: int
     link_gt_s: str = ""
-    """As sysfs has it: "16.0 GT/s PCIe"."""
+    """In sysfs's format: "16.0 GT/s PCIe"."""
     link_width: int = 0
     ids: tuple[int, ...] = (0, 0, 0, 0)
     """Vendor, device, subsystem vendor, subsystem device."""
     gpu: int | None = None
-    """CUDA's number of the GPU here, None for anything else."""
+    """CUDA's number of the GPU, None for other devices."""
     gpu_gpudirect: bool = False
     nets: tuple[Net, ...] = ()
     children: tuple[Pci, ...] = ()
@@ -62,7 +62,7 @@ class Topology:
     cpus: tuple[Cpu, ...] = ()
 
     def devices(self) -> Iterator[tuple[Cpu, tuple[Pci, ...]]]:
-        """Every element with the CPU it hangs from and the path down to it, in the file's order."""
+        """Every element with its CPU and the path down to it, in the file's order."""
         for cpu in self.cpus:
             stack: list[tuple[Pci, ...]] = [(child,) for child in reversed(cpu.children)]
             while stack:
@@ -72,19 +72,19 @@ class Topology:
 
 
 Matrix = Mapping[tuple[int, str], str]
-"""How far each NIC is from each GPU: (GPU, RDMA device) -> "PIX", "PXB", "PHB", "NODE" or "SYS"."""
+"""Distance of each NIC from each GPU: (GPU, RDMA device) -> "PIX", "PXB", "PHB", "NODE" or "SYS"."""
 
 
 def parse_topology(text: str) -> Topology:
     """
-    A file as NCCL_TOPO_DUMP_FILE writes it.  Raises ValueError for anything else.
+    A file written by NCCL_TOPO_DUMP_FILE. Raises ValueError for other text.
 
     >>> made = parse_topology('<system version="1"><cpu numaid="0"><pci busid="0000:63:00.0">'
     ...     '<gpu dev="0" rank="0" gdr="1"/></pci></cpu></system>')
     >>> made.cpus[0].children[0].bus_id, made.cpus[0].children[0].gpu
     ('0000:63:00.0', 0)
     """
-    # Entities could make a small file huge; NCCL writes none.
+    # XML entities could make a small file huge; NCCL writes none.
     if len(text) > MOST_BYTES or "<!" in text.replace("<!--", ""):
         raise ValueError("too large, or with a document type: not a topology dump")
     start = text.find("<system")
@@ -149,7 +149,7 @@ def _nets(element: ElementTree.Element) -> tuple[Net, ...]:
 
 def parse_topo_matrix(text: str) -> Matrix:
     """
-    NICs in the table of `nvidia-smi topo -m`, under the names its legend gives.
+    NICs in the table of `nvidia-smi topo -m`, with the names of its legend.
 
     >>> parse_topo_matrix("\\tGPU0\\tNIC0\\tCPU Affinity\\nGPU0\\t X \\tPXB\\t0-63\\nNIC0\\tPXB\\t X \\n"
     ...     "NIC Legend:\\n\\n  NIC0: mlx5_0\\n")

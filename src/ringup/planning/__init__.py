@@ -1,8 +1,8 @@
 """
-What will be started, decided before anything is: pure functions from facts to a `Plan`.
+The complete plan of a job before it starts: pure functions from facts to a `Plan`.
 
-`network.decide` chooses interfaces, address and port, `devices` what RDMA needs; `launchers` renders
-each node's words; `mitigations.weigh` weighs findings against the plan.
+`network.decide` chooses interfaces, address and port, `devices` the variables for RDMA; `launchers` renders
+each node's command; `mitigations.weigh` weighs findings against the plan.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EnvVar:
-    """A variable the plan sets, with its reason; `node` None means on every node."""
+    """A variable of the plan, with its reason; `node` None means every node."""
 
     name: str
     value: str
@@ -29,42 +29,42 @@ class EnvVar:
 
 @dataclass(frozen=True)
 class NodePlan:
-    """What one node executes.  `words` run without a shell, in `chdir`, after `setup`."""
+    """The command of one node.  `words` run without a shell, in `chdir`, after `setup`."""
 
     node: str
     rank: int
-    """Node rank: the position in the user's list, the head is 0."""
+    """Node rank: the position in the user's list; the head is 0."""
     nproc: int
     first_rank: int
     """Global rank of this node's local rank 0."""
     interface: str
-    """The interface the ranks use, as this node names it; "" when left to NCCL and Gloo."""
+    """The interface that the ranks use on this node; "" if NCCL and Gloo choose it."""
     address: str
-    """This node's address on it, "" when unknown."""
+    """This node's address on it, "" if unknown."""
     words: tuple[str, ...]
     env: Mapping[str, str]
-    """Everything set for the job, the plan's and the user's, complete."""
+    """All variables of the job, both the plan's and the user's."""
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Why the launcher needs those variables that are neither the plan's nor the user's."""
+    """Why the launcher needs the variables that are neither the plan's nor the user's."""
     unset: tuple[str, ...] = ()
     chdir: str = ""
     setup: str = ""
     run_dir: str = ""
     """Directory of this run on the node; the guard makes it (0700) and removes it."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """As `Node.versions`, for `ringup diff`."""
+    """The same as `Node.versions`, for `ringup diff`."""
     preset: Mapping[str, str] = field(default_factory=dict)
-    """Variables that its shell or nccl.conf had set before."""
+    """Variables that the node's shell or nccl.conf had set before."""
 
     @property
     def has_shims(self) -> bool:
-        """Whether the launcher starts every rank through our shim; else its own output is the ranks'."""
+        """Whether the launcher starts each rank through our shim; else its output is also the ranks'."""
         return any(self.run_dir and word.startswith(self.run_dir) for word in self.words)
 
 
 @dataclass(frozen=True)
 class ExpectedTransport:
-    """What carries data on a node: "IB", "Socket", "Gloo" or a plugin's name, and over which devices."""
+    """The transport on a node, "IB", "Socket", "Gloo" or a plugin's name, and its devices."""
 
     node: str
     network: str
@@ -86,25 +86,25 @@ class Plan:
     notes: tuple[str, ...] = ()
     """Decisions to show before the start, one line each."""
     transports: tuple[ExpectedTransport, ...] = ()
-    """What carries data on each node, as predicted under this plan."""
+    """The predicted transport of each node under this plan."""
     open: tuple[str, ...] = ()
-    """What could not be decided, one line each."""
+    """Undecided questions, one line each."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Name -> text of files that every node's run directory is given."""
+    """Name -> text of files for every node's run directory."""
 
 
 def planned(alone: Predictions, plan: Plan) -> Predictions:
-    """The predictions under what a plan sets."""
+    """The predictions with the plan's variables."""
     return alone.under({part.node: part.env for part in plan.nodes})
 
 
 def expected(alone: Predictions, plan: Plan | None) -> tuple[Expected, ...]:
-    """What every node that was reached selects, under the plan and without it."""
+    """The selection of every reached node, with and without the plan."""
     return alone.expected(planned(alone, plan) if plan and plan.env else alone)
 
 
 def with_transports(plan: Plan, alone: Predictions) -> Plan:
-    """The plan with what it leads to, node by node, to be compared with what a run's logs show."""
+    """The plan with the expected transport of each node, to compare with a run's logs."""
     made = [e.prediction for e in expected(alone, plan)]
     found = tuple(ExpectedTransport(p.name, p.network, p.interfaces, p.confidence) for p in made)
     return replace(plan, transports=found)
@@ -112,9 +112,9 @@ def with_transports(plan: Plan, alone: Predictions) -> Plan:
 
 def user_value(job: Job, node: Node, name: str) -> str | None:
     """
-    What the user set: `--env`, then the node's shell, then nccl.conf for NCCL's own; None when unset.
+    The user's value: from `--env`, then the node's shell, then (for NCCL) nccl.conf; None if unset.
 
-    `--env NAME=` takes away what the shell has.
+    `--env NAME=` removes the shell's value.
     """
     if name in job.env:
         return job.env[name]

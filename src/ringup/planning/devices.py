@@ -1,7 +1,8 @@
 """
-RDMA devices, the GID index, jobs on CPUs: the variables that NCCL and frameworks need, and no more.
+RDMA devices, the GID index, jobs on CPUs: only the variables that NCCL and frameworks need.
 
-Nothing is set that NCCL chooses well without it, nor on a single machine, where no network is used.
+A variable is set only if NCCL would choose wrongly without it, and never on a single machine, which uses no
+network.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ringup.planning import EnvVar, user_value
 
 
 def variables(predictions: Predictions, notes: list[str]) -> list[EnvVar]:
-    """NCCL_IB_HCA and NCCL_IB_GID_INDEX where they change something; what could not be decided in `notes`."""
+    """NCCL_IB_HCA and NCCL_IB_GID_INDEX if they change something; undecided questions go to `notes`."""
     cluster = predictions.cluster
     if cluster.job.backend == "gloo" or len(cluster.nodes) < 2 or cluster.is_local:
         return []
@@ -23,7 +24,7 @@ def variables(predictions: Predictions, notes: list[str]) -> list[EnvVar]:
 
 
 def _devices(predictions: Predictions, notes: list[str]) -> list[EnvVar]:
-    """NCCL_IB_HCA where NCCL would also take ports of another network."""
+    """NCCL_IB_HCA if NCCL would also take ports of another network."""
     cluster = predictions.cluster
     reasons: dict[str, tuple[str, str]] = {}
     known = [s for s in predictions.nodes.values() if "rdma_ports" not in s.node.unknown]
@@ -34,8 +35,8 @@ def _devices(predictions: Predictions, notes: list[str]) -> list[EnvVar]:
             continue
         selection = predictions.nodes[node.name]
         taken, chosen = selection.rdma_ports, selection.main_ports
-        # A port that other nodes use at its full rate has lost it here: without it, node and peers would
-        # have different numbers of devices.
+        # The port is slow only here, and other nodes use it at its full rate.  Without it, this node would
+        # have another number of devices than its peers.
         left = [p for p in taken if p not in chosen and not users[p.name]]
         own = user_value(cluster.job, node, "NCCL_IB_HCA")
         if left and own is not None:
@@ -50,7 +51,7 @@ def _devices(predictions: Predictions, notes: list[str]) -> list[EnvVar]:
 
 
 def _everywhere_or_each(name: str, cluster: Cluster, reasons: dict[str, tuple[str, str]]) -> list[EnvVar]:
-    """One variable where every node needs the same value, else one for each node that needs it."""
+    """One variable if every node needs the same value, else one for each node that needs it."""
     values = {value for value, _ in reasons.values()}
     because = "; ".join(dict.fromkeys(why for _, why in reasons.values()))
     if len(values) == 1 and len(reasons) == len(cluster.nodes):
@@ -59,7 +60,7 @@ def _everywhere_or_each(name: str, cluster: Cluster, reasons: dict[str, tuple[st
 
 
 def _gid_index(predictions: Predictions, notes: list[str]) -> list[EnvVar]:
-    """NCCL_IB_GID_INDEX for RoCE before 2.21, where index 0 is not the entry to use."""
+    """NCCL_IB_GID_INDEX for RoCE before 2.21, if index 0 is not the entry to use."""
     cluster = predictions.cluster
     reasons: dict[str, tuple[str, str]] = {}
     for selection in predictions.nodes.values():
@@ -85,17 +86,17 @@ OTHER_ACCELERATORS = (
     *("habana_torch_plugin", "intel_extension_for_pytorch", "libtpu", "torch_gcu", "torch_mlu", "torch_musa"),
     *("torch_neuronx", "torch_npu", "torch_sdaa", "torch_xla"),
 )
-"""Packages that bring torch or JAX an accelerator that counts as no GPU (agent/facts/software.py)."""
+"""Packages that give torch or JAX an accelerator that is not counted as a GPU (agent/facts/software.py)."""
 
 
 def for_cpus(cluster: Cluster, world_size: int) -> list[EnvVar]:
     """
-    What the installed frameworks need for ranks to form one world, where no node has anything but CPUs.
+    Variables that the installed frameworks need to form one world of ranks on nodes that have only CPUs.
 
-    Accelerate 1.15 (`state.py`, `_prepare_backend`) takes CPUs for distributed training only where it is told
-    to, else every rank trains alone; transformers' Trainer goes by the same variable (`training_args.py`).
-    DeepSpeed before 0.14 takes CUDA where nothing is said (`real_accelerator.py`); JAX before 0.5 has no
-    collectives between CPU processes unless one is named.  Lightning needs nothing.
+    Accelerate 1.15 (`state.py`, `_prepare_backend`) uses CPUs for distributed training only if requested,
+    else every rank trains alone; transformers' Trainer reads the same variable (`training_args.py`).
+    DeepSpeed before 0.14 defaults to CUDA (`real_accelerator.py`); JAX before 0.5 has no collectives between
+    CPU processes unless one is named.  Lightning needs nothing.
     """
     if world_size < 2 or not all(map(_has_only_cpus, cluster.nodes)):
         return []
@@ -113,7 +114,7 @@ def for_cpus(cluster: Cluster, world_size: int) -> list[EnvVar]:
 
 
 def _has_only_cpus(node: Node) -> bool:
-    """Whether neither GPUs nor other accelerators can be there for the job."""
+    """Whether the job certainly has neither GPUs nor other accelerators."""
     if {"gpu_count", "interpreter"} & set(node.unknown) or node.gpu_count:
         return False
     packages = node.interpreter.packages

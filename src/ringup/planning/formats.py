@@ -14,22 +14,22 @@ from ringup.planning import EnvVar
 from ringup.units import grouped, printable, word
 
 SHM_GIB = 8
-"""NCCL takes some 10 MB a GPU pair; data loaders' batches take the rest."""
+"""NCCL takes about 10 MB per GPU pair; data loaders' batches take the rest."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a container needs of the machine it runs on."""
+    """Properties of the machine that a container needs."""
 
     gpu_count: int = 0
     has_rdma: bool | None = None
-    """None where that is not known."""
+    """None if unknown."""
     in_pod: bool = False
-    """The nodes asked were pods: their interface names are a pod's own."""
+    """The nodes were pods: their interface names apply only inside pods."""
     is_decided: bool = True
-    """Nothing that could matter was left open."""
+    """No relevant question is undecided."""
     harmful: tuple[str, ...] = ()
-    """Variables that are set already and do harm."""
+    """Variables that are already set and harmful."""
 
     @staticmethod
     def of(cluster: Cluster) -> Machine:
@@ -61,22 +61,21 @@ def by_node(
 
 
 def exported(v: EnvVar) -> str:
-    """One line of a shell script."""
     return f"export {v.name}={word(v.value)}  # {comment(v.because)}"
 
 
 def shell(env: Sequence[EnvVar], machine: Machine) -> str:
     """Lines to source."""
-    nothing = "nothing is known that has to be set, but something was left open: see stderr, or --json"
+    nothing = "no variable is known to be needed, but a question is open: see stderr, or --json"
     if machine.is_decided:
         nothing = "nothing needs to be set: NCCL and Gloo choose right on every node"
     if machine.is_decided and machine.harmful:
-        nothing = f"nothing needs to be set, but unset what does harm here: {' '.join(machine.harmful)}"
+        nothing = f"nothing needs to be set, but unset these harmful variables: {' '.join(machine.harmful)}"
     return "\n".join(by_node(env, exported) or [f"# {nothing}"])
 
 
 def slurm(env: Sequence[EnvVar], machine: Machine) -> str:
-    """For a batch script: exported before srun, by node inside it."""
+    """For a batch script: exported before srun, node by node inside it."""
     lines = ["# before srun, which passes the environment on (--export=ALL is its default)"]
     lines.append(shell([v for v in env if v.node is None], machine))
     own = by_node([v for v in env if v.node is not None], exported, who='"$SLURMD_NODENAME"')
@@ -85,7 +84,7 @@ def slurm(env: Sequence[EnvVar], machine: Machine) -> str:
 
 
 def docker(env: Sequence[EnvVar], machine: Machine) -> str:
-    """A bash array of options for `docker run`, the reason behind each."""
+    """A bash array of options for `docker run`, each with its reason."""
     has_gpus, may_have_rdma = bool(machine.gpu_count), machine.has_rdma is not False
     shared = "NCCL and data loaders share memory in /dev/shm; docker gives 64 MB"
     options = (
@@ -93,7 +92,7 @@ def docker(env: Sequence[EnvVar], machine: Machine) -> str:
         (True, "--network host", "ranks use the machine's own addresses, not docker0"),
         (True, f"--shm-size {SHM_GIB}g", shared),
         (True, "--ulimit nofile=65536:65536", "a socket to every peer, and the loaders' pipes"),
-        (True, "--init", "somebody takes away the processes that have ended"),
+        (True, "--init", "an init reaps processes that have ended"),
         (has_gpus, "--ulimit stack=67108864", "as NVIDIA's images advise"),
         (may_have_rdma, "--device /dev/infiniband", "RDMA devices, and the connection manager's"),
         (may_have_rdma, "--cap-add IPC_LOCK", "RDMA registers memory"),
@@ -108,9 +107,9 @@ def docker(env: Sequence[EnvVar], machine: Machine) -> str:
 
 def unexpanded(text: str) -> str:
     """
-    A text that Kubernetes hands to the container unchanged, as an argument or a value of a variable.
+    A text that Kubernetes passes unchanged to the container, as an argument or a variable's value.
 
-    It reads $(NAME) and $$ there, and breaks a character beyond ASCII behind a $ (Expand in
+    Kubernetes expands $(NAME) and $$ there, and breaks a non-ASCII character after a $ (Expand in
     third_party/forked/golang/expansion).
 
     >>> unexpanded("$(NPROC) $$ $HOME")
@@ -121,9 +120,9 @@ def unexpanded(text: str) -> str:
 
 def quoted(text: str) -> str:
     """
-    A text in YAML's double quotes, every character that no terminal should see escaped.
+    A text in YAML's double quotes, with escapes for characters that are unsafe on a terminal.
 
-    Raises LaunchError for bytes that are no UTF-8: YAML is text.
+    Raises LaunchError for bytes that are not UTF-8, because YAML is text.
 
     >>> print(quoted('a"b\\x7f'), quoted("no"))
     "a\\"b\\U0000007F" "no"
@@ -163,4 +162,4 @@ def k8s(env: Sequence[EnvVar], machine: Machine) -> str:
 
 FORMATS: dict[str, Callable[[Sequence[EnvVar], Machine], str]]
 FORMATS = {"shell": shell, "slurm": slurm, "docker": docker, "k8s": k8s}
-"""Name of a format -> its writer; `json` is the command's own."""
+"""Name of a format -> its writer; the command itself writes `json`."""

@@ -1,7 +1,7 @@
 """
-The words each node executes: one function a launcher, and its row in `LAUNCHERS`.
+The command of each node: one function per launcher, and its row in `LAUNCHERS`.
 
-Words are never joined here; a shell never sees them.
+Arguments are never joined here, and no shell sees them.
 
 Sources: torch 2.13 `torch/distributed/run.py`, `launch.py`, `launcher/api.py`, `elastic/rendezvous/`;
 accelerate 1.15 `cli/launch.py`, `utils/launch.py`; ColossalAI 0.5 `cli/launcher/run.py`; LLaMA-Factory 0.9.5
@@ -22,15 +22,15 @@ from ringup.model import CONTAINERS, Job
 from ringup.planning import EnvVar
 
 SHIM = "rank.py"
-"""File in a node's run directory that starts one rank and keeps its own exit code."""
+"""File in a node's run directory that starts one rank and keeps that rank's exit code."""
 LLAMAFACTORY_MODULE = "llamafactory.launcher"
-"""What `llamafactory-cli train` has torchrun run (LLaMA-Factory 0.8 to 0.9.5)."""
+"""The module that `llamafactory-cli train` runs with torchrun (LLaMA-Factory 0.8 to 0.9.5)."""
 C10D_CONF = "is_host={0.is_head},join_timeout=300,read_timeout=60"
 STATIC_CONF = "timeout=300"
 NOT_MULTI_GPU = ("--config_file", "--use_fsdp", "--use_deepspeed", "--use_megatron_lm", "--tpu", "--cpu")
-"""Accelerate's options that name another kind of job; it takes one kind only."""
+"""Accelerate's options that select another kind of job; only one kind is allowed."""
 RANKS = "RINGUP_RANKS"
-"""Tells the shim to start this node's ranks itself: "FIRST:COUNT" (agent/rank/rank.py)."""
+"""Makes the shim start this node's ranks: "FIRST:COUNT" (agent/rank/rank.py)."""
 
 
 AS = {"script": (), "module": ("--module",), "command": ("--no_python",)}
@@ -40,11 +40,11 @@ AS = {"script": (), "module": ("--module",), "command": ("--no_python",)}
 @dataclass(frozen=True)
 class Place:
     """
-    Where on the cluster one node's words run.
+    Where on the cluster one node's command runs.
 
-    In a job file some values are known on the node alone: `python`, `node_rank`, `address`,
-    `master_addr`, `master_port` and `run_id` may then be marks of shell variables (`script.words.variable`).
-    They are put into the words as they are; the writer of the file quotes everything else.
+    In a job file, only the node knows some values: `python`, `node_rank`, `address`, `master_addr`,
+    `master_port` and `run_id` may then be marks of shell variables (`jobfiles.quoting.variable`).  They are
+    inserted unchanged; the writer of the file quotes everything else.
     """
 
     python: str
@@ -55,20 +55,20 @@ class Place:
     nproc_all: tuple[int, ...]
     """Ranks on every node, in order."""
     address: str
-    """This node's own address on the chosen network, "" when unknown."""
+    """This node's own address on the chosen network, "" if unknown."""
     master_addr: str
     master_port: int | str
     run_id: str
     run_dir: str = ""
     shim: str = ""
-    """Path of the shim that launchers are given in place of the script; "" for the script itself."""
+    """Path of the shim that launchers start in place of the script; "" for the script itself."""
     devices: tuple[str, ...] = ()
-    """Ids of this node's GPUs as CUDA_VISIBLE_DEVICES names them; () where there is none or all are meant."""
+    """Ids of this node's GPUs for CUDA_VISIBLE_DEVICES; () without GPUs or for all of them."""
     gpu_count: int = 0
     head: str = ""
-    """Shell arithmetic for whether this is the head, where only the node knows."""
+    """Shell arithmetic that is true on the head, if only the node knows."""
     has_proxy: bool = False
-    """Whether a web proxy is set for the job here."""
+    """Whether a web proxy is set for the job on this node."""
 
     @property
     def world_size(self) -> int:
@@ -76,17 +76,16 @@ class Place:
 
     @property
     def is_head(self) -> str:
-        """ "1" on the head, "0" elsewhere; shell arithmetic where only the node knows."""
+        """ "1" on the head, "0" elsewhere; shell arithmetic if only the node knows."""
         return self.head or str(int(self.node_rank == 0))
 
     @property
     def endpoint(self) -> str:
-        """Address and port of the rendezvous, an IPv6 address in brackets."""
+        """Address and port of the rendezvous, with an IPv6 address in brackets."""
         host = f"[{self.master_addr}]" if ":" in self.master_addr else self.master_addr
         return f"{host}:{self.master_port}"
 
     def program(self, job: Job) -> tuple[str, ...]:
-        """What the launcher is to run as each rank."""
         if job.launcher != "llamafactory":
             return (self.shim,) if self.shim else (*AS[job.kind], job.script)
         if self.shim:
@@ -95,7 +94,7 @@ class Place:
 
     def filled(self, text: str) -> str:
         """
-        An argument with `{node_rank}` and the like replaced by what they are here.
+        An argument with `{node_rank}` and similar fields filled in for this node.
 
         >>> Place("py", 2, 1, 4, (4, 4), "", "10.0.0.1", 29500, "").filled("tcp://{master_addr}:{master_port}")
         'tcp://10.0.0.1:29500'
@@ -107,19 +106,19 @@ class Place:
 
 @dataclass(frozen=True)
 class Start:
-    """What one node executes, and the variables that this needs in addition to the plan's."""
+    """The command of one node, and the variables that it needs in addition to the plan's."""
 
     words: tuple[str, ...]
     env: tuple[EnvVar, ...] = ()
 
 
 def words(text: str, place: Place) -> tuple[str, ...]:
-    """The words of a text, each `{0.NAME}` in them as it is at this place."""
+    """The words of a text, with each `{0.NAME}` filled in for this place."""
     return tuple(word.format(place) for word in text.split())
 
 
 def variables(because: str, text: str, place: Place) -> tuple[EnvVar, ...]:
-    """`NAME=VALUE` words as variables, each `{0.NAME}` in a value as it is at this place."""
+    """`NAME=VALUE` words as variables, with each `{0.NAME}` filled in for this place."""
     pairs = (word.partition("=") for word in text.split())
     return tuple(EnvVar(name, value.format(place), because) for name, _, value in pairs)
 
@@ -146,17 +145,17 @@ C10D = (
 
 def torchrun(place: Place, job: Job) -> Start:
     """
-    `torchrun` or `torch.distributed.launch`, as a module of the interpreter: no PATH is asked for it.
+    `torchrun` or `torch.distributed.launch`, as a module of the interpreter, so that PATH does not matter.
 
     Static: the store listens on exactly the address and port given.  Unlike c10d it never joins a stranger's
-    listener, never asks the host name, and keeps the node order (torch 2.13 `static_tcp_rendezvous.py`).
+    listener, never uses the host name, and keeps the node order (torch 2.13 `static_tcp_rendezvous.py`).
 
-    c10d, done right: `is_host` says who hosts the store, which torch otherwise guesses from the host name's
-    addresses alone; `--local-addr` is what the others are told instead of getfqdn() (torch 2.13
-    `rendezvous/utils.py`, `rendezvous/api.py`).  Node order is torch's, not ours.
+    c10d: `is_host` decides which node hosts the store, which torch otherwise guesses only from the host
+    name's addresses; the other nodes get `--local-addr` instead of getfqdn() (torch 2.13
+    `rendezvous/utils.py`, `rendezvous/api.py`). torch decides the node order.
 
-    `launch` also passes the local rank: torch 1 as `--local_rank`, torch 2 as `--local-rank`; the shim gives
-    the script the one it knows.
+    `launch` also passes the local rank: torch 1 as `--local_rank`, torch 2 as `--local-rank`; the shim passes
+    the spelling that the script knows.
     """
     c10d = C10D % ("--local-addr={0.address}" if place.address else "")
     module = "launch" if job.launcher == "launch" else "run"
@@ -165,12 +164,12 @@ def torchrun(place: Place, job: Job) -> Start:
 
 def llamafactory(place: Place, job: Job) -> Start:
     """
-    What `llamafactory-cli train` starts on each node, without `llamafactory-cli`.
+    The command that `llamafactory-cli train` starts on each node, without `llamafactory-cli`.
 
-    The CLI reads its node rank from RANK up to 0.9.0 and from NODE_RANK since, takes a random port
-    where MASTER_PORT is not set, runs whatever `torchrun` is on PATH, breaks arguments at spaces, and
-    with RDZV_ID leaves out `is_host` and `--local-addr`.  None of that matters here; the variables by
-    which it tunes torch are set as it sets them.
+    The CLI reads its node rank from RANK up to 0.9.0 and from NODE_RANK since, takes a random port without
+    MASTER_PORT, runs any `torchrun` on PATH, splits arguments at spaces, and with RDZV_ID leaves out
+    `is_host` and `--local-addr`.  None of that matters here; the variables with which it tunes torch are the
+    same.
     """
     tuned = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True TORCH_NCCL_AVOID_RECORD_STREAMS=1"
     is_tuned = job.env.get("OPTIM_TORCH", "1").lower() in ("1", "true", "y")
@@ -188,11 +187,11 @@ ACCELERATE = (
 
 def accelerate(place: Place, job: Job) -> Start:
     """
-    `accelerate launch`, every option given, so that no node's `accelerate config` file decides.
+    `accelerate launch` with every option, so that no node's `accelerate config` file has an effect.
 
-    `--num_processes` is the total.  `--same_network` is left out: with it the endpoint is lost under
-    c10d.  It knows neither rendezvous id nor own address, but reads torchrun's PET_RDZV_ID and
-    PET_LOCAL_ADDR; its DeepSpeed part would start pdsh without `standard`.
+    `--num_processes` is the total.  `--same_network` is left out: with it the endpoint is lost under c10d.
+    It has no options for rendezvous id and own address, but reads torchrun's PET_RDZV_ID and PET_LOCAL_ADDR;
+    its DeepSpeed part would start pdsh without `standard`.
     """
     is_c10d, is_single = job.rendezvous == "c10d", place.world_size < 2
     is_own_kind = any(word.partition("=")[0] in NOT_MULTI_GPU for word in job.launcher_arguments)
@@ -211,18 +210,18 @@ def accelerate(place: Place, job: Job) -> Start:
 
 def deepspeed(place: Place, job: Job) -> Start:
     """
-    `deepspeed.launcher.launch`: what the `deepspeed` command starts on each node by pdsh.
+    `deepspeed.launcher.launch`, which the `deepspeed` command starts on each node by pdsh.
 
-    The command itself sends only NCCL_*, PYTHON*, UCX_* and the like (no GLOO_*, no TORCH_*, no PATH),
-    takes its address from `hostname -I`, ends with 0 when its child was killed, and ends every
-    DeepSpeed job of the user where it cleans up.  Visible GPUs are handed on by their own ids: the
-    launcher overwrites CUDA_VISIBLE_DEVICES with what it is told.
+    The command itself sends only NCCL_*, PYTHON*, UCX_* and similar variables (no GLOO_*, no TORCH_*, no
+    PATH), takes its address from `hostname -I`, exits with 0 after its child was killed, and its clean-up
+    ends every DeepSpeed job of the user.  Visible GPUs are passed by their own ids, because the launcher
+    overwrites CUDA_VISIBLE_DEVICES with its argument.
     """
     info = {f"node{i}": [*range(count)] for i, count in enumerate(place.nproc_all)}
     if len(place.devices) >= place.nproc:
         ids = [int(d) if d.isdecimal() else d for d in place.devices[: place.nproc]]
         info[f"node{place.node_rank}"] = ids
-    # Short: an argument may have 128 KiB, which is 4000 nodes of 8 GPUs.
+    # In short form: an argument may have 128 KiB, which is 4000 nodes of 8 GPUs.
     packed = base64.urlsafe_b64encode(json.dumps(info, separators=(",", ":")).encode()).decode()
     text = (
         f"{{0.python}} -u -m deepspeed.launcher.launch --world_info={packed} --node_rank={{0.node_rank}} "
@@ -240,7 +239,7 @@ def interpreted(place: Place, job: Job) -> tuple[str, ...]:
 
 
 def each_rank(place: Place, job: Job) -> Start:
-    """The shim as starter of this node's ranks; in a job file the script, started once a rank by others."""
+    """The shim, which starts this node's ranks; in a job file the script, started once per rank."""
     arguments = map(place.filled, job.arguments)
     if not place.shim:
         return Start((*interpreted(place, job), *arguments))
@@ -250,7 +249,7 @@ def each_rank(place: Place, job: Job) -> Start:
 
 
 def python(place: Place, job: Job) -> Start:
-    """A plain env:// script, once a rank, with the variables torchrun would set."""
+    """A plain env:// script, once per rank, with the variables that torchrun would set."""
     begun = each_rank(place, job)
     env = variables("for init_process_group() with env://", AS_TORCHRUN, place)
     return replace(begun, env=env + begun.env)
@@ -264,15 +263,15 @@ JAX = (
 
 def jax(place: Place, job: Job) -> Start:
     """
-    A script that calls `jax.distributed.initialize()`, by default once a node with all its GPUs.
+    A script that calls `jax.distributed.initialize()`, by default once per node with all its GPUs.
 
-    JAX reads the coordinator from its own variable, but how many processes there are and which
-    this is only from a cluster it knows; Open MPI's variables are the first it looks for and the
-    only ones that are nothing but numbers.  From the local rank it would take one GPU a process.
+    JAX reads the coordinator from its own variable, but the number and index of processes only from a cluster
+    that it knows.  It checks Open MPI's variables first, and only these are plain numbers.  With the local
+    rank it would take one GPU per process.
     """
     ids = ",".join(map(str, range(place.gpu_count)))
     local_ids = f"JAX_LOCAL_DEVICE_IDS={ids}" if place.nproc == 1 and place.gpu_count > 1 else ""
-    # gRPC asks the proxy for the head's address, too, and JAX complains of any variable so named.
+    # gRPC also contacts the head through the proxy, and JAX complains about every variable with such a name.
     proxy = "no_grpc_proxy={0.master_addr} JAX_CHECK_PROXY_ENVS=false" if place.has_proxy else ""
     rows = (
         ("read by jax.distributed.initialize()", "JAX_COORDINATOR_ADDRESS={0.endpoint}"),
@@ -287,10 +286,10 @@ def jax(place: Place, job: Job) -> Start:
 
 def spawn(place: Place, job: Job) -> Start:
     """
-    A script that starts its ranks itself with `mp.spawn`: one process a node, told the node's rank.
+    A script that starts its ranks itself with `mp.spawn`: one process per node, which gets the node's rank.
 
-    RANK and WORLD_SIZE count nodes here, as such scripts expect (PyTorch's imagenet example with
-    `--dist-url env://`); a script that takes options instead is given `--rank {node_rank}` and the like.
+    RANK and WORLD_SIZE count nodes here, as such scripts expect (PyTorch's imagenet example with `--dist-url
+    env://`); a script that takes options instead needs `--rank {node_rank}` and similar.
     """
     counts = "WORLD_SIZE={0.node_count} RANK={0.node_rank} NODE_RANK={0.node_rank} LOCAL_WORLD_SIZE={0.nproc}"
     env = variables("nodes are counted, the script counts its own processes", STORE + counts, place)
@@ -298,7 +297,7 @@ def spawn(place: Place, job: Job) -> Start:
 
 
 def shown_to_shim(job: Job) -> str:
-    """What the shim starts as each rank (RINGUP_SCRIPT of agent/rank/rank.py)."""
+    """The command that the shim starts as each rank (RINGUP_SCRIPT of agent/rank/rank.py)."""
     if job.launcher == "llamafactory":
         return f"-m {LLAMAFACTORY_MODULE}"
     if job.kind == "module":
@@ -308,11 +307,11 @@ def shown_to_shim(job: Job) -> str:
 
 
 def wrapped(place: Place, job: Job) -> tuple[str, ...]:
-    """The words in front of the launcher; an image is given the run's directory."""
+    """The words in front of the launcher; an image gets the run's directory."""
     words = list(job.wrapper)
     if place.run_dir and job.is_in_image:
         at = next(i for i, word in enumerate(words) if posixpath.basename(word) in CONTAINERS)
-        # In one word: one that begins with the run's directory would be taken for a program of ringup.
+        # In one word: an argument that begins with the run's directory would look like a program of ringup.
         words.insert(
             next(i for i in range(at, len(words)) if words[i] in ("exec", "run")) + 1,
             "--bind=" + place.run_dir,
@@ -327,19 +326,17 @@ BOTH = ("static", "c10d")
 
 @dataclass(frozen=True)
 class Launcher:
-    """One way to start the ranks of a node."""
-
     begin: Callable[[Place, Job], Start]
-    """The launcher's own words; where it is bare, all of them."""
+    """The launcher's own words; if it is bare, all words."""
     rendezvous: tuple[str, ...] = ("static",)
     is_even: bool = False
     """Whether every node must have the same number of ranks."""
     is_bare: bool = False
-    """Whether there is no launcher that could take options."""
+    """Whether there is no launcher that takes options."""
     by_node: bool = False
-    """Whether one process a node is the default, and not one a GPU."""
+    """Whether the default is one process per node, not one per GPU."""
     note: str = ""
-    """A note on what differs from the launcher's own behaviour."""
+    """A note on differences from the launcher's own behaviour."""
 
     def start(self, place: Place, job: Job) -> Start:
         begun = self.begin(place, job)
@@ -353,12 +350,13 @@ LAUNCHERS: dict[str, Launcher] = {
         accelerate,
         BOTH,
         is_even=True,
-        note="no node's accelerate config is used: precision is what the script says, or --launcher-args",
+        note="no node's accelerate config is used: the script sets the precision, or --launcher-args",
     ),
     "deepspeed": Launcher(deepspeed, note="deepspeed: its launcher of one node, without pdsh and ssh"),
-    # `colossalai run` reaches the nodes by an ssh of its own (paramiko), sends them the head's environment
-    # in double quotes, so that each node's own variables are lost and `$` expands, runs whatever `torchrun`
-    # is on PATH, and leaves all of it running when it ends.  What it runs there is plain static torchrun.
+    # `colossalai run` reaches the nodes by its own ssh client (paramiko) and sends them the head's
+    # environment in double quotes, so that each node's own variables are lost and `$` expands.  It runs any
+    # `torchrun` on PATH, and leaves all of it running when it ends.  The command there is plain static
+    # torchrun.
     "colossalai": Launcher(
         torchrun, BOTH, note="colossalai run: what it starts on each node, without its own ssh"
     ),
@@ -375,11 +373,10 @@ LAUNCHERS: dict[str, Launcher] = {
         note="mp.spawn: one process a node; ranks share their node's prefix and log file",
     ),
 }
-"""`--with NAME` -> how a node is started."""
+"""`--with NAME` -> how to start a node."""
 
 
 def known(job: Job) -> Launcher:
-    """The job's launcher; LaunchError for one that is not known."""
     if job.launcher in LAUNCHERS:
         return LAUNCHERS[job.launcher]
     names = ", ".join(sorted(LAUNCHERS))
@@ -388,9 +385,9 @@ def known(job: Job) -> Launcher:
 
 def start(place: Place, job: Job) -> Start:
     """
-    What one node executes, and the variables this needs there.
+    The command of one node, and the variables that it needs there.
 
-    Raises LaunchError for a launcher that is not known or cannot do what is asked.
+    Raises LaunchError for a launcher that is unknown or cannot do what the job needs.
     """
     launcher = known(job)
     if job.rendezvous not in launcher.rendezvous:

@@ -1,7 +1,7 @@
 """
-The fewest variables that make NCCL and Gloo choose right on every node, each with its reason.
+The fewest variables with which NCCL and Gloo choose right on every node, each with its reason.
 
-They are the plan's, as `run` sets them; `--debug` adds those that a search for a fault needs.
+These are the plan's variables, as `run` sets them; `--debug` adds those for debugging.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from ringup.planning.preset_variables import Kept, kept, roce_explained
 
 APART = "its lines go to nccl-*.log in the log directory, not to the terminal"
 SLOW = ("", "Socket", "Gloo")
-"""The slowest networks: NCCL cannot fall back from these, so there is nothing to watch for."""
+"""The slowest networks: NCCL cannot fall back from these, so a watch for it is useless."""
 SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH"
 RENAMED = (2, 13)
-"""From this torch on the flight recorder is on by default and its variables are TORCH_FR_*."""
+"""From this torch release on, the flight recorder is on by default and its variables are TORCH_FR_*."""
 
 
 @dataclass(frozen=True)
 class MinimalEnv:
-    """What to set, what is set already, and what could not be decided."""
+    """Variables to set, variables that are already set, and undecided questions."""
 
     env: tuple[EnvVar, ...] = ()
     kept: tuple[Kept, ...] = ()
@@ -33,7 +33,7 @@ class MinimalEnv:
 
 
 def minimal_env(cluster: Cluster, *, debug: bool = False, log_dir: str = ".") -> MinimalEnv:
-    """The environment for a job on these nodes; `log_dir` is where debugging output goes."""
+    """The environment for a job on these nodes; debugging output goes to `log_dir`."""
     predictions, notes = Predictions(cluster), list[str]()
     plan = network.decide(cluster, predictions=predictions)
     env = plan.env if plan else tuple(devices.variables(predictions, notes))
@@ -46,7 +46,7 @@ def minimal_env(cluster: Cluster, *, debug: bool = False, log_dir: str = ".") ->
 
 
 def debugging(cluster: Cluster, log_dir: str) -> list[EnvVar]:
-    """What shows where a job hangs: NCCL's own log per rank, and torch's flight recorder."""
+    """Variables that show where a job hangs: NCCL's log per rank, and torch's flight recorder."""
     torch = min((_numbers(n.interpreter.torch) for n in cluster.nodes if n.interpreter.torch), default=())
     rows = [
         ("NCCL_DEBUG", "INFO", "interfaces, devices, transports and errors"),
@@ -75,10 +75,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def with_nccl_debug(plan: Plan, cluster: Cluster, *, always: bool = False) -> Plan:
     """
-    The plan with NCCL_DEBUG set where what NCCL takes can differ from what is expected.
+    The plan with NCCL_DEBUG if NCCL's choice may differ from the expected one.
 
-    Only lines of initialisation are asked for (NCCL_DEBUG_SUBSYS), unless `always` (`--debug`) or the user
-    says otherwise; a user's own NCCL_DEBUG is left alone, and so are jobs that can only use TCP.
+    It requests only lines of initialisation (NCCL_DEBUG_SUBSYS), unless `always` (`--debug`) or the user sets
+    otherwise.  A user's own NCCL_DEBUG is not changed, nor are jobs that can only use TCP.
     """
     expects_more = len(plan.nodes) > 1 and any(t.network not in SLOW for t in plan.transports)
     if cluster.job.backend == "gloo" or not (always or expects_more):
@@ -94,5 +94,5 @@ def with_nccl_debug(plan: Plan, cluster: Cluster, *, always: bool = False) -> Pl
 
 
 def sets_nccl_debug(plan: Plan) -> bool:
-    """Whether NCCL's lines are there because of the plan and not of the user."""
+    """Whether the plan, not the user, caused NCCL's log lines."""
     return any(v.name == "NCCL_DEBUG" for v in plan.env)

@@ -1,8 +1,8 @@
 """
-Findings weighed against the plan: what the plan avoids is a warning that says how.
+Findings weighed against the plan: a finding that the plan avoids becomes a warning that explains how.
 
-Whether an interface is avoided is not taken on trust: it is compared with what NCCL and Gloo are predicted
-to select under the environment the plan sets.
+An interface counts as avoided only if NCCL and Gloo are predicted to select another one with the plan's
+variables.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PINS = NCCL, GLOO = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 def weigh(
     findings: Sequence[Finding], plan: Plan | None, cluster: Cluster, predictions: Predictions | None = None
 ) -> list[Finding]:
-    """The findings with their final severity, worst first; without a plan nothing is avoided."""
+    """The findings with their final severity, worst first; without a plan none is avoided."""
     if plan:
         alone = predictions or Predictions(cluster)
         avoided = _Avoided(plan, alone, planned(alone, plan), {part.node: part for part in plan.nodes})
         findings = [avoided.weigh(finding) for finding in findings]
-    # Of two errors the one that no plan could avoid comes first: it is what stops the job.
+    # Of two errors, the one that no plan could avoid comes first, because it stops the job.
     return sorted(findings, key=lambda f: (SEVERITIES.index(f.severity or "error"), bool(f.subject)))
 
 
@@ -43,7 +43,7 @@ class _Avoided:
     parts: Mapping[str, NodePlan]
 
     def weigh(self, finding: Finding) -> Finding:
-        """At most a warning, with how the plan avoids it, where it does."""
+        """If the plan avoids the finding, at most a warning that explains how."""
         kind, _, rest = finding.subject.partition(":")
         node = rest.partition("@")[2] if kind == "env" else rest.partition("/")[0]
         part, selection = self.parts.get(node), self.planned.nodes.get(node)
@@ -61,7 +61,7 @@ class _Avoided:
         if part.interface in ("", interface):
             return ""
         by_gloo, by_nccl = self._used_by(GLOO, selection), self._used_by(NCCL, selection)
-        # A job whose library is left without any interface has not avoided this one.
+        # If NCCL or Gloo has no interface left, the job has not avoided this one.
         fails = uses_nccl(self.alone.cluster) != "no" and not by_nccl
         fails = fails or (selection.job.launcher != "jax" and not by_gloo)
         if fails or interface in by_gloo | by_nccl:
@@ -71,7 +71,7 @@ class _Avoided:
         return f"ranks use {part.interface} ({part.address}){f', by {pins}' if pins else ''}"
 
     def rdma(self, rest: str, part: NodePlan, selection: Selection) -> str:
-        """`NODE/PORT`: NCCL leaves an RDMA port alone under the plan, which it takes without it."""
+        """`NODE/PORT`: NCCL does not use this RDMA port under the plan, but would without it."""
         node, _, port = rest.partition("/")
         value = part.env.get("NCCL_IB_HCA", "")
         if not value or "NCCL_IB_HCA" in selection.job.env:
@@ -81,7 +81,7 @@ class _Avoided:
         return assignment("NCCL_IB_HCA", value) if is_left else ""
 
     def name(self, node: str, part: NodePlan, selection: Selection) -> str:
-        """Ranks use addresses, and Gloo on this node announces the planned one without asking names."""
+        """Ranks use addresses, and Gloo on this node announces the planned one without a name lookup."""
         if not is_address(self.plan.master_addr):
             return ""
         addresses = [c.address for c in selection.gloo_of_job]
@@ -100,7 +100,7 @@ class _Avoided:
         return f"the interpreter is started by its path, {first}" if first.startswith("/") else ""
 
     def env(self, rest: str, part: NodePlan, selection: Selection) -> str:
-        """`NAME@NODE`: the plan takes a variable away on a node or replaces its value."""
+        """`NAME@NODE`: the plan removes a variable on a node or replaces its value."""
         name = rest.partition("@")[0]
         if name in part.unset and name not in part.env:
             return f"{name} is unset for the job"
@@ -117,10 +117,10 @@ class _Avoided:
         return set() if selection.job.backend == "gloo" else {c.interface for c in selection.interfaces}
 
     def _leads_away(self, variable: str, interface: str, selection: Selection) -> bool:
-        """Whether its reader leaves this interface because of this variable."""
+        """Whether this variable makes its reader use another interface."""
         without = selection.with_env(**{variable: ""})
         return bool(self._used_by(variable, selection)) and interface in self._used_by(variable, without)
 
 
 KINDS = ("interface", "rdma", "name", "path", "env")
-"""What the subject of a finding begins with, besides "port"."""
+"""Prefixes of a finding's subject, besides "port"."""

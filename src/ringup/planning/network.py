@@ -1,8 +1,8 @@
 """
-Which interface the ranks use, at which address and port, and what must be set for the job.
+The ranks' interface, the rendezvous address and port, and the variables of the job.
 
-Reachability decides; subnets and names never do.  A variable is set only where NCCL or
-Gloo, left alone, would choose otherwise.
+Reachability decides; subnets and names never do.  A variable is set only if NCCL or Gloo would choose
+otherwise without it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PORTS = (29500, *range(29501, 29517))
 
 LOSSY_AT_LEAST, LOSSY_SHARE = 3, 0.1
 """
-Connections that had to send something again, and their share, from which a network is taken last.
+A network with at least this many retransmitting connections, and this share of them, is used last.
 
-On 64 healthy hosts that share two processors none of 956 short connections did; with 20 % of the
-packets dropped a sixth to a half of all.
+On 64 healthy hosts that share two CPUs none of 956 short connections retransmitted; with 20 % of the packets
+dropped a sixth to a half of all did.
 """
 
 NO_GPU = "; no GPU was seen, so it does nothing unless the job uses NCCL (--backend gloo leaves it out)"
-"""Behind the reason of a variable of NCCL's where nothing says that the job uses it."""
+"""Added to the reason of an NCCL variable if nothing shows that the job uses NCCL."""
 UNKNOWN_GPUS = "; GPUs could not be counted, so it matters only if the job uses NCCL"
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
@@ -43,10 +43,11 @@ def decide(
     predictions: Predictions | None = None,
 ) -> Plan | None:
     """
-    The plan for a job on these nodes; None when no plan can start.
+    The plan for a job on these nodes; None if no plan can start.
 
-    None means: a node was not reached or has no interpreter, no network joins all nodes, or no rendezvous
-    port was proven.  `claim` takes the port for this run, best first; False where another run has it.
+    None means: a node was not reached or has no interpreter, no network works between all nodes, or no
+    rendezvous port passed the test.  `claim` reserves the port for this run; it is called with the best port
+    first and returns False if another run has it.
     """
     nodes = cluster.nodes
     if not nodes or any(n.unreached or not n.interpreter.path for n in nodes):
@@ -72,9 +73,9 @@ def decide(
 
 def otherwise(cluster: Cluster) -> Plan | None:
     """
-    The plan for the nodes that were reached, as if each of them had an interpreter.
+    The plan for the reached nodes, as if each of them had an interpreter.
 
-    Where another fault leaves no plan, what this one would avoid is not called an error as well.
+    If another fault prevents a plan, faults that this plan would avoid are not errors as well.
     """
     reached = cluster.only(n for n in cluster.nodes if not n.unreached)
     if all(n.interpreter.path for n in reached.nodes):
@@ -85,14 +86,14 @@ def otherwise(cluster: Cluster) -> Plan | None:
 
 
 def with_doubt(variable: EnvVar, cluster: Cluster) -> EnvVar:
-    """Where no GPU was counted, a variable of NCCL says that it is set in case the job uses NCCL."""
+    """If no GPU was counted, the reason of an NCCL variable says that it is only for jobs that use NCCL."""
     doubt = {"yes": "", "no": NO_GPU, "unknown": UNKNOWN_GPUS}[uses_nccl(cluster)]
     is_nccls = variable.name.startswith("NCCL_")
     return replace(variable, because=variable.because + doubt) if is_nccls else variable
 
 
 def choose_network(cluster: Cluster) -> Network | None:
-    """The fastest network every pair reached both ways, small and large; None where there is none."""
+    """The fastest network that works between all pairs, both ways, with small and large messages; or None."""
     if len(cluster.nodes) < 2:
         return None
     found = sorted(networks(cluster), key=lambda n: is_lossy(cluster, n))
@@ -104,7 +105,7 @@ def choose_network(cluster: Cluster) -> Network | None:
 
 
 def is_lossy(cluster: Cluster, network: Network) -> bool:
-    """Whether so many connections on it had to send something again that another network is better."""
+    """Whether so many of its connections retransmitted that another network is better."""
     counts = repeats(cluster).items()
     on_it = [count for (_, dst, address), count in counts if network.addresses.get(dst) == address]
     affected, tried = sum(a for a, _ in on_it), sum(t for _, t in on_it)
@@ -112,7 +113,7 @@ def is_lossy(cluster: Cluster, network: Network) -> bool:
 
 
 def user_interfaces(cluster: Cluster) -> dict[str, str]:
-    """Node -> the one interface the user named there in GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME."""
+    """Node -> the one interface in the user's GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME there."""
     wanted = {}
     for node in cluster.nodes:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -125,9 +126,9 @@ def user_interfaces(cluster: Cluster) -> dict[str, str]:
 
 def choose_port(cluster: Cluster, network: Network | None, claim: Callable[[int], bool] | None) -> int | None:
     """
-    A rendezvous port proven free on the head and reachable from every other node.
+    A rendezvous port that is free on the head and reachable from every other node, according to the tests.
 
-    The user's own port is kept whatever was found: the findings judge it.
+    The user's own port is kept in any case: the findings judge it.
     """
     if cluster.job.port:
         return cluster.job.port
@@ -144,18 +145,18 @@ def choose_port(cluster: Cluster, network: Network | None, claim: Callable[[int]
             reached.setdefault(link.port, set()).add(link.src)
     proven = [port for port in reached if reached[port] >= others and port not in held]
     proven.sort(key=lambda p: (PORTS.index(p) if p in PORTS else len(PORTS), p))
-    # Where all are claimed, most likely by a check that ends at this moment, one is tried all the same.
+    # If all are claimed, most likely by a check that is about to end, one is tried anyway.
     return next((p for p in proven if not claim or claim(p)), proven[-1] if proven else None)
 
 
 def pin_interfaces(predictions: Predictions, network: Network | None) -> tuple[list[EnvVar], list[str]]:
-    """The interface variables that change something, and what is worth saying about them."""
+    """The interface variables that change something, and notes about them."""
     cluster, selections = predictions.cluster, predictions.nodes
     pins, notes = list[EnvVar](), list[str]()
     if network is None or cluster.is_local:
-        # One machine: whatever NCCL and Gloo choose is its own address.
+        # On one machine, NCCL and Gloo always choose the machine's own address.
         return pins, notes
-    # The chosen network, and those that serve as well: every pair reached them, none is slower.
+    # The chosen network and equally good ones: they work between all pairs, and none is slower.
     like = (network.speed_gbit_s, network.family)
     equals = [network, *(n for n in networks(cluster) if (n.speed_gbit_s, n.family) == like)]
     if cluster.job.backend != "gloo":
@@ -164,7 +165,7 @@ def pin_interfaces(predictions: Predictions, network: Network | None) -> tuple[l
             for name, one in selections.items()
         }
         pins += pin("NCCL_SOCKET_IFNAME", cluster, network.interfaces, found, notes, prefix="=")
-    if cluster.job.launcher == "jax":  # which reads no variable for Gloo
+    if cluster.job.launcher == "jax":  # it reads no variable for Gloo
         return pins, notes
     found = {name: one.gloo_leaves({e.addresses[name] for e in equals}) for name, one in selections.items()}
     return pins + pin("GLOO_SOCKET_IFNAME", cluster, network.interfaces, found, notes), notes
@@ -178,7 +179,7 @@ def pin(
     notes: list[str],
     prefix: str = "",
 ) -> list[EnvVar]:
-    """One variable on every node when any node needs it; per node where interface names differ."""
+    """One variable for every node if any node needs it; one per node if interface names differ."""
     because = "; ".join(dict.fromkeys(why for why in reasons.values() if why))
     if not because:
         return []
@@ -191,7 +192,7 @@ def pin(
 
 
 def decision_notes(cluster: Cluster, network: Network | None, port: int) -> Iterator[str]:
-    """Why the port is not torch's default, which network is used, and what else a user would not expect."""
+    """Why the port is not torch's default, which network is used, and other unexpected decisions."""
     launcher, head = launchers.known(cluster.job), cluster.head.name
     if port != PORTS[0] and not cluster.job.port:
         yield f"rendezvous on port {port}: {PORTS[0]} is held or claimed on {head}, or not reachable there"
@@ -203,7 +204,7 @@ def decision_notes(cluster: Cluster, network: Network | None, port: int) -> Iter
         yield "Python, torch and its packages are not checked: they are in the image"
     if launcher.note and not any(w.startswith("--config_file") for w in cluster.job.launcher_arguments):
         yield launcher.note
-    # There should be as many ranks as GPUs, and nobody could count them.
+    # There should be one rank per GPU, but the GPUs could not be counted.
     unsure = [n for n in cluster.nodes if "gpu_count" in n.unknown and not n.host.ranks(0)]
     if unsure and not cluster.job.nproc and not launcher.by_node:
         first, listed = unsure[0], summarize_names((node.name for node in unsure), 3)
@@ -263,7 +264,7 @@ def node_plan(
 
 
 def rank_counts(cluster: Cluster) -> list[int]:
-    """Ranks on each node: as asked, else one a visible GPU; where one process has all GPUs, one."""
+    """Ranks on each node: as requested, else one per visible GPU; one if one process uses all GPUs."""
     if launchers.known(cluster.job).by_node:
         return [cluster.job.nproc or 1] * len(cluster.nodes)
     return [cluster.ranks_on(n) for n in cluster.nodes]

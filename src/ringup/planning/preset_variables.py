@@ -1,7 +1,7 @@
 """
-Variables that are already set: all are kept, and each is judged by what it does.
+Variables that are already set: all are kept, and each is judged by its effect.
 
-A variable that steers NCCL's choice is judged by the choice with it and without it.
+A variable that steers NCCL's choice is judged by comparing the choices with and without it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Verdict = Literal[
     "contradicting", "not judged",
 ]  # fmt: skip
 """
-What a variable does here: what is needed, nothing, damage, another choice than NCCL's own, something only
-the site's network people can confirm, output or tests only; nothing because it is misspelt, because this
-release does not read it, because it is for another cloud's machines, or because another one rules it out.
+The effect of a variable here: needed, none, harmful, another choice than NCCL's own, to be confirmed by the
+site's network team, only for output or tests.  It has no effect if it is misspelt, if this release does not
+read it, if it is for another cloud's machines, or if another variable overrides it.
 """
 
 PREFIXES = (
@@ -34,12 +34,12 @@ PREFIXES = (
 )
 """Variables that are judged."""
 OF_IMAGES = ("NCCL_VERSION",)
-"""Set by NVIDIA's images, which name what they hold; NCCL does not read it."""
+"""NVIDIA's images set these to describe their content; NCCL does not read them."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """One variable as it is set on one node (None: on all), and what it does."""
+    """A variable as it is set on one node (None: on all), and its effect."""
 
     name: str
     value: str
@@ -49,7 +49,7 @@ class Kept:
 
 
 def kept(cluster: Cluster, predictions: Predictions | None = None) -> tuple[Kept, ...]:
-    """Every variable already set, node by node; once where all nodes agree."""
+    """Every variable that is already set, node by node; once if all nodes agree."""
     joined = choose_network(cluster)
     interfaces = joined.interfaces if joined else {}
     selections = (predictions or Predictions(cluster)).nodes
@@ -62,9 +62,10 @@ def kept(cluster: Cluster, predictions: Predictions | None = None) -> tuple[Kept
 
 
 def judged(selection: Selection, interface: str = "") -> Iterator[Kept]:
-    """The variables of one node's ranks, each judged; `interface` is where the plan has the ranks meet."""
+    """The variables of one node's ranks, each judged; `interface` is the planned interface of the ranks."""
     working = selection
-    # Where the bootstrap fails no other variable shows an effect: they are judged without its cause.
+    # If the bootstrap fails, no variable has a visible effect: the others are judged without the one that
+    # causes it.
     for name in ("NCCL_COMM_ID", "NCCL_SOCKET_FAMILY", "NCCL_SOCKET_IFNAME"):
         if working.environment.get(name) and working.choice.bootstrap is None:
             working = working.with_env(**{name: ""})
@@ -77,7 +78,7 @@ def judged(selection: Selection, interface: str = "") -> Iterator[Kept]:
 
 
 def _overruled(name: str, value: str, selection: Selection) -> str:
-    """Where else it is set, with another value that loses."""
+    """Other places that set it to another value, which is overridden."""
     places = (("the shell", selection.node.environment), ("nccl.conf", selection.node.nccl_conf))
     losing = [f"{where} has {own[name]}" for where, own in places if own.get(name, value) != value]
     winner = "--env" if name in selection.env else "the shell"
@@ -87,8 +88,8 @@ def _overruled(name: str, value: str, selection: Selection) -> str:
 def judge(name: str, one: Selection, interface: str = "") -> tuple[Verdict, str]:
     row = variables.row_of(name)
     if meant := variables.meant(name):
-        return "typo", f"nobody reads this name; {meant} was meant"
-    # Whether it is read depends on the release, which may only be assumed.
+        return "typo", f"no program reads this name; {meant} is similar"
+    # Whether it is read depends on the release, which may be an assumption.
     unread = variables.unread(name, one.version) if one.node.interpreter.nccl else ""
     if unread:
         return "obsolete", unread
@@ -102,13 +103,13 @@ def judge(name: str, one: Selection, interface: str = "") -> tuple[Verdict, str]
 
 
 def _foreign(name: str, one: Selection) -> tuple[Verdict, str] | None:
-    """Of a setting for one cloud's machines; None on these machines, and for any other setting."""
+    """For a setting of one cloud's machines; None on these machines, and for any other setting."""
     cloud = variables.owner(name, one.environment[name])
     product = "" if "product" in one.node.unknown else one.node.product
     if not cloud or variables.MACHINES[cloud] in product.lower():
         return None
     if not product:
-        return "site", f"it is for {cloud}'s machines; this one does not tell whose it is"
+        return "site", f"it is for {cloud}'s machines; the cloud of this one is unknown"
     return "leftover", f"it is for {cloud}'s machines, and this one is {printable(product, 60)}"
 
 
@@ -150,7 +151,7 @@ def _steering(name: str, one: Selection, interface: str) -> tuple[Verdict, str]:
         return "harmful", trapped or f"NCCL fails with it ({failure}); without it: {_shown(without)}"
     if with_it.network == "Socket" and without.network == "IB":
         return "harmful", trapped or f"RDMA is left unused; without it: {_shown(without)}"
-    # Right is a choice that the plan would have made, too.
+    # A choice is right if the plan would have made it, too.
     if name == "NCCL_IB_HCA":
         is_right = used_ports(one) == (*rdma_devices.wanted(used_ports(other)),) != ()
     else:
@@ -167,18 +168,18 @@ def _choice(made: Prediction) -> tuple[object, ...]:
 
 def _shown(made: Prediction) -> str:
     boot = f"bootstrap on {made.bootstrap.interface}, " if made.bootstrap else ""
-    # Without the address, which is each node's own, nodes that choose alike are shown as one.
+    # Without the address, which differs per node, nodes that choose alike are shown as one.
     names = [i.partition(":")[0] if made.network == "Socket" else i for i in made.interfaces]
     return f"{boot}network {made.network or 'none'} {' '.join(names)}".strip()
 
 
 def used_ports(one: Selection) -> tuple[RdmaPort, ...]:
-    """The RDMA ports NCCL uses in this environment; none where it takes sockets."""
+    """The RDMA ports that NCCL uses in this environment; empty if it uses sockets."""
     return one.rdma_ports if one.choice.network == "IB" else ()
 
 
 def _gid_index(_name: str, one: Selection, _interface: str) -> tuple[Verdict, str]:
-    """Compared with the entry that NCCL would take without it."""
+    """Compares it with the entry that NCCL would take without it."""
     ports = [p for p in used_ports(one) if p.link_layer == "Ethernet"]
     if not ports:
         return "no-op", "it is read for RoCE only, and no RoCE port is used here"
@@ -198,7 +199,7 @@ def _gid_index(_name: str, one: Selection, _interface: str) -> tuple[Verdict, st
 
 
 def _fabric(name: str, one: Selection, _interface: str) -> tuple[Verdict, str]:
-    """Settings of RDMA traffic: no effect without RDMA, else for the site's network people to confirm."""
+    """Settings of RDMA traffic: no effect without RDMA, else to be confirmed by the site's network team."""
     ports = used_ports(one)
     if "rdma_ports" in one.node.unknown:
         return "not judged", "the RDMA devices of this node are not known"
@@ -233,11 +234,11 @@ JUDGES: dict[str, Callable[[str, Selection, str], tuple[Verdict, str]]] = {
     "fabric": _fabric,
     "steering": _steering,
 }
-"""Kind of variable (`nccl/variables.json`) -> what judges it."""
+"""Kind of variable (`nccl/variables.json`) -> the function that judges it."""
 
 
 def ack_timeout(version: Version) -> int:
-    """NCCL_IB_TIMEOUT when it is not set: 14, from 2.14 on 18, from 2.23 on 20 (net_ib of each release)."""
+    """Default of NCCL_IB_TIMEOUT: 14, from 2.14 on 18, from 2.23 on 20 (net_ib of each release)."""
     return 20 if version >= (2, 23, 4) else 18 if version >= (2, 14, 3) else 14
 
 
@@ -245,15 +246,15 @@ def try_s(ack_timeout: int) -> float:
     return float(4.096e-6 * 2 ** min(31, max(0, ack_timeout)))
 
 
-# -- RoCE: explained and never invented.  A node cannot see which traffic class is lossless, or how many paths
-# there are, so nothing is set here.
+# RoCE settings are explained but never set: a node cannot see which traffic class is lossless, or how many
+# paths there are.
 
 RETRIES = 7
-"""NCCL_IB_RETRY_CNT when it is not set."""
+"""Default of NCCL_IB_RETRY_CNT."""
 
 
 def roce_explained(predictions: Predictions) -> list[str]:
-    """A few sentences where some node sends over RoCE; none elsewhere."""
+    """A few sentences if some node sends over RoCE, else none."""
     users = [s for s in predictions.nodes.values() if "rdma_ports" not in s.node.unknown and s.roce_ports]
     if not users or predictions.cluster.job.backend == "gloo":
         return []
@@ -267,7 +268,7 @@ def roce_explained(predictions: Predictions) -> list[str]:
         f"  NCCL_IB_TIMEOUT: {now}; at {usual} a try lasts {try_s(usual):.2g} s and there are {RETRIES}:"
         " more of either rides out a reboot of a switch, and hides a bad link as long",
         f"  NCCL_IB_QPS_PER_CONNECTION: {pairs}; 4 or 8 spread a connection"
-        " over the paths of an ECMP fabric, and only there; equal on all nodes; `ringup bench` tells",
+        " over the paths of an ECMP fabric, and only there; equal on all nodes; see `ringup bench`",
     ]
 
 
@@ -280,7 +281,7 @@ def _explained_gid_index(users: Sequence[Selection]) -> str:
     for one in users:
         for made in (rdma_devices.gid_index(port, one.environment, one.version) for port in one.roce_ports):
             gid = f"{made.gid.gid} {made.gid.kind}" if made.gid else "an entry that is not known"
-            found.append(f"{made.index} ({gid})" if made.index is not None else "what its table says")
+            found.append(f"{made.index} ({gid})" if made.index is not None else "the entry in its table")
     shown = summarize_names(dict.fromkeys(found))
     if all(one.version >= rdma_devices.CHOOSES_GIDS for one in users):
         return f"leave it; NCCL since 2.21 looks for the entry itself, here {shown}"
@@ -296,6 +297,6 @@ def _traffic_class(users: Sequence[Selection]) -> str:
         shown = ", ".join(f"{v} (DSCP {v >> 2})" for v in marked)
         return f"leave it; the driver marks all RoCE traffic here with {shown}"
     return (
-        "not set, and not to be guessed: ask who runs the switches for the DSCP of the lossless"
+        "not set; do not guess it: ask the administrators of the switches for the DSCP of the lossless"
         " class, then 4 times that on every node; without one (or with PFC on all traffic) leave it"
     )

@@ -1,12 +1,12 @@
 """
-A start line as people paste it, taken apart: `torchrun --nproc_per_node 8 train.py`, `python -m pkg.train`.
+Parses a pasted start line: `torchrun --nproc_per_node 8 train.py`, `python -m pkg.train`.
 
-An option that ringup has becomes ringup's; what ringup decides itself (node rank, master address, rendezvous)
-is named with the reason; what concerns the launcher alone is handed on to it; anything else is an error.  No
-word of a line is dropped in silence.
+An option that ringup also has becomes ringup's.  For options that ringup decides itself (node rank, master
+address, rendezvous), the user gets the reason.  Options of only the launcher are passed on to it; any other
+option is an error.  No word of a line is dropped silently.
 
-The words are read by `launchfiles.start`, as those of job files are.  Sources beyond its own: axolotl 0.13
-`cli/main.py`, trl 0.24 `cli.py`.
+`launchfiles.start` parses the words, as it does for job files.  Further sources: axolotl 0.13 `cli/main.py`,
+trl 0.24 `cli.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ringup.model import CONTAINERS, RANK_VARIABLES
 
 @dataclass(frozen=True)
 class StartLine:
-    """What a line asks for; 0 and "" where it says nothing."""
+    """The parsed line; 0 and "" for missing values."""
 
     script: str = ""
     """A path, or the name of a module or command, as `kind` says."""
@@ -38,39 +38,39 @@ class StartLine:
     launcher: str = ""
     launcher_arguments: tuple[str, ...] = ()
     python: str = ""
-    """The interpreter, where one with a path is named."""
+    """The interpreter, if it is given with a path."""
     env: Mapping[str, str] = field(default_factory=dict)
     nodes: int = 0
     nproc: int = 0
     """Ranks per node."""
     world_size: int = 0
-    """All ranks, where the launcher counts these (accelerate, srun)."""
+    """All ranks, for launchers that count these (accelerate, srun)."""
     port: int = 0
     restarts: int = 0
     hosts: str = ""
     hostfile: str = ""
     rendezvous: str = ""
     config: str = ""
-    """The file of accelerate's --config_file, which may say more of all this."""
+    """The file of accelerate's --config_file, which may have further settings."""
     is_single: bool = False
-    """Whether the launcher would start one process alone."""
+    """Whether the launcher would start only one process."""
     taken: tuple[str, ...] = ()
     """The options that became ringup's, as written."""
     replaced: tuple[tuple[str, str], ...] = ()
-    """(as written, why): what ringup decides itself."""
+    """(as written, why): options that ringup decides itself."""
     setup: str = ""
-    """A shell command that comes first: the environment of `conda run`."""
+    """A shell command that runs first: the environment of `conda run`."""
     chdir: str = ""
     forwarded: tuple[str, ...] = ()
-    """Variables that are passed on by name."""
+    """Variables that are forwarded by name."""
     scheduled: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """As written -> (option of ringup, value): what a job file asks the scheduler for."""
+    """As written -> (option of ringup, value): a job file's requests to the scheduler."""
     wrapper: tuple[str, ...] = ()
-    """Words that stay in front of what each node starts."""
+    """Words in front of the start line on each node."""
     image: str = ""
     """Of `docker run`."""
     container: tuple[str, ...] = ()
-    """Options of `docker run`, or of srun with an image, that a job file keeps."""
+    """Options of `docker run`, or of srun with an image, which a job file keeps."""
 
     def replacing(self, written: str, why: str) -> StartLine:
         return replace(self, replaced=(*self.replaced, (written, why)))
@@ -107,7 +107,7 @@ VARIABLES = {
     "FORCE_TORCHRUN": "kind",
     "RDZV_ID": "rendezvous id",
 }
-"""Variables in front of a line that mean what an option means."""
+"""Variables in front of a line with the meaning of an option."""
 BY_HAND = {"WORLD_SIZE": "world_size"}
 """Variables that count only without a launcher: `RANK=0 WORLD_SIZE=2 python train.py`."""
 LLAMAFACTORY = {"NNODES": "nodes", "NPROC_PER_NODE": "nproc"}
@@ -150,10 +150,10 @@ _INSTEAD = {
 }
 """Programs that cannot be honoured -> what to do."""
 _KEPT = ("env", "numactl", "taskset", "nice", "ionice", "stdbuf", "timeout", "nsys", "ncu")
-"""Programs that stay in front of what each node starts."""
+"""Programs that are kept in front of each node's start line."""
 _IMAGES = ("docker", "podman", "nvidia-docker", *CONTAINERS)
 _REMOTE = {"ssh": "", "pdsh": "-w", "clush": "-w"}
-"""Programs that start on other nodes -> the option that names these."""
+"""Programs that start on other nodes -> the option that names the nodes."""
 _ENVIRONMENTS = {
     "poetry": '. "$(poetry {} env info --path)/bin/activate"',
     "pipenv": '. "$(pipenv {} --venv)/bin/activate"',
@@ -161,16 +161,16 @@ _ENVIRONMENTS = {
     "hatch": '. "$(hatch env find {})/bin/activate"',
     "pixi": 'eval "$(pixi shell-hook {})"',
 }
-"""Program with `run` -> the shell command that gives the same environment, its options put in."""
+"""Program with `run` -> the shell command for the same environment, with its options."""
 _TASKS = ("pdm", "hatch", "pixi", "rye")
 """Tools whose `run` also takes names of tasks."""
 VENV = ".venv/bin/python"
 _NO_RANKS = ("ssh", "docker", "time", "exec", "command", "eval")
-"""Words that also mean something else where a script can stand."""
+"""Words that may also be something else in the place of a script."""
 
 
 def starts_ranks(word: str) -> bool:
-    """Whether a word begins a start line that is no plain script."""
+    """Whether a word begins a start line of a launcher, not a plain script."""
     program = posixpath.basename(word)
     own = program in LAUNCHERS or (program in PROGRAMS and program not in _NO_RANKS)
     return own or bool(PYTHON.fullmatch(program))
@@ -178,7 +178,7 @@ def starts_ranks(word: str) -> bool:
 
 def take_apart(words: Sequence[str]) -> StartLine:
     """
-    The line's parts.  Raises UsageError for what cannot be honoured, with what to do instead.
+    The line's parts.  Raises UsageError for parts that cannot be honoured, with a hint.
 
     >>> take_apart("NCCL_DEBUG=INFO torchrun --nproc_per_node 8 train.py --lr 1".split()).nproc
     8
@@ -233,7 +233,7 @@ def _started_by(line: StartLine, found: start.CommandLine, words: Sequence[str])
 
 
 def _unwrapped(words: Sequence[str]) -> tuple[Sequence[str], StartLine]:
-    """The words with those of a `bash -c TEXT` in its place, and what the text does before the launch."""
+    """The words, with `bash -c TEXT` replaced by TEXT's launch; and TEXT's commands before the launch."""
     found, line = start.take_apart(words), StartLine()
     last = found.steps[-1] if found.steps else None
     if found.text is None or last is None or last.program not in (*_SHELLS, *_REMOTE):
@@ -270,7 +270,7 @@ def _unwrapped(words: Sequence[str]) -> tuple[Sequence[str], StartLine]:
             env.append(f"{name}={shown}")
     inner = [job.marks.shown(text) for text in launches[0].command.texts]
     if any(step.role == "wrapper" and step.program in _IMAGES for step in found.steps):
-        # What comes first belongs into the image.
+        # Commands before it belong into the image.
         setup = [f"cd {shlex.quote(line.chdir)}"] * bool(line.chdir) + setup
         own = ("bash", "-c", " && ".join([*setup, 'exec "$@"']), "bash") if setup else ()
         return [*env, *words[: last.at], *inner], replace(line, chdir="", wrapper=own)
@@ -278,7 +278,7 @@ def _unwrapped(words: Sequence[str]) -> tuple[Sequence[str], StartLine]:
 
 
 def _remote(line: StartLine, step: start.Step) -> StartLine:
-    """The line with the nodes that ssh, pdsh or clush name."""
+    """The line with the nodes of ssh, pdsh or clush."""
     named = step.positionals[0] if step.program == "ssh" and step.positionals else step.option("-w") or ""
     own = [o for o in step.options if o.value and o.name not in (_REMOTE[step.program], "-R", "-f", "-l")]
     if own or not named or named[0] in "^@-" or step.has("-l"):
@@ -302,7 +302,7 @@ def _bare(line: StartLine, left: list[str], program: str) -> StartLine:
 
 
 def _stepped(line: StartLine, step: start.Step, has_launcher: bool, words: Sequence[str]) -> StartLine:
-    """The line with what a starter or wrapper in front of the launcher asks for; `words` are its own."""
+    """The line with the settings of a starter or wrapper in front of the launcher; `words` are its own."""
     program = posixpath.basename(step.program)
     if program in _BEFORE and not step.options:
         return line.replacing(step.program, _BEFORE[program])
@@ -337,7 +337,7 @@ _HIDING = ("-e", "--cleanenv", "-C", "--containall", "-p", "--pid")
 
 
 def _check_kept(step: start.Step, words: Sequence[str]) -> None:
-    """Raises UsageError for a wrapper that could not stand around ringup's own command."""
+    """Raises UsageError for a wrapper that cannot wrap ringup's own command."""
     if unknown := next((word for word in words if "$" in word), ""):
         _refuse(unknown, "only the ranks know its value: write it into the script")
     if step.program == "env" and not step.has("-u", "--unset"):
@@ -350,7 +350,7 @@ def _check_kept(step: start.Step, words: Sequence[str]) -> None:
 
 
 def _uv(line: StartLine, step: start.Step) -> StartLine:
-    """`uv run`: the interpreter of the project's environment, which its other options bring up to date."""
+    """`uv run`: the interpreter of the project's environment; its other options update that environment."""
     folder, sync = "", []
     for option in step.options:
         if option.name in ("--project", "--directory"):
@@ -367,7 +367,7 @@ def _uv(line: StartLine, step: start.Step) -> StartLine:
 
 
 def _conda(line: StartLine, step: start.Step, program: str) -> StartLine:
-    """`conda run -n NAME`: that environment activated."""
+    """`conda run -n NAME`: activates that environment."""
     name = step.option("-n", "--name", "-p", "--prefix")
     tool, hook = (
         ("micromamba", "shell hook --shell posix")
@@ -409,7 +409,7 @@ def _docker(line: StartLine, step: start.Step) -> StartLine:
 
 
 def _passed(line: StartLine, option: start.Option) -> StartLine:
-    """NAME=VALUE set, NAME passed on."""
+    """Sets NAME=VALUE, forwards NAME."""
     name, equals, value = option.value.partition("=")
     if name in VARIABLES and equals:
         return _meant(line, VARIABLES[name], option.written, value)
@@ -425,7 +425,7 @@ def _refuse(what: str, hint: str) -> NoReturn:
 
 
 def _ending(line: StartLine, left: Sequence[str]) -> StartLine:
-    """The line with what is started, and its arguments."""
+    """The line with the started program and its arguments."""
     if not left or not left[0].strip() or left[0].startswith("-"):
         what = f"{left[0]!r} is not a script" if left else "no training script was given"
         raise UsageError(what, hint="its own options go behind it: -- train.py --lr 0.1")
@@ -436,9 +436,9 @@ def _ending(line: StartLine, left: Sequence[str]) -> StartLine:
 
 
 LIGHTNING = {"--trainer.devices": "nproc", "--trainer.num_nodes": "nodes"}
-"""Of LightningCLI's scripts; Lightning refuses to train with other counts."""
+"""Arguments of LightningCLI's scripts; Lightning refuses to train with other counts."""
 _PYTHON_OPTIONS: dict[str, dict[str, str]] = {
-    "-u": {},  # ringup starts every rank so
+    "-u": {},  # ringup starts every rank in this way
     "-O": {"PYTHONOPTIMIZE": "1"},
     "-B": {"PYTHONDONTWRITEBYTECODE": "1"},
     "-s": {"PYTHONNOUSERSITE": "1"},
@@ -464,7 +464,6 @@ def _interpreted(line: StartLine, left: list[str]) -> StartLine:
 
 
 def _launched(line: StartLine, found: start.CommandLine, left: list[str]) -> StartLine:
-    """The launcher's options, then the script."""
     kept: list[str] = []
     for option in found.options:
         name = option.written.split()[0].partition("=")[0]
@@ -499,7 +498,7 @@ def _launched(line: StartLine, found: start.CommandLine, left: list[str]) -> Sta
 
 
 def _of_hostfile(line: StartLine) -> StartLine:
-    """The nodes of DeepSpeed's --include, where there is a host file with these and others."""
+    """The nodes of DeepSpeed's --include, if there is a host file that also contains others."""
     if "CUDA_VISIBLE_DEVICES" not in line.env:
         _refuse("--include without GPUs", f"-H {line.hosts} --nproc N, N as {line.hostfile} says")
     file = next(word for word in line.taken if "hostfile" in word or word.startswith("-H"))
@@ -543,7 +542,7 @@ def _meant(line: StartLine, meaning: str, written: str, value: str) -> StartLine
 
 
 def _included(line: StartLine, written: str, value: str) -> dict[str, Any]:
-    """DeepSpeed's `NODE[:GPU,...][@NODE...]`, where every node has the same GPUs."""
+    """DeepSpeed's `NODE[:GPU,...][@NODE...]`, if every node has the same GPUs."""
     parts = [part.partition(":") for part in value.split("@")]
     names, gpus = [name for name, _, _ in parts], {slots for _, _, slots in parts}
     if len(gpus) > 1 or not all(names):
@@ -553,7 +552,7 @@ def _included(line: StartLine, written: str, value: str) -> dict[str, Any]:
 
 
 def _axolotl(line: StartLine, left: list[str]) -> StartLine:
-    """`axolotl train CONFIG [--launcher NAME] ARGS [-- launcher's options]`: its module under it."""
+    """`axolotl train CONFIG [--launcher NAME] ARGS [-- launcher's options]`: its module and launcher."""
     left = left[1:]
     at = left.index("--") if "--" in left else len(left)
     left, own, launcher = left[:at], left[at + 1 :], "accelerate"
@@ -574,7 +573,7 @@ def _tune(line: StartLine, left: list[str]) -> StartLine:
     """
     torchtune's `tune run [torchrun's options] RECIPE`: `tune run RECIPE` as each rank.
 
-    Without torchrun's options it runs the recipe in its own process (torchtune 0.6 `_cli/run.py`).
+    Without torchrun's options, it runs the recipe in its own process (torchtune 0.6 `_cli/run.py`).
     """
     left = left[1:]
     at = max(0, start.take_apart(["torchrun", *left]).script_at - 1)
@@ -587,7 +586,7 @@ _SWIFT = ("pt", "sft", "rlhf")
 
 
 def _swift(line: StartLine, left: list[str]) -> StartLine:
-    """ms-swift's `swift sft`: torchrun where NPROC_PER_NODE or NNODES is set (ms-swift 3.5 `cli/main.py`)."""
+    """ms-swift's `swift sft`: torchrun if NPROC_PER_NODE or NNODES is set (ms-swift 3.5 `cli/main.py`)."""
     for name, meaning in LLAMAFACTORY.items():
         if name in line.env:
             env = {n: v for n, v in line.env.items() if n != name}
@@ -623,7 +622,7 @@ def _fabric(line: StartLine, left: list[str]) -> StartLine:
 
 
 def _counted(line: StartLine, counts: Mapping[str, str]) -> StartLine:
-    """Counts among the arguments that a trainer compares with the ranks there are; they stay arguments."""
+    """Counts in the arguments that a trainer compares with the number of ranks; kept as arguments."""
     for word, following in itertools.pairwise([*line.arguments, ""]):
         name, equals, value = word.partition("=")
         value = value if equals else following
@@ -633,7 +632,7 @@ def _counted(line: StartLine, counts: Mapping[str, str]) -> StartLine:
 
 
 def _litgpt(line: StartLine) -> StartLine:
-    """`litgpt finetune MODEL --devices 4`: finetuning has one GPU where nothing is said (finetune/*.py)."""
+    """`litgpt finetune MODEL --devices 4`: the default for finetuning is one GPU (finetune/*.py)."""
     kind = (*line.arguments, "")[0]
     if not kind.startswith(("finetune", "pretrain")):
         _refuse(f"litgpt {kind}", "a job starts with `litgpt finetune` or `litgpt pretrain`")
@@ -643,11 +642,11 @@ def _litgpt(line: StartLine) -> StartLine:
 
 
 TRL_OWN = ("--gradient_accumulation_steps", "--debug", "--log_dir", "--env", "--role", "--quiet", "--tee")
-"""Names that accelerate has, too; trl reads them first."""
+"""Names that accelerate also has; trl reads them first."""
 
 
 def _trl(line: StartLine, left: list[str]) -> StartLine:
-    """`trl sft ARGS`: trl's script under accelerate, whose options may stand anywhere among the arguments."""
+    """`trl sft ARGS`: trl's script under accelerate, whose options may be anywhere in the arguments."""
     if left[:1] not in (["sft"], ["dpo"], ["grpo"], ["kto"], ["reward"], ["rloo"]):
         _refuse(f"trl {' '.join(left[:1])}", "a job starts with `trl sft`, dpo, grpo, kto, reward or rloo")
     own: list[str] = []
@@ -672,7 +671,7 @@ _BY_OTHERS = {"axolotl": _axolotl, "tune": _tune, "fabric": _fabric, "trl": _trl
 
 
 def _started(line: StartLine, words: list[str]) -> StartLine:
-    """The line of a program that starts a launcher, with the words that it would give to that."""
+    """The line of a program that starts a launcher, with the words that it would pass to the launcher."""
     words = ["accelerate", "launch", *words[1:]] if words[0] == "accelerate" else words
     return _launched(line, start.take_apart(words), words)
 
@@ -684,9 +683,9 @@ UNSAID = {"main_process_port": "0", "rdzv_backend": "static", "gpu_ids": "all", 
 
 def configured(line: StartLine, settings: Sequence[tuple[str, str]]) -> StartLine:
     """
-    The line with what accelerate's file says about counts, addresses and nodes, where the line says nothing.
+    The line with the counts, addresses and nodes of accelerate's file, unless the line sets them.
 
-    `taken` and `replaced` of the answer are those of the file alone.  Raises UsageError as `take_apart` does.
+    `taken` and `replaced` of the result are only the file's.  Raises UsageError as `take_apart` does.
     """
     known, said = OPTIONS["accelerate"], dict(settings)
     kinds = said.get("distributed_type", ""), said.get("compute_environment", "")
@@ -723,7 +722,7 @@ SCHEDULED = {
     **dict.fromkeys(("--reservation", "--exclusive", "-x", "--exclude", "--quotatype"), "option"),
     **dict.fromkeys(("-G", "--gpus", "--cpus-per-gpu"), "option"),
 }
-"""srun's options that a job file has; in a running allocation they are decided."""
+"""srun's options for a job file; in a running allocation they are fixed."""
 _SRUN_ENDS = re.compile("--(?:pty|label|unbuffered|kill-on-bad-exit|wait)|-K1|-W|-[luvQKX]+")
 _SRUN_OWN = ("--export", "--mpi", "-o", "--output", "-e", "--error", "--overlap", "--exact", "--jobid", "-v")
 ENDS_TOGETHER = "ringup labels every line, and a rank that fails ends the others"
@@ -731,7 +730,7 @@ _NODES_ITSELF = "ringup starts on every node itself"
 
 
 def _srun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
-    """srun's counts; a launcher inside it counts its own ranks."""
+    """srun's counts; a launcher inside srun counts its own ranks."""
     line = line.replacing("srun", _NODES_ITSELF)
     for option in step.options:
         name = option.name.partition("=")[0]
@@ -799,7 +798,7 @@ def _mpirun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
 
 
 def _mpi_hosts(line: StartLine, written: str, value: str) -> StartLine:
-    """`a:4,b:4`: the nodes, and how many ranks each gets."""
+    """`a:4,b:4`: the nodes, and the number of ranks of each."""
     names, counts = zip(*(part.partition(":")[::2] for part in value.split(",")), strict=True)
     if len(set(counts)) > 1:
         _refuse(written, "the same number of slots on every node, or --hostfile with slots=N")

@@ -1,1 +1,1 @@
-"""What becomes of a run after a failed attempt: the decision, its table of causes, how progress is read."""
+"""After a failed attempt of a run: the decision, its table of causes, and reading progress."""

@@ -1,4 +1,4 @@
-"""Decides after a failed attempt, purely: the user first, then the re-check, the table, the limits."""
+"""Decides after a failed attempt, as a pure function: user, re-check, table, limits, in this order."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ringup.units import plural, printable, show_ranks, summarize_names
 
 Action = Literal["stop", "same", "exclude", "shrink"]
 Stopped = Literal["", "will-fail-again", "no-progress", "limit", "no-nodes", "user"]
-"""Why there is no further attempt; "" where there is one."""
+"""Why there is no further attempt; "" if there is one."""
 LONGEST_WAIT_S = 300.0
 LONG_S = 600.0
-"""An attempt of unknown progress that ran for so long trained."""
+"""An attempt of unknown progress that ran this many seconds counts as training."""
 SAME_STEP = 0.01
-"""Steps that differ by this share are one place: most scripts print every 10th or 100th step."""
+"""Steps that differ by at most this share count as equal: most scripts print every 10th or 100th step."""
 MOST_UNSAVED = 10
-"""Times --max-restarts: restarts in all while no checkpoint is seen to advance."""
+"""Times --max-restarts: most restarts in total while no checkpoint advances."""
 DO_NOT_REQUEUE, MAY_REQUEUE = 93, 75
 """Exit codes for a scheduler (docs/reference/exit-codes.md)."""
 _FOR_SCHEDULERS = {
@@ -30,24 +30,24 @@ _FOR_SCHEDULERS = {
     "no-nodes": MAY_REQUEUE,
 }
 USAGE_CODE = 2
-"""Of argparse, for arguments that it refuses."""
+"""argparse's exit code for invalid arguments."""
 LONGEST_DETAIL = 4096
 ONLY_THERE = "no rank of another node raised it: that node's software differs"
 
 
 @dataclass(frozen=True)
 class FailureCause:
-    """The root cause of a failed attempt: the first of `ringup logs`, else of the run's own verdict."""
+    """The root cause of a failed attempt: the first one of `ringup logs`, else the run's own verdict."""
 
     rule: str = ""
-    """A cause of the catalogue; "" where none was found."""
+    """A cause of the catalogue; "" if none was found."""
     confidence: Confidence = "low"
     nodes: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     detail: str = ""
-    """Tells crashes of one rule apart: "ValueError: bad batch", "Xid 79"."""
+    """Separates crashes of one rule: "ValueError: bad batch", "Xid 79"."""
     only_there: bool = False
-    """The failure is one of a node's software (a module, a library), and no other node had it."""
+    """The failure is in one node's software (a module, a library), and no other node had it."""
 
 
 @dataclass(frozen=True)
@@ -60,31 +60,31 @@ class EndedAttempt:
     seconds: float
     """Seconds from its start to its end."""
     exit_code: int | None = None
-    """As `ringup run` would exit."""
+    """The exit code of `ringup run`."""
     saved_from: float | None = None
-    """Progress at its start by the best source, e.g. a checkpoint's step; None where unknown."""
+    """Progress at its start from the best source, e.g. a checkpoint's step; None if unknown."""
     saved_to: float | None = None
     """The same at its end."""
     step: float | None = None
-    """The last step that its output showed; None where it showed none."""
+    """The last step in its output; None without one."""
     first_step_s: float | None = None
-    """From its start to its first step."""
+    """Seconds from its start to its first step."""
     is_hung: bool = False
 
 
 @dataclass(frozen=True)
 class Recheck:
-    """The check between two attempts, of the nodes of the failed one and of the spares."""
+    """The check between two attempts, of the failed attempt's nodes and the spares."""
 
     findings: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Node -> rules of severity error that were not found there before the first attempt."""
+    """Node -> rules of severity error that did not apply to it before the first attempt."""
     unreachable: frozenset[str] = frozenset()
     unclean: frozenset[str] = frozenset()
-    """Nodes that could not prove that nothing of the failed attempt is left."""
+    """Nodes that could not prove that the failed attempt left nothing."""
     rebooted: frozenset[str] = frozenset()
     """Nodes with another boot id than at the start."""
     warnings: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """Node -> rules of severity warning that were not found there before the first attempt."""
+    """Node -> rules of severity warning that did not apply to it before the first attempt."""
 
     @property
     def explaining(self) -> dict[str, str]:
@@ -95,18 +95,17 @@ class Recheck:
 
     @property
     def unusable(self) -> dict[str, str]:
-        """Nodes that no attempt may use, and why."""
         return dict.fromkeys(sorted(self.unclean), "processes left of this run") | self.explaining
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What the user allows: `--max-restarts`, `--min-nodes`, `--restart-on`, `--no-restart-on`."""
+    """The user's settings: `--max-restarts`, `--min-nodes`, `--restart-on`, `--no-restart-on`."""
 
     max_restarts: int = 0
     """Restarts in a row without progress."""
     min_nodes: int = 0
-    """0: as many as at the start."""
+    """0 for the number at the start."""
     restart_on: frozenset[int | str] = frozenset()
     """Exit codes and names of causes."""
     no_restart_on: frozenset[int | str] = frozenset()
@@ -120,16 +119,16 @@ class Decision:
     nodes: tuple[str, ...] = ()
     """Of the next attempt, in the order of their node ranks; () for "stop"."""
     excluded: tuple[str, ...] = ()
-    """Nodes of the failed attempt that the next one leaves out."""
+    """Nodes of the failed attempt that the next one does not use."""
     wait_s: float = 0.0
-    """Before the next attempt starts."""
+    """Seconds before the next attempt starts."""
     stopped: Stopped = ""
     restarts_left: int = 0
     """Of `max_restarts`, after the next attempt's start."""
 
     @property
     def scheduler_code(self) -> int | None:
-        """What a batch job or pod exits with; None for the attempt's own code (docs/how/restarts.md)."""
+        """Exit code for a batch job or pod; None for the attempt's own code (docs/how/restarts.md)."""
         return _FOR_SCHEDULERS.get(self.stopped)
 
 
@@ -140,7 +139,7 @@ def decide(
     policy: Policy,
     random: Callable[[], float],
 ) -> Decision:
-    """What to do after the last of `attempts`; `spares` as named, in order; `random` as `random.random`."""
+    """The decision after the last of `attempts`; `spares` in the user's order; `random`: `random.random`."""
     history = _History(attempts)
     used, unusable = history.restarts_used, recheck.unusable
     judgement = _judged(history, recheck, policy)
@@ -150,7 +149,7 @@ def decide(
     excluded = {**judgement.excluded, **unusable}
     fresh = [s for s in dict.fromkeys(spares) if s not in history.seen and s not in unusable]
     plan = _with_spares(history.last.nodes, {**judgement.suspected, **excluded}, fresh, policy.min_nodes)
-    if plan.stopped:  # a mere suspicion is no reason to stop
+    if plan.stopped:  # a mere suspicion does not justify a stop
         plan = _with_spares(history.last.nodes, excluded, fresh, policy.min_nodes)
     because = f"{plan.because}: {judgement.because}" if judgement.because else plan.because
     if plan.stopped:
@@ -165,7 +164,7 @@ def decide(
 
 
 def _limit(history: _History, most: int) -> str:
-    """Why no further restart is allowed; "" while one is."""
+    """Why no further restart is allowed; "" if one is."""
     if history.restarts_used >= most:
         times = plural(history.restarts_used, "restart")
         return f"{times} in a row without progress, --max-restarts {most} allows no more"
@@ -176,9 +175,9 @@ def _limit(history: _History, most: int) -> str:
 
 def backoff_s(failures: int, random: Callable[[], float]) -> float:
     """
-    Seconds to wait after so many restarts without progress: at most 1, 10, 20, 40, ... 300.
+    Seconds to wait after this many restarts without progress: at most 1, 10, 20, 40, ... 300.
 
-    Full jitter, from 0 to that: runs that failed at one moment do not all come back at one moment.
+    Full jitter, from 0 to that: runs that fail together must not all restart together.
 
     >>> [backoff_s(failures, lambda: 1.0) for failures in (0, 1, 2, 9)]
     [1.0, 10.0, 20.0, 300.0]
@@ -202,16 +201,15 @@ class _History:
         """Restarts in a row without progress."""
         self.restarts_since_saved = len(attempts) - 1 - saved
         self.since = attempts[latest:-1]
-        """Attempts before the last one, from the one that made progress last."""
+        """The attempt that last made progress, and later ones, without the last attempt."""
 
     @property
     def has_worked(self) -> bool:
-        """Whether any attempt trained."""
         return any(self.advanced) or any(one.step is not None for one in self.attempts)
 
     @property
     def same_nodes(self) -> int:
-        """Attempts without progress up to the last one, all on its nodes."""
+        """Attempts without progress up to the last one, all on the last one's nodes."""
         count = 0
         for attempt, is_on in zip(reversed(self.attempts), reversed(self.advanced), strict=True):
             if is_on or attempt.nodes != self.last.nodes:
@@ -241,10 +239,10 @@ class _History:
     @property
     def is_confirmed(self) -> bool:
         """
-        Whether the last attempt failed as an earlier one did, without progress since.
+        Whether the last attempt failed like an earlier one, without progress since.
 
-        The same cause is enough, wherever it was: which rank prints it first may be chance.  Only of an
-        exception of the script, rank or words must be the same, too.
+        The same cause is enough, on any rank: it may be chance which rank prints it first.  Only for an
+        exception of the script must the rank or the text also be the same.
         """
         cause = self.last.cause
         is_enough = cause.rule not in ("", "rank-raised-exception") and cause.confidence != "low"
@@ -253,7 +251,7 @@ class _History:
 
 
 def _advances(attempts: Sequence[EndedAttempt]) -> tuple[list[bool], int]:
-    """Whether each made progress (by what it saved, else by steps, else by time); the last that saved."""
+    """Whether each attempt made progress (saved progress, else steps, else time); the last that saved."""
     found, saved_at = [], 0
     saved, step = -math.inf, -math.inf
     for number, one in enumerate(attempts):
@@ -274,14 +272,14 @@ def _advances(attempts: Sequence[EndedAttempt]) -> tuple[list[bool], int]:
 
 
 def _suspects(cause: FailureCause) -> tuple[str, ...]:
-    """The nodes that a cause speaks against; an exception of the script says nothing against its node."""
+    """The nodes that a cause suspects; an exception of the script does not suspect its node."""
     is_sign = table.ROWS.get(cause.rule, table.UNKNOWN).kind in ("exclude", "repeat", "setup")
     is_local = cause.only_there or table.LOCAL_DISK.search(cause.detail[:LONGEST_DETAIL])
     return cause.nodes if is_sign or is_local else ()
 
 
 def _alike(one: FailureCause, other: FailureCause) -> bool:
-    """Whether two failures have the same cause, on the same rank or with the same words."""
+    """Whether two failures have the same cause, on the same rank or with the same text."""
     if not one.rule or (one.rule, one.detail) != (other.rule, other.detail):
         return False
     by_rank = (
@@ -295,19 +293,19 @@ def _alike(one: FailureCause, other: FailureCause) -> bool:
 
 @dataclass(frozen=True)
 class _Judgement:
-    """What the cause asks for: to stop, or to go on without some nodes."""
+    """The action for a cause: stop, or continue without some nodes."""
 
     because: str
     stopped: Stopped = ""
     excluded: Mapping[str, str] = field(default_factory=dict)
     suspected: Mapping[str, str] = field(default_factory=dict)
-    """Left out where others can take their place."""
+    """Not used if other nodes can replace them."""
     is_shared: bool = False
-    """Other runs wait for the same thing (storage, a hub)."""
+    """Other runs wait for the same service (storage, a hub)."""
 
 
 def _judged(history: _History, recheck: Recheck, policy: Policy) -> _Judgement:
-    """The user's word, the re-check, the same crash twice, the table, in this order."""
+    """By the user's setting, the re-check, the same crash twice, the table, in this order."""
     last, cause = history.last, history.last.cause
     words = {last.exit_code, cause.rule} - {None, ""}
     if given := sorted(map(str, words & policy.no_restart_on)):
@@ -375,7 +373,7 @@ def _by_table(history: _History, row: table.Row, recheck: Recheck) -> _Judgement
 
 
 def _kind(history: _History, row: table.Row) -> tuple[table.Kind, bool]:
-    """The kind of a row for this very failure; whether it is of a service that other runs wait for."""
+    """The kind of the row for this failure; and whether other runs wait for the same service."""
     last, cause = history.last, history.last.cause
     if cause.rule == "gpu-out-of-memory" and not history.has_worked:
         return "stop", False
@@ -397,7 +395,7 @@ def _kind(history: _History, row: table.Row) -> tuple[table.Kind, bool]:
 
 
 def _who(cause: FailureCause) -> str:
-    """The cause and where: "rank-killed on node1 (rank 3)"."""
+    """The cause and its place: "rank-killed on node1 (rank 3)"."""
     nodes = f" on {summarize_names(cause.nodes, 3)}" if cause.nodes else ""
     ranks = f" ({show_ranks(cause.ranks, 3)})" if cause.ranks else ""
     detail = f": {printable(cause.detail, 120)}" if cause.detail else ""
@@ -410,7 +408,7 @@ def _who(cause: FailureCause) -> str:
 def _with_spares(
     nodes: Sequence[str], excluded: Mapping[str, str], spares: Sequence[str], min_nodes: int
 ) -> Decision:
-    """The next attempt's nodes: a spare in the place of each excluded one, fewer where that is allowed."""
+    """The next attempt's nodes: a spare replaces each excluded one; fewer nodes if that is allowed."""
     out = [node for node in nodes if node in excluded]
     taken = dict(zip(out, spares, strict=False))
     following = tuple(taken.get(node, node) for node in nodes if node in taken or node not in excluded)

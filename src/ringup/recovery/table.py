@@ -1,4 +1,4 @@
-"""One row a cause: what a restart would do, and why; `decision` has the logic, `KINDS` its words."""
+"""One row per cause: the effect of a restart, and why; `decision` has the logic, `KINDS` its texts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple, cast
 from ringup.errors import UsageError
 
 NODE_LOST = "node-lost"
-"""The end of a node that did not answer for the lease; not in the catalogue."""
+"""A node that did not answer until its lease ended; not in the catalogue."""
 Kind = Literal["user", "stop", "confirm", "same", "repeat", "exclude", "setup", "slow"]
 KINDS: dict[Kind, str] = {
-    "user": "never: the end was asked for",
+    "user": "never: the end was requested",
     "stop": "never: it would fail the same way",
     "confirm": "once on the same nodes; the same failure again without progress stops the run",
     "same": "on the same nodes, at most {tries} times in a row without progress",
@@ -28,7 +28,7 @@ KINDS: dict[Kind, str] = {
     "slow": "on the same nodes: it makes a run slow and does not end it",
 }
 TRIES = 2
-"""Restarts in a row without progress on unchanged nodes; a row may allow more."""
+"""Most restarts in a row without progress on unchanged nodes; a row may allow more."""
 
 
 class Row(NamedTuple):
@@ -54,7 +54,7 @@ stop: the way in which the ranks are started must change first
     world-size-disagrees launcher-started-per-task slurm-tasks-mismatch node-rank-duplicate
     rendezvous-ids-differ same-gpu-twice nproc-exceeds-gpus not-enough-slots
     ray-node-address-differs
-stop: a full disk stays full until somebody makes room; the local disk of one node may be free again, and is
+stop: a full disk stays full until space is freed; the local disk of one node may be free again, and is
   left out with its node the second time
     disk-full
 stop: a node is left out only after `ringup test` has named it, and wrong numbers are never retried unseen
@@ -68,13 +68,13 @@ stop: the cluster must give the pod a node first
 confirm: data or a half-read file may pass the next time; an import or type error before the first step stops
   at once (an import error on one node alone leaves it out), one of storage or network is tried three times
     rank-raised-exception
-confirm: the same line of code meets the same end
+confirm: the same line of code fails in the same way
     collective-mismatch uneven-batches-between-ranks rank-busy-while-others-wait communicator-left-over
 confirm: memory that had sufficed may suffice again, memory that never did will not
     gpu-out-of-memory oom-killer-ran host-memory-refused
 confirm: a leak starts again from zero, a limit that is too low stays too low
     open-files-too-low process-limit-reached peer-mappings-exhausted
-same: two ranks met in one file, and a new start orders them anew
+same: two ranks met in one file, and a new start orders them again
     shared-file-raced
 same 3: the restart takes another port and another run id
     port-in-use stale-rendezvous-state orphan-of-earlier-run
@@ -126,7 +126,8 @@ def _rows() -> dict[str, Row]:
     """
     The rows of the text above, by the names of causes.
 
-    A row begins with "kind [tries]: why"; lines further in by two go on with that, by four they name causes.
+    A row begins with "kind [tries]: why".  Lines indented by two more continue it, lines indented by four
+    name causes.
     """
     rows: dict[str, Row] = {}
     head = Row("stop", "")
@@ -148,7 +149,7 @@ def _rows() -> dict[str, Row]:
 ROWS: dict[str, Row] = _rows()
 """Cause -> its row."""
 UNKNOWN = Row("same", "it is tried again")
-"""The row of a failure without a cause, or with a cause that has no row."""
+"""The row of a failure without a cause, or with a cause without a row."""
 
 SIGNS = {
     *("ecc-uncorrectable", "row-remap-pending", "retired-pages-full", "recovery-action-needed"),
@@ -156,36 +157,36 @@ SIGNS = {
     *("link-flapped", "link-speed-below-peers", "rdma-port-not-active", "rdma-rate-low", "symbol-errors"),
     *("receive-errors", "transport-retries", "interface-errors"),
 }
-"""Warnings of the check before a restart that are a second sign against a node which a cause names."""
+"""The check's warnings before a restart that count as a second sign against a suspected node."""
 HARDWARE_XIDS = frozenset({46, 48, 62, 64, 74, 79, 95, 119, 120})
-"""Xid codes after which NVIDIA's catalogue wants the GPU reset or replaced."""
+"""Xid codes after which NVIDIA's catalogue requires a reset or replacement of the GPU."""
 FATAL_CODE = re.compile(r"\bSXid\b.{0,80}: ?\d+, Fatal\b|: ?154\b.{0,80} to 0x\w{1,16} \((?!None\b)")
-"""A fault of an NVSwitch that ends every program; Xid 154 where the driver asks for a reset or a reboot."""
+"""A fault of an NVSwitch that ends every program; Xid 154 if the driver requests a reset or a reboot."""
 WRONG_CODE = (
     *("ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "NameError", "TypeError"),
     *("UnboundLocalError", "AttributeError", "KeyError", "IndexError", "AssertionError"),
 )
-"""Exceptions that code raises again each time; before the first step they need no second attempt."""
+"""Exceptions that the same code raises every time; before the first step, one attempt is enough."""
 LOCAL_DISK = re.compile(r"No space left on device: '(?:/tmp|/var/tmp|/dev/shm)/")
-"""A disk that only its node has."""
+"""A disk that exists only on its node."""
 OF_THE_NODE = re.compile(
     r"(?:\w+\.)*(?:ImportError|ModuleNotFoundError)\b|.{0,200}cannot open shared object file"
 )
-"""An exception that software raises which is installed differently on one node."""
+"""An exception caused by software that is installed differently on one node."""
 TRANSIENT = re.compile(
     r"Connection\w{0,30}Error|Connect(?:ion)?Time(?:d ?)?out|Read ?Time(?:d ?)?out|\bTimeoutError"
     r"|[Tt]imed out|ETIMEDOUT|ESTALE|Stale (?:NFS )?file handle|\bEIO\b|Input/output error|Transport endpoint"
     r"|Temporary failure in name resolution|(?:HTTP|[Ss]tatus)\D{0,20}(?:429|5\d\d)\b|\b5\d\d Server Error"
     r"|\b429 (?:Client Error|Too Many)"
 )
-"""An error of storage, a hub or a network that may be back in a minute."""
+"""An error of storage, a hub or a network that may disappear within a minute."""
 STORAGE_TRIES = 3
 SIGNALED = {137: "SIGKILL", 143: "SIGTERM"}
-"""Exit codes that come from signals, not from the script."""
+"""Exit codes from signals, not from the script."""
 
 
 def code_or_cause(option: str, word: str) -> int | str:
-    """An exit code (1 to 255) or the name of a cause.  Raises UsageError for anything else."""
+    """An exit code (1 to 255) or the name of a cause.  Raises UsageError for other text."""
     word = word.strip()
     if word.isascii() and word.isdecimal() and 1 <= int(word[:4]) <= 255:
         if int(word) in SIGNALED:

@@ -1,4 +1,4 @@
-"""How far a training got: what the nodes read from its checkpoints, and the steps that its output shows."""
+"""Progress of a training: its checkpoints on the nodes, and the steps in its output."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from ringup.transport import Answer, Transport
 from ringup.units import printable, summarize_names
 
 LIMIT_S = 8.0
-"""Time for a node's file servers; the working directory of a large project is read in a second."""
+"""Seconds for a node's file servers; the working directory of a large project takes one second."""
 CONNECTION_S = 4.0
 MOST_BYTES = 1 << 16
 LONGEST_LINE = 512
-"""Bytes of a line of output in which a step is looked for."""
+"""Bytes of a line of output that are searched for a step."""
 FIRST_LINES = 3
-"""Lines with steps before it is judged where a training began: an evaluation counts from 0, too."""
+"""Lines with steps before the first step is determined: an evaluation also counts from 0."""
 EPOCH = 1_000_000
-"""Steps that count from 0 in each epoch are shown as epoch x 1,000,000 + step."""
+"""Steps that restart at 0 in each epoch are shown as epoch x 1,000,000 + step."""
 
 
 @dataclass(frozen=True)
 class TrainingProgress:
     value: float
-    """A step; what the file of --progress holds; or a time, in seconds since the epoch."""
+    """A step; the content of the file of --progress; or a time, in seconds since the epoch."""
     source: str
-    """The file or directory it was read from, safe to print."""
+    """The file or directory that it comes from, safe to print."""
     group: str = ""
     """Only values of the same group are comparable: the checkpoints of one directory."""
     incomplete: tuple[str, ...] = ()
-    """Checkpoints that are newer and were not written to their end."""
+    """Newer checkpoints that are incomplete."""
 
     @property
     def warning(self) -> str:
-        """What a script that takes the newest entry would load; "" where that is whole."""
+        """The incomplete checkpoint that a script which takes the newest entry would load; else ""."""
         names = summarize_names(self.incomplete, 2)
         return f"the newest checkpoint is incomplete: {names}" if names else ""
 
@@ -58,7 +58,7 @@ class _Found(msgspec.Struct):
 
 
 def read(reach: Transport, path: str, folders: Mapping[str, str]) -> TrainingProgress | None:
-    """The newest complete checkpoint, None without; `path`: --progress; `folders`: the job's by node."""
+    """The newest complete checkpoint, None without one; `path`: --progress; `folders`: the job's, by node."""
     arguments = {node: (path, folder, f"{LIMIT_S:g}") for node, folder in folders.items()}
     answers = reach.run(
         program("checkpoints"),
@@ -79,7 +79,6 @@ def read(reach: Transport, path: str, folders: Mapping[str, str]) -> TrainingPro
 
 
 def _decoded(answer: Answer) -> _Found | None:
-    """A node's answer; None where it is none."""
     try:
         found = msgspec.json.decode(answer.stdout, type=_Found)
     except (ValueError, RecursionError):
@@ -91,7 +90,7 @@ def _decoded(answer: Answer) -> _Found | None:
 def saved(
     before: TrainingProgress | None, after: TrainingProgress | None
 ) -> tuple[float | None, float | None]:
-    """`saved_from` and `saved_to` of an attempt; the first is unknown where the two cannot be compared."""
+    """`saved_from` and `saved_to` of an attempt; the first is unknown if the two cannot be compared."""
     if after is None:
         return None, None
     return before.value if before and before.group == after.group else None, after.value
@@ -111,7 +110,7 @@ _LOSS = re.compile(rb"^\W{0,40}\{'[\w/]{0,20}loss': .{1,300}'epoch': '?(\d{1,6}(
 
 class StepReader:
     """
-    Follows the output of the ranks: how far it shows the training.
+    Follows the output of the ranks for the training's progress.
 
     >>> reader = StepReader()
     >>> for line in (b"Map: 9%|# | 900/1000 [00:01<00:02, 9.0it/s]", b"step 7 loss 2.1", b"lr 0.1 step 0.5"):
@@ -122,7 +121,7 @@ class StepReader:
 
     def __init__(self) -> None:
         self.first_s: float | None = None
-        """When the first step was shown, on the caller's clock."""
+        """Time of the first step, on the caller's clock."""
         self._furthest: dict[str, float] = {}
         self._begin: dict[str, float] = {}
         """The furthest of the first lines."""
@@ -130,13 +129,13 @@ class StepReader:
 
     @property
     def step(self) -> float | None:
-        """The furthest step, by the best source that the output has; None without one."""
+        """The highest step, from the best source in the output; None without one."""
         return next(
             (self._furthest[kind] for kind in ("step", "bar", "loss") if kind in self._furthest), None
         )
 
     def read(self, line: bytes, now_s: float) -> None:
-        """One line of a rank's output, without what ringup writes before it."""
+        """One line of a rank's output, without ringup's prefix."""
         line = line[-LONGEST_LINE:] if b"\r" in line else line[:LONGEST_LINE]
         if (found := _position(line.rstrip(b"\r\n").rpartition(b"\r")[2])) is None:
             return
@@ -149,7 +148,7 @@ class StepReader:
             self._begin[kind] = self._furthest[kind]
 
     def starts_over(self, earlier: StepReader) -> bool:
-        """Whether it begins where an earlier attempt began; bars of progress start at 0 in any case."""
+        """Whether it begins where an earlier attempt began; progress bars always start at 0."""
         return any(
             begin <= earlier._begin.get(kind, -1) < earlier._furthest[kind]
             for kind, begin in self._begin.items()
@@ -158,11 +157,11 @@ class StepReader:
 
 
 def _position(line: bytes) -> tuple[str, float] | None:
-    """The kind of a line that shows a step, and the step; None for any other line."""
+    """The kind of a line that shows a step, and the step; None for other lines."""
     if bar := _BAR.match(line):
         is_training = not bar[1].strip(b" |:") or _TRAINING.search(bar[1])
         epoch = _EPOCH_AT.search(bar[1])
-        # A bar of one epoch begins again in the next one.
+        # A bar of one epoch restarts in the next one.
         return ("bar", int(bar[2]) + (int(epoch[1]) * EPOCH if epoch else 0)) if is_training else None
     if loss := _LOSS.match(line):
         return "loss", float(loss[1])

@@ -2,7 +2,7 @@
 Rules: a name, a text, and a function from evidence to findings.
 
 A check reads a `Cluster`, a log cause reads `LogEvidence`.  The text of a problem is the docstring of the
-function that finds it; one that several find is written once, in `problems.py`.
+function that finds it; a problem that several functions find has its text in `problems.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ringup.rules.problems import TEXTS
 from ringup.units import grouped, summarize_names
 from ringup.version import SITE
 
-if TYPE_CHECKING:  # causes of logs are rules, too: reading a log needs no facts of nodes
+if TYPE_CHECKING:  # rules also include causes of logs, which need no facts of nodes
     from ringup.model import Cluster, Node
     from ringup.network.predictions import Predictions
 
@@ -26,12 +26,12 @@ Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 """Worst first."""
 Confidence = Literal["high", "medium", "low"]
-"""In the cause of a failure."""
+"""Of a failure's cause."""
 
 
 @dataclass(frozen=True)
 class Fix:
-    """What to do about a finding: words, variables to set, commands to paste."""
+    """The action for a finding: text, variables to set, commands to paste."""
 
     text: str
     env: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ def page_of(rule: str) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that can be wrong, named once; a finding may be milder than `severity`, never worse."""
+    """A kind of problem, with one name; a finding may be milder than `severity`, never worse."""
 
     name: str
     severity: Severity
@@ -61,7 +61,7 @@ class Problem:
 @dataclass(frozen=True)
 class Finding:
     """
-    A problem seen somewhere: `where` for people ("node1 enp99s0"), `node` None where it concerns several.
+    A problem at a place: `where` as text ("node1 enp99s0"), `node` None if it concerns several.
 
     `subject` is for `planning.mitigations`: "interface:enp99s0", "port:29500", "name:node0", "env:NCCL_NET".
     """
@@ -86,22 +86,22 @@ class Skipped:
     node: str | None
     reason: str
     as_root: str = ""
-    """What root would run to know it, "" where root would know no more."""
+    """The command for root to find out, "" if root would know no more."""
     is_partial: bool = False
-    """The rule was judged, with what an ordinary user may see."""
+    """The rule was judged, but only with facts that an ordinary user may see."""
     traceback: str = ""
-    """Of a rule that raised: a bug of ringup's."""
+    """Traceback of a rule that raised: a bug in ringup."""
 
 
 Function = TypeVar("Function", bound=Callable[..., "Iterator[Finding | Skipped]"])
 Scope = Literal["", "machines", "gpus", "rdma"]
-"""Jobs a rule is about: all, on several machines, with GPUs, or both (RDMA)."""
+"""Jobs that a rule applies to: all, on several machines, with GPUs, or both (RDMA)."""
 
 GIVEN: dict[str, Callable[[Cluster, Predictions], Any]] = {
     "cluster": lambda cluster, predictions: cluster,
     "predictions": lambda cluster, predictions: predictions,
 }
-"""Parameter of a rule -> what it is given.  A rule with a parameter `node` is called for each node."""
+"""Parameter of a rule -> its value.  A rule with a parameter `node` is called for each node."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Rule:
     scope: Scope = ""
 
     def answers(self, cluster: Cluster, predictions: Predictions) -> Iterator[Finding | Skipped]:
-        """The function's answers, given the parameters it names."""
+        """The function's results, called with the parameters it names."""
         alone = cluster.is_local or len(cluster.nodes) < 2
         if alone and self.scope in ("machines", "rdma"):
             return
@@ -130,13 +130,13 @@ class Rule:
 
 
 PROBLEMS: dict[str, Problem] = {}
-"""Every problem by name, whoever finds it; what `ringup explain` lists."""
+"""Every problem by name, from checks and logs; `ringup explain` lists them."""
 
 CHECKS: dict[str, Rule] = {}
-"""Checks by name, in order of definition."""
+"""Checks by name, in order of their definition."""
 
 INTERNAL_ERRORS: dict[str, Skipped] = {}
-"""Rules that raised while this command ran, by name; `cli` clears it, and ends with exit code 70."""
+"""Rules that raised during this command, by name; `cli` clears it, and exits with code 70."""
 
 Answer = TypeVar("Answer")
 
@@ -145,10 +145,11 @@ _SECTION = re.compile(r"^(Why|Fix|In logs):\s*", re.MULTILINE)
 
 def described(name: str, severity: Severity, text: str) -> Problem:
     """
-    The problem a text describes, registered.
+    The problem that a text describes, registered.
 
-    Its summary comes first; `Why:` and `Fix:` must follow, `In logs:` may.  Raises ValueError for a text
-    without them, as nobody can act on it, for a name out of form, and for two texts of one name.
+    The summary comes first; `Why:` and `Fix:` must follow, `In logs:` may follow.  Raises ValueError for a
+    text without them (a user could not act on it), for an invalid name, and for a second text with the same
+    name.
     """
     summary, *parts = (" ".join(part.split()) for part in _SECTION.split(text))
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
@@ -169,7 +170,7 @@ for _block in TEXTS.strip().split("\n\n"):
 
 
 def problem_of(name: str, severity: Severity, docstring: str | None) -> Problem:
-    """The problem that a rule's docstring describes; without sections in it, the one that has the name."""
+    """The problem in a rule's docstring; without sections in the docstring, the problem of that name."""
     text = inspect.cleandoc(docstring or "")
     is_known = name in PROBLEMS and not _SECTION.search(text)
     return PROBLEMS[name] if is_known else described(name, severity, text)
@@ -181,9 +182,9 @@ def check(
     """
     Register a check.
 
-    `reads` lists the fields of `Node` without which the rule cannot judge a node: where one is unknown, the
-    node is left out of the cluster the function gets, and shown as not checked.  Other unknown fields have
-    the value of an empty `Node`.
+    `reads` lists the fields of `Node` that the rule needs to judge a node: if one is unknown, the function's
+    cluster lacks the node, and the node is shown as not checked.  Other unknown fields have the value of an
+    empty `Node`.
     """
 
     def decorate(function: Function) -> Function:
@@ -196,7 +197,7 @@ def check(
 
 
 def isolated(rule: str, answers: Callable[[], Iterable[Answer]]) -> Iterator[Answer | Skipped]:
-    """A rule's answers; where it raises, those so far and, last, what it raised.  For all registries."""
+    """A rule's results; if it raises, the results so far and, last, the exception.  For all registries."""
     try:
         yield from answers()
     except Exception as error:
@@ -208,7 +209,7 @@ def isolated(rule: str, answers: Callable[[], Iterable[Answer]]) -> Iterator[Ans
 
 
 def skipped_json(skipped: Iterable[Skipped]) -> list[dict[str, Any]]:
-    """The rules that were not checked, with a traceback only where ringup has a bug."""
+    """The rules that were not checked, with a traceback only for a bug in ringup."""
     return [{k: v for k, v in asdict(s).items() if v or k != "traceback"} for s in skipped]
 
 
@@ -216,9 +217,9 @@ def run_checks(
     cluster: Cluster, rules: Mapping[str, Rule] | None = None, predictions: Predictions | None = None
 ) -> tuple[list[Finding], list[Skipped]]:
     """
-    Judge a cluster: findings worst first, and what could not be judged.
+    Judge a cluster: findings, worst first, and rules that could not be judged.
 
-    A rule sees only the nodes on which everything it reads is known; `predictions` are those without a plan.
+    A rule sees only nodes whose facts it reads are all known; `predictions` are those without a plan.
     """
     from ringup.network.predictions import Predictions
 
@@ -256,7 +257,7 @@ def _answers(rule: Rule, cluster: Cluster, predictions: Predictions) -> Iterator
         else:
             finding = complete(answer, rule.problem)
             if rule.scope == "rdma" and uses_nccl(cluster) == "no":
-                finding = replace(finding, severity="note")  # only worth knowing
+                finding = replace(finding, severity="note")  # a note only
             if finding.fix and cluster.ssh_config:
                 lines = tuple(with_ssh_config(c, cluster.ssh_config) for c in finding.fix.commands)
                 finding = replace(finding, fix=replace(finding.fix, commands=lines))
@@ -264,7 +265,7 @@ def _answers(rule: Rule, cluster: Cluster, predictions: Predictions) -> Iterator
 
 
 def complete(finding: Finding, problem: Problem) -> Finding:
-    """A finding with its rule's name, reason, severity (never above the ceiling) and a fix."""
+    """A finding with its rule's name, reason, severity (never above the rule's) and a fix."""
     ceiling = SEVERITIES.index(problem.severity)
     wanted = SEVERITIES.index(finding.severity or problem.severity)
     fix = finding.fix or Fix("")
@@ -279,7 +280,7 @@ def complete(finding: Finding, problem: Problem) -> Finding:
 
 @dataclass(frozen=True)
 class Place:
-    """Where something was found; `at` and `at_each` make one.  `subject`: see `Finding`."""
+    """The place of a finding; `at` and `at_each` make one.  `subject`: see `Finding`."""
 
     where: str
     nodes: tuple[Node | str, ...]
@@ -296,7 +297,7 @@ class Place:
         env: Mapping[str, str] | None = None,
         severity: Severity | None = None,
     ) -> Finding:
-        """A finding; `run`: for the first node's shell, `commands`: to paste here, `env`: to set."""
+        """A finding; `run`: commands on the first node, `commands`: to paste here, `env`: to set."""
         on = self.nodes[0] if self.nodes else ""
         lines = (*(ssh(on, c) for c in ([run] if isinstance(run, str) else run)), *commands)
         names = {n if isinstance(n, str) else n.name for n in self.nodes}
@@ -306,7 +307,7 @@ class Place:
 
 
 def at(nodes: Node | str | Iterable[Node | str], thing: str = "", subject: str = "") -> Place:
-    """A node or several, or one thing there ("enp99s0", "GPU 3")."""
+    """One or several nodes, optionally with a device ("enp99s0", "GPU 3")."""
     from ringup.hosts.folding import node_set
 
     several = tuple(nodes) if isinstance(nodes, Iterable) and not isinstance(nodes, str) else (nodes,)
@@ -315,14 +316,14 @@ def at(nodes: Node | str | Iterable[Node | str], thing: str = "", subject: str =
 
 
 def at_each(things: Iterable[tuple[Node | str, str]], subject: str = "") -> Place:
-    """Several nodes and on each a thing of its own."""
+    """Several nodes, each with its own device."""
     pairs = tuple(things)
     where = summarize_names(f"{n if isinstance(n, str) else n.name} {thing}".strip() for n, thing in pairs)
     return Place(where, tuple(n for n, _ in pairs), subject)
 
 
 def ssh_target(node: Node | str) -> str:
-    """The word to give to ssh for a node, quoted; with its user where the node was given with one."""
+    """The argument of ssh for a node, quoted; with a user if the node was given with one."""
     if isinstance(node, str):
         return shlex.quote(node)
     name = node.host.name or node.name
@@ -335,7 +336,7 @@ _NOT_IN_DOUBLE_QUOTES = re.compile(r"""["$`!]|\\(?:[\\]|$)""")
 
 def ssh(node: Node | str, command: str) -> str:
     """
-    A command for a node, ready to paste: in quotes where the shell here would read it otherwise.
+    A command for a node, ready to paste; quoted if the local shell would interpret it.
 
     >>> print(ssh("a", "id -u"), ssh("a", "df | tail"), ssh("a", "ls 'a b'"), sep=", ")
     ssh a id -u, ssh a 'df | tail', ssh a "ls 'a b'"
@@ -351,7 +352,7 @@ _BY_SSH = re.compile(r"(?:time )?ssh(?:-copy-id)?(?= )")
 
 def with_ssh_config(command: str, file: str) -> str:
     """
-    A command typed here, which then reaches nodes as ringup did with `--ssh-config FILE`.
+    A command to paste, which reaches nodes like ringup with `--ssh-config FILE`.
 
     >>> with_ssh_config("time ssh n true", "c"), with_ssh_config("rsync -a f n:f", "c")
     ('time ssh -F c n true', "rsync -a -e 'ssh -F c' f n:f")
@@ -365,7 +366,7 @@ def with_ssh_config(command: str, file: str) -> str:
 
 def typed_here(finding: Finding) -> Finding:
     """
-    A finding about nodes that are played on this machine: its commands need no ssh.
+    A finding about simulated nodes on this machine: its commands need no ssh.
 
     >>> typed_here(Finding("n", "", "", fix=Fix("", commands=("ssh n 'id; ls'", "ping n")))).fix.commands
     ('id; ls', 'ping n')
@@ -373,6 +374,6 @@ def typed_here(finding: Finding) -> Finding:
     if finding.fix is None:
         return finding
     words = [(shlex.split(c), c) for c in finding.fix.commands]
-    # ssh joins what it is given with blanks, and the shell on the node reads that.
+    # ssh joins its arguments with blanks, and the node's shell parses the result.
     commands = (" ".join(w[2:]) if w[:1] == ["ssh"] else c for w, c in words)
     return replace(finding, fix=replace(finding.fix, commands=tuple(dict.fromkeys(commands))))

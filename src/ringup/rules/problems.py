@@ -1,7 +1,7 @@
 """
-Texts of the problems that several rules find, live and in logs, and of those whose rule is a row of a table.
+Texts of problems that several rules find (live and in logs), and of rules that are rows of a table.
 
-Each is `name, severity: summary`, then its sections; a blank line parts them.
+Each is `name, severity: summary`, then its sections, with blank lines between them.
 """
 
 TEXTS = """
@@ -138,8 +138,8 @@ In logs: `no connection was seen between 2 parts of the run` in a run's `ringup.
 rank-fell-behind, error: Some ranks wait in a collective that one or more never entered.
 Why: a branch taken by some ranks only is the usual fault; also slow data or a rank stopped.
 Fix: the stack of the missing rank (`ringup stacks`); then the code path only it took.
-In logs: `Ranks 2 failed to pass monitoredBarrier`, one sequence number on all that speak and a rank silent; a
-dump of torch's flight recorder that ends before the others'.
+In logs: `Ranks 2 failed to pass monitoredBarrier`, one sequence number on all ranks but a silent one; a dump
+of torch's flight recorder that ends before the others'.
 
 collective-mismatch, error: Ranks are in different collectives, or in the same one with another size or order.
 Why: each rank's calls on a communicator are matched by order alone.
@@ -275,7 +275,7 @@ Fix: `torch.cuda.set_device(LOCAL_RANK)` before the process group; `NCCL_HOSTID`
 In logs: `Duplicate GPU detected : rank 3 and rank 2 both on CUDA device e2000`.
 
 nproc-exceeds-gpus, error: More processes are started on a node than it has visible GPUs.
-Why: the surplus ranks ask for a device that is not there.
+Why: the surplus ranks request a device that does not exist.
 Fix: `--nproc` equal to the visible devices; mind CUDA_VISIBLE_DEVICES.
 In logs: `invalid device ordinal`.
 
@@ -311,7 +311,7 @@ In logs: `Host key verification failed.`
 
 ssh-host-key-changed, error: The node shows another host key than the one known for it.
 Why: it was reinstalled, another machine has its address, or somebody intercepts the connection.
-Fix: ask who runs the node; if it was reinstalled, remove the old key and accept the new one.
+Fix: ask the node's administrators; if it was reinstalled, remove the old key and accept the new one.
 In logs: `REMOTE HOST IDENTIFICATION HAS CHANGED`, `Host key verification failed.`
 
 ssh-key-refused, error: The node accepts none of the user's keys.
@@ -365,7 +365,7 @@ Fix: `srun --overlap -N1 -n1 -w NODE hostname`; when the node is gone, a new all
 srun, `--ssh-config ~/.ssh/config` reaches the nodes by ssh.
 In logs: `srun: error: Unable to create step for job`
 
-no-answer, error: The node was reached but did not answer what it was asked within the deadline.
+no-answer, error: The node was reached but did not answer within the deadline.
 Why: an overloaded or hanging node (a dead network file system, a start-up file that waits, heavy packet loss)
 would hold up every rank.
 Fix: log in by hand and find what hangs; `--timeout` allows more time.
@@ -432,7 +432,7 @@ through; until then a smaller MTU on the nodes, or `sysctl net.ipv4.tcp_mtu_prob
 In logs: `Timed out waiting 10000ms for recv operation to complete`, like a hang of the program.
 
 nvlink-failed, error: A link between GPUs failed for good during the run.
-Why: the link, its connector or the NVSwitch is damaged; it is no memory error of a GPU.
+Why: the link, its connector or the NVSwitch is damaged; it is not a memory error of a GPU.
 Fix: `nvidia-smi nvlink -e` and `dmesg | grep -i -e xid -e nvlink` on that node; drain it, reset the GPUs,
 replace what fails again.
 In logs: `uncorrectable NVLink error detected during the execution`.
@@ -440,7 +440,7 @@ In logs: `uncorrectable NVLink error detected during the execution`.
 imex-not-working, error: NVLink reaches other nodes (MNNVL), and NCCL may not use it.
 Why: the IMEX service does not run on every node of the domain, or its channel device is not in the container.
 Fix: `nvidia-imex-ctl -N` shows the domain, `systemctl restart nvidia-imex` on the nodes that lack it; give
-/dev/nvidia-caps-imex-channels to the container; `NCCL_MNNVL_ENABLE=0` goes on over the network.
+/dev/nvidia-caps-imex-channels to the container; `NCCL_MNNVL_ENABLE=0` continues over the network.
 In logs: `MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX configuration`.
 
 peer-mappings-exhausted, error: A GPU cannot map the memory of another one: CUDA's table of peers is full.
@@ -456,7 +456,7 @@ the job's own shell; `--gpus-per-node` in Slurm, `--gpus all` in Docker.
 In logs: `Torch not compiled with CUDA enabled`, `ProcessGroupNCCL is only supported with GPUs`.
 
 rendezvous-variable-missing, error: The variables that tell a rank its number and its head are not set.
-Why: the script was started without a launcher, or what starts it (srun, ssh, sudo, a container) drops them.
+Why: the script was started without a launcher, or its starter (srun, ssh, sudo, a container) drops them.
 Fix: `torchrun --nproc_per_node N train.py`; for `srun` alone set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
 and MASTER_PORT from Slurm's variables.
 In logs: `environment variable RANK expected, but not set`.
@@ -475,7 +475,7 @@ Slurm the lines of enroot that pyxis prints above; `enroot start IMAGE` on that 
 In logs: `Failed to pull image`, `ImagePullBackOff`, `CreateContainerConfigError`, `pyxis: failed to import`.
 
 container-restarts, error: Kubernetes starts a container again and again, since it ends with an error.
-Why: the program in it fails; the event does not say of what.
+Why: the program in it fails; the event does not give the reason.
 Fix: `kubectl logs POD --previous` is the log of the attempt before; `kubectl describe pod POD` has its exit
 code (137: killed, often for memory).
 In logs: `Back-off restarting failed container`, `CrashLoopBackOff`.
@@ -487,7 +487,7 @@ Fix: `ray start --node-ip-address=$VLLM_HOST_IP` on every node, with an address 
 `ray status -v` lists the nodes by address.
 In logs: `No available node types can fulfill resource request {'node:10.0.0.7': 0.001}`.
 
-not-enough-slots, error: More processes are asked for than the hosts offer slots.
+not-enough-slots, error: More processes are requested than the hosts have slots.
 Why: mpirun and horovodrun count one slot a host (or a core) where the host list does not say more.
 Fix: `-H node0:8,node1:8` or `slots=8` in the host file; `--oversubscribe` only on CPUs.
 In logs: `There are not enough slots available in the system to satisfy the 16 slots`.
@@ -527,7 +527,7 @@ Fix: `ulimit -u` and `cat /sys/fs/cgroup/pids.max` in the job's shell; `OMP_NUM_
 workers.
 In logs: `can't start new thread`, `pthread_create failed`, `fork: retry: Resource temporarily unavailable`.
 
-host-memory-refused, error: A process asked for host memory and got none.
+host-memory-refused, error: A process requested host memory and got none.
 Why: the model, the data or pinned buffers of all ranks of a node do not fit; a limit of the shell or cgroup.
 Fix: `free -g` and `ulimit -v` in the job's shell; fewer loader workers, load the checkpoint on one rank or
 with `mmap=True`.

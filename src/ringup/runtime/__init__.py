@@ -15,20 +15,20 @@ Outcome = Literal[
     "running", "restarting", "ok", "saved", "not-saved", "rank-failed", "check-stopped", "hung",
     "interrupted", "launcher-error",
 ]  # fmt: skip
-"""What `run.json` says; "running" until somebody has seen the end, "restarting" between two attempts."""
+"""Of `run.json`; "running" until a ringup process sees the end, "restarting" between two attempts."""
 LAUNCHER = -1
-"""The "rank" under which a launcher's own output travels."""
+"""The "rank" of a launcher's own output."""
 
 
 @dataclass(frozen=True)
 class RankEnd:
     rank: int
-    """Global rank; -1 when its launcher gave it none."""
+    """Global rank; -1 if its launcher set none."""
     local_rank: int
     node: str
     pid: int
     code: int | None
-    """Exit code, or minus the signal's number; None while it runs or when its node was lost."""
+    """Exit code, or minus the signal's number; None while it runs or if its node was lost."""
 
 
 @dataclass(frozen=True)
@@ -37,28 +37,28 @@ class Failure:
 
     node: str
     rank: int | None
-    """None when it was not a rank: the launcher on a node, or the node itself."""
+    """None if it was not a rank: the launcher on a node, or the node itself."""
     code: int | None
-    """Exit code, or minus the signal's number; None when there is none (a lost node)."""
+    """Exit code, or minus the signal's number; None if there is none (a lost node)."""
     what: str
-    """One line: who, and how it ended."""
+    """One line: the process, and how it ended."""
     at_s: float
-    """Seconds after the start, by clocks corrected to the launcher's."""
+    """Seconds after the start, on the launcher's clock (nodes' clocks are corrected)."""
     wall_time: float
     """The same as seconds since the epoch, by the launcher's clock."""
     lines: tuple[str, ...]
     """Its last lines, safe to print."""
     file: str
-    """Where all of its output is."""
+    """The file with all of its output."""
     is_consequence: bool = False
     """Its last lines blame another rank, but no other rank failed first."""
     left_before: tuple[str, ...] = ()
-    """Of a consequence: ranks that had ended with code 0 by then ("rank 3 on node1, 0.2 s before")."""
+    """If it is a consequence: ranks that had exited with code 0 before ("rank 3 on node1, 0.2 s before")."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """Worth a line of progress; kinds are "ready", "joined", "failed", "ending", "note", "hang", ..."""
+    """An event for a progress line; kinds are "ready", "joined", "failed", "ending", "note", "hang", ..."""
 
     kind: str
     text: str
@@ -70,41 +70,41 @@ class RunResult:
     run_id: str
     outcome: Outcome
     exit_code: int
-    """What `ringup run` exits with."""
+    """The exit code of `ringup run`."""
     failure: Failure | None
     ranks: tuple[RankEnd, ...]
     findings: tuple[Finding, ...]
-    """What cleaning up found."""
+    """The findings of the clean-up."""
     notes: tuple[str, ...]
     log_dir: str
     seconds: float
     record: Mapping[str, Any] = field(default_factory=dict)
-    """What run.json holds, or would if it could be written."""
+    """The content of run.json, even if it could not be written."""
     problem: str = ""
-    """Why output is missing in the log directory; among the notes, too."""
+    """Why output is missing in the log directory; also among the notes."""
     lost: tuple[str, ...] = ()
     """Nodes that stopped responding, or whose connection or guard was lost."""
     heard_s: float = 0.0
-    """When the last of them sent something, monotonic."""
+    """Time of the last message from any of them, monotonic."""
     phases: Mapping[str, float] = field(default_factory=dict)
-    """Seconds: "start" of all ranks (absent where one never did), "notice" of the failure, "end" after it."""
+    """Seconds: "start" of all ranks (absent if one never started), "notice" of the failure, "end"."""
     signal: int = 0
-    """The first that asked this process to end, before the run had ended or after; 0 for none."""
+    """The first signal that requested the end of this process, before or after the run's end; 0 for none."""
 
 
 class Watcher(Protocol):
-    """Looks at a run while it goes on; `reports` go to run.json."""
+    """Watches a run; its `reports` go to run.json."""
 
     reports: list[dict[str, Any]]
     stalled: object
-    """What stops the run's progress now; None if nothing does."""
+    """The verdict that the run makes no progress now; None if it does."""
 
     def on_time(self, now_s: float, nodes: Sequence[Any], tell: Callable[[Event], object]) -> str:
-        """Called at every turn with the `NodeRun`s; the reason to end the run as hung, or ""."""
+        """Called in every turn with the `NodeRun`s; returns the reason to end the run as hung, or ""."""
 
 
 GRACE_S = 3.0
-"""SIGTERM to SIGKILL.  All nodes are to end within 5 s of the first failure."""
+"""Seconds from SIGTERM to SIGKILL. All nodes must end within 5 s of the first failure."""
 
 
 @dataclass(frozen=True)
@@ -114,20 +114,20 @@ class Save:
     signal: str
     """Sent to every rank, once ("SIGUSR1")."""
     grace_s: float
-    """From that signal to the end of ranks that have not ended by themselves."""
+    """Seconds from that signal to the end of ranks that have not exited."""
     is_due: Callable[[], bool] = lambda: False
-    """Whether the job's time limit is so near that the ranks have to save without being asked."""
+    """Whether the job's time limit is so near that the ranks must save now."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """A run and how it is followed, by the command that started it or by `attach`."""
+    """Options of following a run, by the command that started it or by `attach`."""
 
     plan: Plan
     reach: Transport
     log_dir: Path
     write: Callable[[str], object] | None = None
-    """Takes the ranks' lines (None: none are shown); called from another thread, and may block."""
+    """Gets the ranks' lines (None to show none); called from another thread, and may block."""
     on_event: Callable[[Event], None] = lambda event: None
     """Called from that thread, too."""
     lease_s: float = 20.0
@@ -136,12 +136,12 @@ class Options:
     watcher: Watcher | None = None
     findings: tuple[Finding, ...] = ()
     detach: bool = False
-    """Leave the run to its head node once that is sure of every other (outcome "running")."""
+    """Hand the run over to its head node once all nodes have joined (outcome "running")."""
     ssh_config: str | None = None
-    """What `attach` uses after `detach`."""
+    """The file that `attach` uses after `detach`."""
     save: Save | None = None
     """None: SIGTERM ends the ranks within `grace_s`, as Ctrl-C always does."""
     on_record: Callable[[Mapping[str, Any]], object] = lambda content: None
-    """Gets what was written to run.json; from another thread, too."""
+    """Gets the content of run.json after it is written; also from another thread."""
     on_lines: Callable[[NodePlan, Sequence[bytes]], None] = lambda node, lines: None
-    """Gets the ranks' lines as they come."""
+    """Gets the ranks' lines as they arrive."""

@@ -1,4 +1,4 @@
-"""Back to a detached run: its output from the beginning (as far as it was kept), its state, its end."""
+"""Attaching to a detached run: its output from the beginning (as far as available), its state, its end."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from ringup.units import printable
 
 
 class Follower(Followed):
-    """A `Listener` on the head node: the journal's messages, each for the node it is from."""
+    """A `Listener` on the head node: passes each message of the journal to its node's `NodeRun`."""
 
     can_be_left = is_on_its_own = True
 
     def __init__(
         self, detached: Detached, options: Options, interrupts: Interrupts, head_lost: str = ""
     ) -> None:
-        """`head_lost`: why the head node is gone for good; the run then ended with it."""
+        """`head_lost`: why the head node is lost for good; the run then ended with it."""
         super().__init__(options, interrupts)
         self.head_lost = head_lost
         self.detached, self.head = detached, detached.plan.nodes[0]
         self.record.started = detached.started
         self.state = "following"
-        """following, over (the journal's end was seen), gone (there is no journal), lost."""
+        """following, over (the journal's end was read), gone (there is no journal), lost."""
         self.error = ""
         self.began_s = self.wall = self.finished_s = 0.0
         self.latest_s = 0.0
-        """The latest moment that the head has reported, on its clock."""
+        """The latest time in the head's messages, on its clock."""
         self.reason = ""
         self._received = self._acknowledged = 0
         self._next_beat_s = 0.0
@@ -60,10 +60,10 @@ class Follower(Followed):
         for node in self.plan.nodes:
             send = functools.partial(self._relay, node.rank)
             self.nodes.append(NodeRun(node, self.output, self.on_change, send, now_s=lambda: self.latest_s))
-        self.nodes[0].clock.round_trip_s = 0.0  # the run's clock is its own
+        self.nodes[0].clock.round_trip_s = 0.0  # the run has its own clock
 
     def _relay(self, node: int, data: bytes) -> None:
-        """To one node's guard, by way of the head's."""
+        """To one node's guard, through the head's guard."""
         self.channel.write(b'{"node":%d,' % node + data[1:])
 
     def result(self) -> RunResult:
@@ -83,7 +83,7 @@ class Follower(Followed):
             hint = "it ended long ago, or its node was reinstalled; `ringup clean` looks for leftovers"
             self.is_on_its_own = not self.record.says_running()
             raise NodeUnreachable(f"{name} has no record of run {run}", hint=hint)
-        # Where the run never began, its clock starts with the first failure.
+        # If the run never began, its clock starts with the first failure.
         began_s = self.began_s or min((end.at_s for node in self.nodes for end in node.ends), default=0.0)
         self.record.set_clock(began_s, self.wall or self.detached.started, self.finished_s)
         if is_left:
@@ -169,9 +169,9 @@ def follow(
     Replay a detached run's output and follow it to its end; `options` are those of `Options`.
 
     Ctrl-C ends the run; SIGTERM and SIGHUP only leave it (outcome "running").  The ranks' files and run.json
-    are written again in `log_dir` (default: where the run was started).  Raises NodeUnreachable when the head
-    node cannot be reached or does not know the run; with `head_lost`, the proven reason why it is gone, that
-    is how the run ended.
+    are written again in `log_dir` (default: the folder from the start of the run).  Raises NodeUnreachable if
+    the head node cannot be reached or does not know the run; but with `head_lost`, the proven reason why it
+    is lost, the run has ended for that reason.
     """
     with Interrupts() as interrupts:
         how = Options(

@@ -1,7 +1,7 @@
 """
-Which failure was the first; times are already corrected to the launcher's clock.
+Finds the first failure; times are already on the launcher's clock.
 
-A rank that ended because of another rank is never named before one that failed without such a cause.
+A rank that ended because of another rank is never named before a rank that failed without such a cause.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ringup.units import grouped
 
 TRACEBACK = "Traceback (most recent call last):"
 TRACEBACK_COUNTS_S = 60.0
-"""A traceback this long before the end may still be its cause: NCCL takes its time to shut down."""
+"""Seconds before the end in which a traceback may still be its cause: NCCL's shutdown takes time."""
 SIGTERM = 15
 SIGKILL = 9
 SIGABRT = 6
-# How C++ says that a destructor met a running thread: torch 2.13 does so when Python ends with a
-# Gloo process group still open, after the exception that ended it and instead of exit code 1.
+# C++'s message if a destructor meets a running thread. torch 2.13 causes it if Python ends with an open Gloo
+# process group, after the exception that ended it and in place of exit code 1.
 _TEARDOWN = "terminate called without an active exception"
 _EXCEPTION = re.compile(r"(?:\[rank\d+\]: )?([A-Za-z_][\w.]*(?:: .*)?)$")
-# Of a script that Python cannot compile: it prints the place, and no title of a traceback.
+# A script that Python cannot compile: Python prints the place, but no traceback title.
 _UNREAD = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
 # torch/multiprocessing/spawn.py (1.13 to 2.13)
 _SPAWNED = re.compile(
     r"[\w.]*ProcessExitedException: process \d+ terminated with "
     rf"(?:exit code (\d{{1,3}})|signal ({'|'.join(s.name for s in Signals)}))$"
 )
-# Reports of the ranks of `ringup test` and `ringup bench` among their output (agent/collective/world.py)
+# Reports of the ranks of `ringup test` and `ringup bench` in their output (agent/collective/world.py)
 _OURS = re.compile("@ringup ")
 LAST_WORDS_LINES = 5
 CONSEQUENCE = 2
@@ -39,26 +39,26 @@ CONSEQUENCE = 2
 
 @dataclass(frozen=True)
 class End:
-    """An end that was no success, of a rank, of a node's launcher, or of a node."""
+    """A failed end of a rank, of a node's launcher, or of a node."""
 
     kind: Literal["rank", "job", "launcher", "node"]
-    """"job": what a node runs where no shim tells its ranks apart."""
+    """"job": the process of a node without shims, whose ranks cannot be distinguished."""
     node: str
     at_s: float
     """Launcher's monotonic clock."""
     rank: int | None = None
     code: int | None = None
     traceback_s: float = 0.0
-    """When the last traceback began; 0 when there was none."""
+    """When the last traceback began; 0 if there was none."""
     told_s: float = 0.0
-    """When the guard told this node's job to end; 0 when it had not."""
+    """When the guard requested the end of this node's job; 0 if it had not."""
     lines: tuple[str, ...] = ()
     words: str = ""
 
     @property
     def raised(self) -> str:
         """
-        The exception that ended it ("ValueError: the data is bad"), "" when none did.
+        The exception that ended it ("ValueError: the data is bad"), "" for none.
 
         >>> End("rank", "n", 0, code=1, lines=(TRACEBACK, "  File ...", "ValueError: bad")).raised
         'ValueError: bad'
@@ -78,7 +78,7 @@ class End:
 
     @property
     def was_raising(self) -> bool:
-        """Whether an exception was its last output when it was ended: a rank that catches one prints more."""
+        """Whether an exception was its last output when it was ended; a rank that catches one prints more."""
         was_told = 0 < self.told_s <= self.at_s
         if self.code != -SIGTERM and not (was_told and self.code == -SIGKILL):
             return False
@@ -89,12 +89,12 @@ class End:
 
     @property
     def torn_down(self) -> bool:
-        """Whether it aborted because a native thread still ran when it was torn down."""
+        """Whether it aborted because a native thread still ran during its teardown."""
         return self.code == -SIGABRT and _TEARDOWN in self.lines[-LAST_WORDS_LINES:]
 
     @property
     def own_code(self) -> int | None:
-        """The code it meant to end with: 1 for an exception, for `mp.spawn` that of the failed process."""
+        """The intended exit code: 1 for an exception, for `mp.spawn` that of the failed process."""
         if not self.raised:
             return self.code
         spawned = _SPAWNED.match(self.raised)
@@ -105,7 +105,7 @@ class End:
 
     @property
     def failed_s(self) -> float:
-        """When it went wrong: the last traceback's beginning, if that is what ended it, else its end."""
+        """Time of the failure: the beginning of the last traceback if that ended it, else the end."""
         told = 0 < self.told_s <= self.at_s
         by_traceback = self.own_code == 1 or (told and self.traceback_s < self.told_s)
         if self.traceback_s and by_traceback and 0 <= self.at_s - self.traceback_s < TRACEBACK_COUNTS_S:
@@ -114,17 +114,18 @@ class End:
 
     @property
     def last_words(self) -> str:
-        """What it said at the end: its last traceback and all after it, or its last lines."""
+        """Its output at the end: its last traceback and everything after it, or its last lines."""
         begins = [i for i, line in enumerate(self.lines) if TRACEBACK in line]  # torch: "[rank3]: Traceback"
         return "\n".join(self.lines[begins[-1] if begins else -LAST_WORDS_LINES :])
 
 
 def blame_class(end: End, siblings: Iterable[End], is_consequence: Callable[[str], bool]) -> int:
     """
-    How far an end is from being the cause: 0 failed first; 1 ended by ringup, some time after a traceback.
+    The distance of an end from the cause. 0: failed first. 1: ended by ringup, some time after a traceback.
 
-    2: its last words blame a peer; 3: ended by SIGTERM after a sibling on its node (launchers do
-    that), with no exception of its own; 4: ended by us; 5: a launcher, which only repeats what its ranks did.
+    2: its last output blames a peer. 3: ended by SIGTERM after a sibling on its node (launchers do that),
+    without an exception of its own. 4: ended by ringup. 5: a launcher, which only reports the end of its
+    ranks.
     """
     before = [s for s in siblings if s is not end and s.kind == "rank" and s.failed_s <= end.failed_s]
     if end.kind == "launcher" and before:
@@ -139,7 +140,7 @@ def blame_class(end: End, siblings: Iterable[End], is_consequence: Callable[[str
 
 
 def first(ends: Iterable[End], is_consequence: Callable[[str], bool]) -> tuple[End, bool] | None:
-    """The failure to show, if any, and whether its last words blame somebody not seen to fail."""
+    """The failure to show, if any, and whether its last output blames a rank that did not fail first."""
     known = list(ends)
     by_node = grouped((end.node, end) for end in known)
     classes = [blame_class(end, by_node[end.node], is_consequence) for end in known]

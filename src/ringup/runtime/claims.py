@@ -9,13 +9,13 @@ from pathlib import Path
 from ringup.errors import LaunchError, writing
 
 OWNER = ".run"
-"""A file in the folder that holds the run's id; made with O_EXCL, so that of two runs one gets the folder."""
+"""A file in the folder with the run's id; created with O_EXCL, so that only one run gets the folder."""
 SUBMITTED = {"job.sh", "job.out"}
-"""What `ringup run --slurm` leaves for the run inside the job."""
+"""Written by `ringup run --slurm` for the run inside the job."""
 
 
 def claim(asked: Path, run_id: str) -> Path:
-    """`asked` where absent, empty or this run's own, else `asked`/RUN-ID; LaunchError where unwritable."""
+    """`asked` if absent, empty or this run's own, else `asked`/RUN-ID; LaunchError if unwritable."""
     hint = "name another directory with --log-dir"
     with writing(asked, hint):
         for folder in (asked, asked / run_id):
@@ -26,7 +26,7 @@ def claim(asked: Path, run_id: str) -> Path:
 
 
 def release(own: Path, run_id: str) -> None:
-    """Give a claimed folder back if nothing was written into it; one made for this run alone is removed."""
+    """Release a claimed folder that is still empty; a folder made only for this run is removed."""
     with contextlib.suppress(OSError):
         if [p.name for p in own.iterdir()] == [OWNER]:
             (own / OWNER).unlink()
@@ -48,13 +48,13 @@ def _is_ours(folder: Path, run_id: str) -> bool:
     try:
         with owner.open("x", encoding="utf-8") as file:
             file.write(run_id)
-    except FileExistsError:  # the folder of a run that starts at this moment
+    except FileExistsError:  # the folder of a run that starts at the same time
         return False
     return True
 
 
 def newest(folder: Path) -> Path:
-    """The folder of the latest run in `folder`: itself, or one inside that a later run got."""
+    """The folder of the latest run in `folder`: itself, or a folder inside it of a later run."""
     begun = {
         p.parent: p.stat().st_mtime_ns for p in (folder / OWNER, *folder.glob(f"*/{OWNER}")) if p.exists()
     }

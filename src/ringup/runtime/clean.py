@@ -1,4 +1,4 @@
-"""What runs left on the nodes: earlier ones (`leftovers`), or one's own at its end (`final_sweep`)."""
+"""Leftovers on the nodes: of earlier runs (`leftovers`), or of a run at its end (`final_sweep`)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ringup.units import printable, safe_data, show_seconds
 LONGEST_ANSWER_BYTES = 4 << 20
 LAST_LOOK_BYTES = 1 << 20
 LIMIT_S = {"list": 40.0, "kill": 75.0}
-"""For all nodes: connecting, then looks of at most 8 s; with "kill" up to three rounds of 6 s as well."""
+"""For all nodes: connecting, then searches of at most 8 s; with "kill" also up to three rounds of 6 s."""
 Age = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 QUIET_ROUNDS, BETWEEN_ROUNDS_S = 2, 1.0
-"""How many checks in a row must find nothing more to end, and the time between them."""
+"""Number of successive checks that must find nothing more to end, and the time between them."""
 
 
 @dataclass(frozen=True)
@@ -37,22 +37,22 @@ class Left:
     age_s: Age
     command: str
     evidence: str
-    """Begins "orphan:" for what was left behind, "running:" for a living job."""
+    """Begins with "orphan:" for a leftover, with "running:" for a living job."""
     run: str = ""
-    """The run's tag; "" for a job that ringup has not started."""
+    """The run's tag; "" for a job that ringup did not start."""
     ports: tuple[int, ...] = ()
-    """TCP ports it listens on."""
+    """TCP ports on which it listens."""
     processes: int = 1
-    """How many would be ended with it, itself counted."""
+    """Number of processes that would be ended, itself included."""
     doubt: str = ""
-    """Why it may still be wanted; such a job is never ended."""
+    """Why it may still be in use; such a job is never ended."""
     signal: str = ""
-    """Of an ended one: TERM, or KILL where that was needed."""
+    """The signal that ended it: TERM, or KILL if needed."""
 
 
 @dataclass(frozen=True)
 class SharedFile:
-    """A file of NCCL's or torch's in /dev/shm that nobody seems to use."""
+    """A file of NCCL or torch in /dev/shm that no process seems to use."""
 
     path: str
     size_bytes: Size
@@ -64,7 +64,7 @@ class SharedFile:
 class NodeLeftovers:
     node: str
     left: tuple[Left, ...] = ()
-    """After ending, where that was asked for."""
+    """After ending, if that was requested."""
     ended: tuple[Left, ...] = ()
     running: tuple[Left, ...] = ()
     files: tuple[SharedFile, ...] = ()
@@ -72,11 +72,10 @@ class NodeLeftovers:
     unseen: tuple[str, ...] = ()
     """Processes that could not be judged."""
     error: str = ""
-    """Why nothing is known of this node."""
+    """Why there is no answer from this node."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether the node was looked at and nothing is left."""
         return not (self.left or self.files or self.error)
 
 
@@ -86,9 +85,10 @@ _Answer: Any = msgspec.defstruct("_Answer", [*_FOUND.items()])
 
 
 def leftovers(reach: Transport, *, kill: bool) -> tuple[NodeLeftovers, ...]:
-    """Ask every node side by side; `kill` ends proven leftovers."""
+    """Query every node in parallel; `kill` ends proven leftovers."""
     nodes = _leftovers(reach, kill=kill)
-    # Where a lost start was ended whose connections kept ranks elsewhere alive, those lose their parent now.
+    # Ending a lost start may close connections that kept ranks on other nodes alive; those become orphans
+    # only now.
     follows = len(nodes) > 1 and any(node.ended for node in nodes)
     quiet = 0
     while follows and quiet < QUIET_ROUNDS:
@@ -122,7 +122,7 @@ def _decode(output: Answer) -> NodeLeftovers:
     if output.problem:
         return NodeLeftovers(name, error=output.problem)
     try:
-        # Types come before anything else: what is no answer is not built in memory.
+        # Types are checked first: an invalid answer is not built in memory.
         answer = msgspec.json.decode(output.stdout, type=_Answer)
         answer = msgspec.convert(safe_data(redact_data(msgspec.to_builtins(answer))), _Answer)
     except (ValueError, RecursionError) as error:
@@ -134,9 +134,9 @@ def final_sweep(
     reach: Transport, plan: Plan, *, reopen: Collection[str], wait_s: float, limit_s: float, lease_s: float
 ) -> list[Finding]:
     """
-    What is left on the nodes, the worst first: each is looked at for at most `limit_s`.
+    Leftovers on the nodes, the worst first; the sweep takes at most `limit_s` per node.
 
-    The nodes of `reopen` get a new connection; guards have `wait_s` to come to their end.
+    The nodes in `reopen` get a new connection; guards have `wait_s` to finish.
     """
     for name in reopen:
         reach.reopen(name)
@@ -156,20 +156,20 @@ def final_sweep(
 
 
 def not_clean(findings: Iterable[Finding]) -> set[str]:
-    """The nodes that, by what a final sweep found, have something left or could not be asked."""
+    """The nodes that, according to a final sweep, have leftovers or could not be queried."""
     rule = PROBLEMS["orphan-of-earlier-run"].name
     return {f.node for f in findings if f.node and f.rule == rule and f.severity != "note"}
 
 
 class _LastLook(msgspec.Struct):
-    """What agent/guard/final_sweep.py found."""
+    """The result of agent/guard/final_sweep.py."""
 
     killed: list[tuple[int, str]]
     left: list[tuple[int, str]]
     port: int
     port_held: bool
     port_holder: list[int | str]
-    """A pid and a command, or nothing."""
+    """A pid and a command, or empty."""
 
 
 def _judge(output: Answer, lease_s: float) -> Iterator[tuple[Finding, Problem]]:
@@ -178,7 +178,7 @@ def _judge(output: Answer, lease_s: float) -> Iterator[tuple[Finding, Problem]]:
         answer = msgspec.json.decode(output.stdout, type=_LastLook)
     except (ValueError, RecursionError):
         found = f"could not be checked after the run: {output.problem or 'no answer'}"
-        wanted += f" (its guard, unheard for {show_seconds(lease_s)}, has ended everything)"
+        wanted += f" (its guard, without contact for {show_seconds(lease_s)}, has ended everything)"
         yield here.finding(found=found, wanted=wanted, severity="warning"), orphan
         return
     if left := processes(answer.left):

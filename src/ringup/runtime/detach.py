@@ -1,7 +1,7 @@
 """
-Handing a run over to its head node, and finding it again.
+Handing a run over to its head node, and finding it again later.
 
-The head's guard listens, and the others connect to it; each side proves itself by a certificate that this
+The head's guard listens, and the others connect to it; both sides authenticate with certificates that this
 run's authority has signed (TLS 1.3).  The launcher makes the keys and sends each node its own with its
 orders.  Once every node has joined, the head takes over and starts the job; see agent/guard/head.py.
 """
@@ -32,9 +32,9 @@ from ringup.runtime.record import plan_json, replace_file
 from ringup.version import __version__
 
 PORTS = range(29501, 29517)
-"""Where the head listens for the other guards, in order of preference: the ports the check has tried."""
+"""Ports on which the head listens for other guards, in order of preference; the check tests them."""
 SUPERVISOR = ".supervisor"
-"""A file in the folder of a run whose attempts are restarted: locked by the process that does so."""
+"""A file in the folder of a run with restarts: locked by its supervisor."""
 HEAD = "head"
 """The name in the head's certificate (agent/guard/tls.py)."""
 CACHE_HINT = "set XDG_CACHE_HOME to a directory that can"
@@ -47,7 +47,8 @@ class HandOver:
         self._address, self._port, self._nodes = plan.master_addr, plan.master_port, nodes
         names = [HEAD, *(f"node-{node.plan.rank}" for node in nodes[1:])] if len(nodes) > 1 else []
         authority = Authority()
-        # A key and certificate for each node, the head's first; the authority's key ends with this function.
+        # A key and certificate for each node, the head's first; the authority's key is deleted with this
+        # function.
         self._identities = [dataclasses.asdict(authority.issue(name)) for name in names]
         self._missing = {node.name for node in nodes[1:]}
 
@@ -61,7 +62,7 @@ class HandOver:
         )
 
     def on_reply(self, node: NodeRun, what: str) -> str:
-        """Why the run cannot be handed over; "" while it can."""
+        """Why the run cannot be handed over; "" if it can."""
         if problem := clean(node.reply["problem"], LONGEST_WORDS):
             return problem
         if what == "hosting" and node is self._nodes[0]:
@@ -76,8 +77,6 @@ class HandOver:
 
 @dataclass(frozen=True)
 class Detached:
-    """What is kept here of a run that was handed over."""
-
     run: str
     started: float
     """Seconds since the epoch."""
@@ -93,12 +92,12 @@ class Detached:
 
 
 def runs_dir() -> Path:
-    """Where detached runs are noted: the cache directory's `runs`."""
+    """Folder with the records of detached runs: the cache directory's `runs`."""
     return cache_dir() / "runs"
 
 
 def writable() -> None:
-    """Raises LaunchError where no run can be noted, before minutes are spent on one."""
+    """Raises LaunchError if no record can be written, before the start takes minutes."""
     folder = runs_dir()
     with writing(folder, CACHE_HINT):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -107,7 +106,7 @@ def writable() -> None:
 
 
 def note(options: Options, hosts: Iterable[Host]) -> Detached:
-    """Note a plan that is handed over, for `ringup attach`; LaunchError where that is impossible."""
+    """Record a plan that is handed over, for `ringup attach`; LaunchError if that is impossible."""
     plan, ssh_config = options.plan, options.ssh_config
     noted = Detached(
         run=plan.run_id,
@@ -127,13 +126,13 @@ def note(options: Options, hosts: Iterable[Host]) -> Detached:
 
 
 def run_folder(noted: Detached) -> Path:
-    """The folder of the whole run: that of an attempt is inside it."""
+    """The folder of the whole run, which contains those of its attempts."""
     folder = Path(noted.log_dir)
     return folder.parent if (folder.parent / SUPERVISOR).exists() else folder
 
 
 def known() -> list[str]:
-    """Detached runs noted here, newest first; not their later attempts (RUN.2)."""
+    """Recorded detached runs, newest first; without their later attempts (RUN.2)."""
     try:
         paths = [p for p in runs_dir().iterdir() if p.suffix == ".json" and "." not in p.stem]
         return [p.stem for p in sorted(paths, key=lambda p: p.stat().st_mtime, reverse=True)]
@@ -142,7 +141,7 @@ def known() -> list[str]:
 
 
 def load(run: str) -> Detached:
-    """The run noted under that name; UsageError when there is none, LaunchError when it cannot be read."""
+    """The recorded run of that name; UsageError if there is none, LaunchError if it cannot be read."""
     name, _, attempt = run.partition(".")
     if name not in (runs := known()) or not (run == name or attempt.isdecimal()):
         elsewhere = "attach from the machine `ringup run --detach` was started on"

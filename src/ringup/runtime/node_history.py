@@ -1,4 +1,4 @@
-"""Which nodes ended runs in the last 30 days, with their later runs; a record in the cache directory."""
+"""Nodes that ended runs in the last 30 days, with their later runs; a record in the cache directory."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ringup.units import printable
 FILE = "nodes.json"
 KEPT_S = 30 * 86400.0
 MOST_NODES, MOST_RUNS = 2000, 20
-"""Nodes in the record, those that were used last; runs of each."""
+"""Most nodes in the record (those used last), and most runs of each."""
 MOST_BYTES = 16 << 20
 RECENT = 5
-"""Runs of a node by which it is judged (`model.PastRuns.ended_lately`)."""
+"""Last runs of a node that count for its judgement (`model.PastRuns.ended_lately`)."""
 LOCK_S, PAUSE_S = 2.0, 0.02
 LONGEST_NAME = 300
 
 
 class _Entry(msgspec.Struct, array_like=True):
     at_s: float
-    """When it was recorded, in seconds since the epoch."""
+    """Time of the record, in seconds since the epoch."""
     run: str
     cause: str
-    """Why the node ended it; "" where it did not."""
+    """Why the node ended it; "" if it did not."""
 
 
 class _File(msgspec.Struct):
@@ -40,13 +40,13 @@ class _File(msgspec.Struct):
 
 
 def cache_dir() -> Path:
-    """The one directory outside of the logs that ringup writes."""
+    """The only directory outside the logs that ringup writes to."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(cache) / "ringup"
 
 
 def add(run: str, nodes: Sequence[str], blamed: Collection[str] = (), cause: str = "") -> bool:
-    """Record an ended attempt (all of a run count as one); False if that fails: a full disk ends no run."""
+    """Record an ended attempt (one per run); False on failure, because a full disk must not end a run."""
     if not blamed and not _load().keys() & set(nodes):
         return True
     with contextlib.suppress(OSError), _locked():
@@ -62,7 +62,7 @@ def add(run: str, nodes: Sequence[str], blamed: Collection[str] = (), cause: str
 
 
 def _note(entries: list[_Entry], new: _Entry) -> None:
-    """Add a run; of one that is there already, the cause."""
+    """Add a run; for a recorded run only its cause."""
     same = next((one for one in entries if one.run == new.run), None)
     if same is None:
         entries.append(new)
@@ -77,7 +77,7 @@ def records() -> dict[str, PastRuns]:
 
 
 def forget(node: str) -> bool:
-    """Remove a node from the record; whether it was in it.  Raises OSError."""
+    """Remove a node from the record; returns whether it was in it.  Raises OSError."""
     with _locked():
         known = _load()
         is_known = known.pop(node, None) is not None
@@ -95,7 +95,7 @@ def _past(entries: Sequence[_Entry]) -> PastRuns:
 
 
 def _load() -> dict[str, list[_Entry]]:
-    """Nodes and their runs of the last 30 days, oldest first; none where the file cannot be read."""
+    """Nodes and their runs of the last 30 days, oldest first; empty if the file cannot be read."""
     known: dict[str, list[_Entry]] = {}
     oldest = time.time() - KEPT_S
     with contextlib.suppress(OSError, ValueError, RecursionError):
@@ -109,7 +109,6 @@ def _load() -> dict[str, list[_Entry]]:
 
 
 def _save(known: dict[str, list[_Entry]]) -> None:
-    """Replace the file.  Raises OSError."""
     used_last = sorted(known, key=lambda node: known[node][-1].at_s)[-MOST_NODES:]
     content = {"schema": 1, "nodes": {node: known[node][-MOST_RUNS:] for node in sorted(used_last)}}
     replace_file(cache_dir() / FILE, json.dumps(msgspec.to_builtins(content)) + "\n")
@@ -117,7 +116,7 @@ def _save(known: dict[str, list[_Entry]]) -> None:
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    """One writer at a time.  Raises OSError where the lock is not free after a moment."""
+    """One writer at a time.  Raises OSError if the lock is not free after a moment."""
     cache_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
     until = time.monotonic() + LOCK_S
     with (cache_dir() / f".{FILE}.lock").open("a") as file:

@@ -1,4 +1,4 @@
-"""One node while it runs: what its guard sends, checked by agent/guard/messages.py, counted and bounded."""
+"""State of one node during a run, from its guard's messages, which are checked, counted and bounded."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ ERRORS_KEPT_BYTES = 16 << 10
 ACKNOWLEDGE_EVERY_BYTES = 64 << 10
 LONGEST_WORDS = 400
 MOST_TAILS = 256
-"""Failed ranks of a node whose last lines are kept."""
+"""Failed ranks of a node whose last lines are stored."""
 UNHEARD_REASON = "no contact with the "
-"""How a guard's reason begins that has ended its job by the lease (agent/guard/main.py)."""
+"""Prefix of the reason of a guard that has ended its job because of the lease (agent/guard/main.py)."""
 
 Message = Mapping[str, Any]
 
 
 def blob(text: str) -> bytes:
-    """Bytes sent as base64; b"" for what is none."""
+    """Bytes from base64; b"" for other text."""
     try:
         return base64.b64decode(text)
     except ValueError:
@@ -48,18 +48,18 @@ def processes(listed: Sequence[tuple[int, str]]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RankWorld:
-    """One rank, as agent/guard/world.py has seen it."""
+    """One rank as agent/guard/world.py reports it."""
 
     rank: int
     """-1: all processes of a node whose script starts its own ranks."""
     world_size: int = 0
-    """Processes in its world as its framework had it at the end; 0 unknown, -1 not to be judged."""
+    """Processes in its world according to its framework at the end; 0 unknown, -1 not to be judged."""
     has_group: bool = False
     """A thread of a process group was seen."""
     is_joined: bool = False
     """A connection to another process of its machine was seen."""
     remote: Sequence[str] = ()
-    """Addresses of other machines it was connected to."""
+    """Addresses of other machines to which it was connected."""
 
 
 @dataclass(frozen=True)
@@ -70,25 +70,25 @@ class NodeWorld:
 
 @dataclass
 class Clock:
-    """How far a node's monotonic clock is ahead of this machine's, from the beat that came back soonest."""
+    """Offset of a node's monotonic clock from this machine's, from the beat with the shortest round trip."""
 
     ahead_s: float = 0.0
     round_trip_s: float = float("inf")
 
     @property
     def error_s(self) -> float | None:
-        """How far `ahead_s` may be off; None where nothing was measured."""
+        """Error of `ahead_s`; None if nothing was measured."""
         return self.round_trip_s / 2 if math.isfinite(self.round_trip_s) else None
 
     def hear(self, sent_s: float, clock_s: float, now_s: float) -> None:
-        """A beat sent at `sent_s` is back; the node's clock showed `clock_s`."""
+        """A beat sent at `sent_s` has returned; the node's clock showed `clock_s`."""
         round_trip_s = now_s - sent_s
         if 0 <= round_trip_s < self.round_trip_s:
             self.round_trip_s = round_trip_s
             self.ahead_s = clock_s - (sent_s + now_s) / 2
 
     def ours(self, theirs_s: float) -> float:
-        """A time of the node's clock on ours; 0 stays 0, which means never."""
+        """A time of the node's clock on ours; 0 stays 0 and means never."""
         return theirs_s - self.ahead_s if theirs_s else 0.0
 
 
@@ -103,7 +103,7 @@ class NodeRun:
     send: Callable[[bytes], object] | None = None
     clock: Clock = field(default_factory=Clock)
     now_s: Callable[[], float] = time.monotonic
-    """The clock that times are brought to; of a detached run its head's."""
+    """The clock for all times; for a detached run its head's."""
     heard_s: float = field(default_factory=time.monotonic)
     state: str = "starting"
     """starting, ready, running, over (the job is gone there), closed (and so is its guard)."""
@@ -113,13 +113,13 @@ class NodeRun:
     """By the rank's pid on the node."""
     ends: list[End] = field(default_factory=list)
     reply: Message = field(default_factory=dict)
-    """What it last answered while a run is handed over."""
+    """Its last answer during a handover."""
     look: Message = field(default_factory=dict)
-    """What it last answered when asked what its ranks are doing."""
+    """Its last snapshot of its ranks."""
     done_s: dict[int, float] = field(default_factory=dict)
-    """Pid -> when it ended with code 0 without being told to, on this machine's clock."""
+    """Pid -> when it exited with code 0 without being stopped, on this machine's clock."""
     output_s: float = 0.0
-    """When a rank of it last printed something or started, on our clock; 0 for never."""
+    """When one of its ranks last printed something or started, on our clock; 0 for never."""
     notes: list[str] = field(default_factory=list)
     absence_s: Callable[[], float] = lambda: 0.0
     """The longest time for which this process, not the node, was suspended."""
@@ -140,12 +140,11 @@ class NodeRun:
         return self.plan.node
 
     def tell(self, **message: Any) -> None:
-        """Send a message; lost silently when the node is."""
         if self.send and self.state != "closed":
             self.send(json.dumps(message).encode() + b"\n")
 
     def beat(self, now_s: float) -> None:
-        """Prove that we live, ask for the time, acknowledge output."""
+        """Show that we are alive, request the time, acknowledge output."""
         self._acknowledged = self.received_bytes
         self.tell(type="beat", sent=now_s, acknowledged=self.received_bytes)
 
@@ -159,7 +158,7 @@ class NodeRun:
             self.tell(type="ack", acknowledged=self.received_bytes)
 
     def on_errors(self, node: str, data: bytes) -> None:
-        """Bytes of stderr: the guard's own troubles, or ssh's."""
+        """Bytes of stderr: errors of the guard or of ssh."""
         self.errors = (self.errors + data)[-ERRORS_KEPT_BYTES:]
 
     def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
@@ -181,7 +180,7 @@ class NodeRun:
         return clean(lines[-1]) if lines else ""
 
     def hear(self, message: Message) -> Message:
-        """One message, which may hold anything; what of it was accepted."""
+        """Handle one untrusted message; returns its accepted part."""
         accepted: Message | None = self._checker.check(message)
         if accepted is not None:
             getattr(self, f"_on_{accepted['type']}".replace("-", "_"))(accepted)
@@ -189,14 +188,14 @@ class NodeRun:
 
     @property
     def refused(self) -> int:
-        """Messages of its guard that were left out: malformed, or too many."""
+        """Number of its guard's messages that were dropped: malformed, or too many."""
         return int(self._checker.refused + self._lines.too_long) + self._refused_by_head
 
     def _on_refused(self, message: Message) -> None:
         self._refused_by_head = message["count"]
 
     def _on_left(self, message: Message) -> None:
-        """Of a detached run: from a node to its head."""
+        """For a detached run: from a node to its head."""
 
     def _fail(self, end: End) -> None:
         self.ends.append(end)
@@ -229,14 +228,14 @@ class NodeRun:
     def _on_ending(self, message: Message) -> None:
         reason = clean(message["reason"], LONGEST_WORDS)
         if not reason.startswith(UNHEARD_REASON):
-            return  # the reason is known where the end was asked for
+            return  # the process that requested the end knows the reason
         if reason.startswith(UNHEARD_REASON + "head"):
             how = "the head node was suspended, or this node was cut off from it"
         elif away_s := self.absence_s():
             how = f"this machine was suspended for {show_seconds(away_s)} (stopped, or out of memory)"
         else:
             how = "the launching machine, or the network to it, was suspended"
-        words = f"it ended the run by its lease, {reason}: {how}; --lease says how long it waits"
+        words = f"it ended the run by its lease, {reason}: {how}; --lease sets how long it waits"
         self._fail_node(self._time(message), words)
 
     def _on_hosting(self, message: Message) -> None:
@@ -249,7 +248,7 @@ class NodeRun:
         self.look = message
 
     def _on_clock(self, message: Message) -> None:
-        # Of a detached run: the head has compared the clocks, and its own is the one that counts.
+        # For a detached run: the head has compared the clocks, and its own is the reference.
         self.clock.ahead_s = message["ahead"]
         self.clock.round_trip_s = 2 * message.get("error", math.inf)
 
@@ -314,7 +313,7 @@ class NodeRun:
         code = message["code"]
         codes = [rank.code for rank in self.ranks.values()]
         if code != 0 and len(codes) >= self.plan.nproc and not any(codes):
-            # torchrun's own shutdown may fail after all is done; the ranks decide.
+            # torchrun's own shutdown may fail after all ranks are done; the ranks' exit codes decide.
             self.notes.append(f"{self.name}: all ranks exited 0, their launcher exited {code}")
         elif code != 0:
             kind = "launcher" if self.plan.has_shims else "job"

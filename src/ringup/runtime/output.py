@@ -1,4 +1,4 @@
-"""The ranks' output: live lines with a `node:rank` prefix, and one file per rank as it came."""
+"""The ranks' output: live lines with a `node:rank` prefix, and one file per rank with the raw bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TERMINAL_BYTES = 4 << 20
 FILES_BYTES = 64 << 20
 LONGEST_PARTIAL_BYTES = 64 << 10
 PARTIAL_SHOWN_AFTER_S = 2.0
-"""A line without an end (a progress bar, a prompt) is shown this often."""
+"""Seconds after which an unfinished line (a progress bar, a prompt) is shown."""
 MOST_OPEN_FILES = 200
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
@@ -31,7 +31,7 @@ _ESCAPES = re.compile(
     r"|[ -/]*[0-~])"  # two- and three-byte sequences
 )
 LONGEST_LINE = 4000
-"""Characters of one line on the terminal; files hold all of it."""
+"""Characters of one line on the terminal; files contain the whole line."""
 
 SIGNAL_HINTS = {
     signal.SIGKILL: "often the kernel's out-of-memory killer (see `dmesg` on the node)",
@@ -49,9 +49,9 @@ SIGNAL_HINTS = {
 
 def clean(text: str, longest: int = LONGEST_LINE) -> str:
     """
-    One line of a job's output without anything a terminal would act on; tabs stay.
+    One line of a job's output without control sequences of terminals; tabs stay.
 
-    A progress bar that draws over itself shows its last state.
+    A progress bar that overwrites itself shows its last state.
 
     >>> clean("\\x1b[31mred\\x1b[0m\\x07  50%\\r 100%"), clean("a\\tb\\x00")
     (' 100%', 'a\\tb')
@@ -65,7 +65,7 @@ def clean(text: str, longest: int = LONGEST_LINE) -> str:
 
 def end_words(code: int) -> str:
     """
-    How a process ended; negative is a signal, with what it usually means here.
+    How a process ended; a negative code is a signal, with its usual meaning here.
 
     >>> end_words(3), end_words(-15)
     ('exit code 3', 'killed by SIGTERM (15): ended from outside')
@@ -82,7 +82,7 @@ def end_words(code: int) -> str:
 
 def file_name(node: NodePlan, rank: int) -> str:
     """
-    The file a rank's output is in.
+    Name of the file with a rank's output.
 
     >>> file_name(NodePlan("fe80::1%eth0", 1, 2, 2, "", "", (), {}), 3)
     'rank-00003-fe80__1_eth0.log'
@@ -95,8 +95,6 @@ def file_name(node: NodePlan, rank: int) -> str:
 
 @dataclass
 class _Partial:
-    """An unfinished line of a rank's stream."""
-
     file: str
     prefix: str
     data: bytes = b""
@@ -104,7 +102,7 @@ class _Partial:
 
 
 class Pump:
-    """Acts in a thread, so that no stopped terminal or dead file server holds up the beats to the nodes."""
+    """Runs actions in a thread: a stopped terminal or dead file server cannot delay the nodes' beats."""
 
     def __init__(self, name: str, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -113,12 +111,12 @@ class Pump:
         self._change = threading.Condition()
         self._closed = False
         self.problem = ""
-        """The error of an action that failed; later actions are still run."""
+        """The error of a failed action; later actions are still run."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def put(self, action: Callable[[], None], size_bytes: int) -> bool:
-        """Queue an action that writes that much; False when there is no room."""
+        """Queue an action that writes this many bytes; False if there is no room."""
         with self._change:
             if self._closed or self._bytes + size_bytes > self._most_bytes:
                 return False
@@ -143,14 +141,15 @@ class Pump:
                 action, size_bytes = self._waiting.popleft()
             try:
                 action()
-            except Exception as error:  # a thread that ends here would lose all that follows
+            # an exception must not end the thread, which would lose everything that follows
+            except Exception as error:
                 self.problem = self.problem or f"{error!r} (please report this)"
             with self._change:
                 self._bytes -= size_bytes
 
 
 class Terminal(Pump):
-    """Writes whole lines to the terminal; if nobody reads, it drops lines and reports how many."""
+    """Writes whole lines to the terminal; if it is not read, drops lines and reports their number."""
 
     def __init__(self, write: Callable[[str], object] | None) -> None:
         super().__init__("terminal", TERMINAL_BYTES)
@@ -158,7 +157,7 @@ class Terminal(Pump):
         self._missed = 0
 
     def lines(self, lines: list[str]) -> None:
-        """Show lines, safe already."""
+        """Show lines, which are already safe."""
         if self._write is None or not lines:
             return
         missed = f"[{self._missed} lines not shown here; they are in the log files]\n" if self._missed else ""
@@ -166,7 +165,7 @@ class Terminal(Pump):
         self._missed = 0 if self.put(lambda: self._show(text), len(text)) else self._missed + len(lines)
 
     def later(self, action: Callable[[], object]) -> None:
-        """Show something else in its turn; the user's terminal may be stuck, we must not be."""
+        """Show something else in order; the user's terminal may be stuck, but we must not be."""
 
         def guarded() -> None:
             with contextlib.suppress(OSError, ValueError):
@@ -179,16 +178,16 @@ class Terminal(Pump):
             if self._write is not None:
                 self._write(text)
         except (OSError, ValueError):
-            self._write = None  # a pipe closed by its reader, a terminal that is gone: the files go on
+            self._write = None  # a closed pipe or a lost terminal: the files continue
 
 
 class Output:
-    """Every rank's bytes go to its file, its lines to the terminal."""
+    """Writes every rank's bytes to its file, and its lines to the terminal."""
 
     def __init__(
         self, log_dir: Path, write: Callable[[str], object] | None, *, nccl_apart: bool = False
     ) -> None:
-        """`nccl_apart`: NCCL's INFO lines have a file of their own."""
+        """`nccl_apart`: NCCL's INFO lines go to a separate file."""
         self._nccl_apart = nccl_apart
         self.on_lines: Callable[[NodePlan, list[bytes]], object] = lambda node, lines: None
         """Called with whole lines."""
@@ -196,7 +195,7 @@ class Output:
         self.terminal = Terminal(write)
         self.times = marks.Recorder(lambda data: self.to_file(marks.FILE, data))
         self.problem = ""
-        """Why the files are not complete; "" while they are."""
+        """Why the files are incomplete; "" if they are complete."""
         self._is_problem_shown = False
         self._pump = Pump("files", FILES_BYTES)
         self._partials: dict[tuple[str, int, int], _Partial] = {}
@@ -208,9 +207,9 @@ class Output:
         self, node: NodePlan, rank: int, stream: int, data: bytes, at_s: float | None = None
     ) -> None:
         """
-        Bytes of a rank (LAUNCHER: of the node's launcher), cut anywhere.
+        Bytes of a rank (LAUNCHER: of the node's launcher), split anywhere.
 
-        `stream` is 1 or 2, `at_s` when it was read there, on the run's clock.
+        `stream` is 1 or 2, `at_s` when the node read it, on the run's clock.
         """
         is_quiet = rank == LAUNCHER and node.has_shims
         if is_quiet or not self._nccl_apart:
@@ -238,14 +237,14 @@ class Output:
             self._show_partial(partial)
 
     def on_lost_output(self, node: NodePlan, size_bytes: int) -> None:
-        """The node had to drop that much."""
+        """The node had to drop this many bytes."""
         words = f"{show_bytes(size_bytes)} of output dropped: it came faster than it could be read"
         self.terminal.lines([f"{printable(node.node)}| [{words}]"])
         self._is_problem_shown = self._is_problem_shown or not self.problem
         self.problem = self.problem or f"{node.node}: {words}"
 
     def on_time(self, now_s: float) -> None:
-        """Show lines that have waited long for their end."""
+        """Show unfinished lines that have waited long."""
         for partial in self._partials.values():
             if partial.data and now_s - partial.since_s > PARTIAL_SHOWN_AFTER_S:
                 self._show_partial(partial)
@@ -267,7 +266,7 @@ class Output:
             on_event(Event("problem", self.problem))
 
     def to_file(self, name: str, data: bytes, at_s: float | None = None) -> None:
-        """Append to a file of the log directory, later, in the writing thread; output came at `at_s`."""
+        """Append to a file of the log directory, later, in the writing thread; output arrived at `at_s`."""
         if data and at_s is not None:
             self.times.output(name, at_s, len(data))
         if data and not self.later(lambda: self._append(name, data), self.log_dir / name, len(data)):
@@ -276,7 +275,7 @@ class Output:
             )
 
     def later(self, action: Callable[[], None], path: Path | None = None, size_bytes: int = 0) -> bool:
-        """Do something with files in their turn; False when there is no room for more."""
+        """Do something with files in order; False if there is no more room."""
 
         def guarded() -> None:
             try:

@@ -1,4 +1,4 @@
-"""What is shown of a plan, and `run.json`: what was planned, what became of it, what was left."""
+"""Printing a plan, and `run.json`: the plan, the result, the leftovers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ SAME_MOMENT_S = 0.5
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """The plan with its reasons, secrets hidden."""
     job = dataclasses.replace(
         plan.job,
         env=redact_env(plan.job.env),
@@ -61,7 +60,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 
 def plan_text(plan: Plan) -> str:
-    """Each node's part in shell syntax (no shell sees it): secrets hidden, values quoted and printable."""
+    """Each node's part in shell syntax (for reading only): secrets hidden, values quoted and printable."""
     return "\n\n".join(_node_text(node, {v.name: v.because for v in plan.env}) for node in plan.nodes)
 
 
@@ -84,7 +83,7 @@ def _node_text(node: NodePlan, reasons: Mapping[str, str]) -> str:
 
 def _word(text: str) -> str:
     """
-    Quoted for a shell, and safe for a terminal: what holds control characters is shown as $'...'.
+    Quoted for a shell, and safe for a terminal: text with control characters becomes $'...'.
 
     >>> _word("a b"), _word("a\\nb")
     ("'a b'", "$'a\\\\nb'")
@@ -96,7 +95,7 @@ def _word(text: str) -> str:
 
 
 def verdict_json(outcome: str, hangs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """What held up a run that was ended as hung: the rule `ringup logs` names, ranks, nodes and evidence."""
+    """The cause of a hang that ended a run: the rule of `ringup logs`, ranks, nodes and evidence."""
     stalled = [hang for hang in hangs if hang["verdict"] == "stalled"]
     if outcome != "hung" or not stalled:
         return None
@@ -144,7 +143,7 @@ def run_json(
 
 def scheduler_restarts(environ: Mapping[str, str]) -> int | None:
     """
-    How often Slurm or JobSet itself has started this job again; None where nothing tells.
+    Number of restarts of this job by Slurm or JobSet; None if unknown.
 
     Slurm sets its variable from the first restart on (sbatch(1)).
 
@@ -158,15 +157,14 @@ def scheduler_restarts(environ: Mapping[str, str]) -> int | None:
 
 
 def write(log_dir: Path, content: Mapping[str, Any]) -> None:
-    """Replace run.json.  Raises OSError."""
     replace_file(log_dir / FILE, json.dumps(content, indent=1) + "\n")
 
 
 def replace_file(path: Path, text: str, mode: int = 0o666) -> None:
-    """A reader sees the old or the new text, never half; `mode` is cut by the umask.  Raises OSError."""
+    """Readers see the old or the new text, never a part; the umask applies to `mode`.  Raises OSError."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        # JSON shows bytes that are no text (names of nodes and files) as escapes.
+        # JSON escapes bytes that are not text (names of nodes and files).
         with open(
             fresh, "w", encoding="ascii", opener=lambda name, flags: os.open(name, flags, mode)
         ) as file:
@@ -194,29 +192,29 @@ def short(end: End) -> str:
 
 class RunRecord:
     def __init__(self, options: Options, *, is_attached: bool) -> None:
-        """`is_attached`: run.json is left alone until more is known of the run."""
+        """`is_attached`: run.json is not changed until more is known about the run."""
         self.plan, self.log_dir, self.detached = options.plan, options.log_dir, options.detach
         self.findings = [*options.findings]
         self._on_record = options.on_record
         self.started = time.time()
         self.started_s = time.monotonic()
         self.ended_s = 0.0
-        """On the clock of `started_s`; 0 means now, on this machine's."""
+        """On the clock of `started_s`; 0 means now, on this machine's clock."""
         self.hung = False
-        """Ended because it made no progress."""
+        """It was ended because it made no progress."""
         self.hung_then = False
         """Whether it made no progress when it was interrupted."""
         self.joined_s = self.stopping_s = 0.0
-        """When the last rank had started, and when the run was first told to end; monotonic, 0 never."""
+        """When the last rank had started, and the first request to end the run; monotonic, 0 for never."""
         self.save: dict[str, Any] | None = None
         """How the ranks saved their state before an end from outside."""
         self.hangs: list[dict[str, object]] = []
         """The hang watch's reports."""
         self.transports: Callable[[], dict[str, object]] = dict
-        """What NCCL was expected to use, and what it said."""
+        """The transports that were expected, and NCCL's own lines about them."""
         self._next_s = 0.0
         self._is_final = False
-        """Whether run.json tells the end: what was to be written before it comes too late."""
+        """Whether run.json has the end: later writes of earlier states are dropped."""
         self._known = (0, 0, 0)
         with writing(self.log_dir, "name another directory with --log-dir"):
             self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -254,7 +252,7 @@ class RunRecord:
         self._on_record(content)
 
     def note_progress(self, nodes: Sequence[NodeRun], output: Output) -> None:
-        """Write run.json again when ranks have started or ended, once a second at most."""
+        """Write run.json again after ranks have started or ended, at most once a second."""
         if time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + PROGRESS_S
@@ -266,25 +264,25 @@ class RunRecord:
             output.later(lambda: None if self._is_final else self._write(content))
 
     def says_running(self) -> bool:
-        """Whether run.json, as it is in the log directory, holds no end of the run yet."""
+        """Whether run.json in the log directory has no end of the run yet."""
         found = saved_run.head(self.log_dir)
         return found is not None and found.outcome == "running"
 
     def broke_off(self, error: BaseException, nodes: Sequence[NodeRun]) -> None:
-        """Write down that ringup itself has failed; never raises."""
+        """Record that ringup itself has failed; never raises."""
         self._is_final = True
         if isinstance(error, RingupError):
             exit_code, words = error.exit_code, str(error)
         elif isinstance(error, KeyboardInterrupt):
             exit_code, words = 130, "interrupted"
         else:
-            exit_code, words = 70, f"a bug of ringup's: {type(error).__name__}: {error}"
+            exit_code, words = 70, f"a bug in ringup: {type(error).__name__}: {error}"
         outcome = "interrupted" if exit_code == 130 else "launcher-error"
         notes = [printable(words, 1000)]
         with contextlib.suppress(OSError):
             try:
                 content = self._content(outcome, exit_code, ranks=_ranks(nodes), notes=notes)
-            except Exception:  # that may be the bug
+            except Exception:  # this may be the bug itself
                 content = run_json(
                     self.plan.run_id, outcome=outcome, exit_code=exit_code, started=self.started, notes=notes
                 )
@@ -299,7 +297,7 @@ class RunRecord:
         interrupted: int = 0,
         running: int | None = None,
     ) -> RunResult:
-        """Write the end to run.json; exit codes: `interrupted` by the user, `running` if it goes on."""
+        """Write the end to run.json; exit codes: `interrupted` by the user, `running` if it continues."""
         for node in nodes:
             if node.errors:
                 output.to_file(f"node{node.plan.rank}-guard.log", node.errors)
@@ -318,7 +316,7 @@ class RunRecord:
         self._is_final = True
         try:
             self._write(content)
-        except OSError as error:  # the command shows how the run ended all the same
+        except OSError as error:  # the command shows how the run ended anyway
             notes.append(f"{self.log_dir}/{FILE} has no outcome: it cannot be written: {error.strerror}")
             content["notes"] = list(notes)
         return RunResult(
@@ -334,7 +332,7 @@ class RunRecord:
             content,
             output.problem,
             tuple(node.name for node in nodes if node.lost),
-            # What a head node hears is not on our clock.
+            # Times from a head node are not on our clock.
             max(
                 (time.monotonic() if self.ended_s else node.heard_s for node in nodes if node.lost),
                 default=0.0,
@@ -343,7 +341,7 @@ class RunRecord:
         )
 
     def _phases(self, nodes: Sequence[NodeRun], failure: Failure | None) -> dict[str, float]:
-        if self.ended_s:  # the clock is a detached run's head's
+        if self.ended_s:  # the clock is that of a detached run's head
             end_s = self.ended_s - self.started_s - failure.at_s if failure else 0.0
             return {"end": round(max(0.0, end_s), 3)}
         now = time.monotonic()
@@ -374,7 +372,7 @@ class RunRecord:
         end, is_consequence = found
         code = end.own_code or 4
         outcome: Outcome = "rank-failed" if end.kind in ("rank", "job") else "launcher-error"
-        # The exit code is as a shell shows a signal.
+        # Signals as exit codes, as in a shell.
         return outcome, code if code > 0 else 128 - code, self._failure(end, is_consequence, nodes)
 
     def _failure(self, end: End, is_consequence: bool, nodes: Sequence[NodeRun]) -> Failure:
@@ -382,7 +380,7 @@ class RunRecord:
         what = short(end)
         if end.kind == "launcher":
             what += ", before any of its ranks had failed"
-        # Clocks of nodes may lie, and a node may: no failure was before the start or after the end.
+        # Nodes' clocks may be wrong, and nodes may lie: no failure is before the start or after the end.
         at_s = min(max(end.failed_s - self.started_s, 0.0), self.seconds())
         file = self.log_dir / file_name(node.plan, end.rank if end.rank is not None else LAUNCHER)
         return Failure(
@@ -402,17 +400,17 @@ class RunRecord:
 def _first(ends: Sequence[End]) -> tuple[End, bool] | None:
     if not ends:
         return None
-    from ringup.logs.blame import is_consequence  # its table of patterns is large
+    from ringup.logs.blame import is_consequence  # importing its table of patterns is slow
 
     return blame.first(ends, is_consequence)
 
 
 def _left_before(nodes: Sequence[NodeRun], end: End) -> Iterator[str]:
     """
-    Ranks that had exited with code 0 when another failed because one was gone; the last one first.
+    Ranks that had exited with code 0 when another failed because a peer was gone; the last one first.
 
     Peers see a process's connections close some milliseconds before its parent sees its end, on a busy
-    machine seconds; a node whose address the error names counts at any moment.
+    machine seconds.  A node whose address is in the error counts at any time.
     """
     text, failed_s = "\n".join(end.lines), end.failed_s
     gone = [(at_s, node, node.ranks[pid]) for node in nodes for pid, at_s in node.done_s.items()]
@@ -435,10 +433,10 @@ def _last_lines(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 def never_formed(nodes: Sequence[NodeRun]) -> list[Finding]:
     """
-    A world that never formed: a finding where the sockets of several ranks show that they never met.
+    A world that never formed: a finding if the sockets of several ranks show that they never connected.
 
-    Nothing is found unless every rank of every node was seen, and each of them either counted itself
-    alone in its world, or had a process group and no connection to the others.
+    There is no finding unless every rank of every node was seen, and each either counted only itself in its
+    world, or had a process group but no connection to the others.
     """
     count = sum(node.plan.nproc for node in nodes)
     ranks = [(node.name, one) for node in nodes if node.world for one in node.world.ranks]
@@ -475,7 +473,7 @@ def _groups(nodes: Sequence[NodeRun]) -> Iterator[list[tuple[str, int]]]:
         for one in node.world.ranks if node.world else ():
             addresses = set(one.remote) - own[node.name]
             peers = {other.name for other in nodes if other is not node and addresses & own[other.name]}
-            if one.is_joined:  # nodes that are played on one machine have all of its addresses
+            if one.is_joined:  # simulated nodes on one machine have all of its addresses
                 peers |= {name for name in machine if machine[name] == machine[node.name]}
             if not peers and not one.is_joined:
                 yield [(node.name, one.rank)]

@@ -1,8 +1,8 @@
 """
-A job file handed to Slurm: submitted, followed to its end, cancelled on request.
+A job file for Slurm: submitted, followed to its end, cancelled on request.
 
-The words are those of Slurm 22.05.  Its controller is asked every two seconds at first and every ten where a
-job waits or runs long; the output is read from its file.
+Texts are those of Slurm 22.05.  Its controller is queried every two seconds at first, and every ten for a job
+that waits or runs long; the output is read from its file.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ READ_S, ASK_S, ASK_SELDOM_S = 0.3, 2.0, 10.0
 SELDOM_AFTER_S = 60.0
 READ_BYTES = 1 << 20
 LAST_WORDS_S = 3.0
-"""Time a shared file system may need to show the end of the output."""
+"""Seconds that a shared file system may need to show the end of the output."""
 SOFT_S = 10.0
-"""Time for a job file to end before Slurm is asked to cancel it."""
+"""Seconds for a job file to end before scancel."""
 GIVE_UP_S = 120.0
-"""After a cancel; Slurm itself waits KillWait (30 s) between SIGTERM and SIGKILL."""
+"""Seconds after scancel; Slurm itself waits KillWait (30 s) between SIGTERM and SIGKILL."""
 
 ALIVE = ["PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"]
-"""Slurm's words for a job that is not over (squeue(1)), requeued ones apart."""
+"""Slurm's states of a job that is not over (squeue(1)), without requeued ones."""
 AGAIN = ["REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT", "RESIZING"]
 
 
 @dataclass(frozen=True)
 class Ended:
     state: str
-    """Slurm's word for it; GONE where it no longer knows the job."""
+    """Slurm's state; GONE if Slurm no longer knows the job."""
     code: int | None
-    """Exit code of the job file, 128 + N for a signal; None where Slurm tells none."""
+    """Exit code of the job file, 128 + N for a signal; None if Slurm has none."""
 
 
 class Submitted:
@@ -53,7 +53,7 @@ class Submitted:
         return srun.run_here(words, env=self._env)
 
     def state(self) -> tuple[str, str]:
-        """Slurm's word for its state, and why it waits; ("", "") where the controller does not answer."""
+        """Slurm's state of the job, and why it waits; ("", "") if the controller does not answer."""
         said = self._run("squeue", "--noheader", "--states=all", f"--jobs={self.number}", "--format=%T|%r")
         if said.returncode == 0:
             state, _, reason = said.stdout.strip().partition("|")
@@ -61,15 +61,15 @@ class Submitted:
         return ("GONE", "") if "Invalid job id" in said.stderr else ("", "")
 
     def ask_to_end(self) -> None:
-        """SIGINT for the job file alone: a ringup in it ends the ranks itself, and looks what is left."""
+        """SIGINT only for the job file: a ringup in it ends the ranks itself, and checks for leftovers."""
         self._run("scancel", "--batch", "--signal=INT", self.number)
 
     def cancel(self) -> None:
-        """Have Slurm end it: SIGTERM, SIGKILL after its KillWait."""
+        """scancel: SIGTERM, then SIGKILL after Slurm's KillWait."""
         self._run("scancel", self.number)
 
     def read(self, write: Callable[[str], object]) -> bool:
-        """Hand on what was added to the output; whether there was anything."""
+        """Pass new output on; returns whether there was any."""
         try:
             with self.output.open("rb") as file:
                 file.seek(self._offset)
@@ -82,7 +82,7 @@ class Submitted:
         return bool(data)
 
     def ended(self, state: str) -> Ended:
-        """How it ended, as the controller remembers it for some minutes."""
+        """How it ended; the controller remembers it for some minutes."""
         said = self._run("scontrol", "show", "job", "--oneliner", self.number)
         found = re.search(r"\bExitCode=(\d+):(\d+)", said.stdout) if said.returncode == 0 else None
         if not found:
@@ -92,8 +92,8 @@ class Submitted:
 
 
 def submit(file: Path, output: Path, env: Mapping[str, str]) -> Submitted:
-    """Hand the file to sbatch; LaunchError with its own words where it refuses or does not answer."""
-    literal = str(output).replace("%", "%%")  # sbatch would replace "%j"; a backslash would be a mark, too
+    """Submit the file with sbatch; LaunchError with sbatch's error text if it refuses or does not answer."""
+    literal = str(output).replace("%", "%%")  # sbatch would replace "%j", and a backslash is special, too
     said = srun.run_here(["sbatch", "--parsable", f"--output={literal}", str(file)], env=env)
     number, why = said.stdout.strip().partition(";")[0], srun.last_words(said)
     if said.returncode == srun.TOO_LATE:
@@ -108,9 +108,9 @@ def follow(
     job: Submitted, interrupts: Interrupts, write: Callable[[str], object], on_event: Callable[[Event], None]
 ) -> Ended:
     """
-    Show the job's output until it ends, or GIVE_UP_S after an interrupt.
+    Show the job's output until it ends, or until GIVE_UP_S after an interrupt.
 
-    The first interrupt asks the job file to end what it started; the second is scancel.
+    The first interrupt requests the job file to end what it started; the second is scancel.
     """
     began, asked, handled = time.monotonic(), 0.0, 0
     shown, state, missed = "", "", False
@@ -134,7 +134,7 @@ def follow(
         if now - asked >= (ASK_SELDOM_S if seldom else ASK_S):
             asked = now
             known, reason = job.state()
-            if known != "GONE" or missed:  # one empty answer is not believed
+            if known != "GONE" or missed:  # a single empty answer is not trusted
                 state = known or state
             missed = known == "GONE"
             if state == "PENDING" and reason not in ("", "None", shown):

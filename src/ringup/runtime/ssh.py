@@ -1,4 +1,4 @@
-"""One guarded process per node over any `Transport`, so over ssh and on this machine alike."""
+"""One guarded process per node over any `Transport`: over ssh, or on this machine."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from ringup.units import show_seconds
 
 BEAT_S = 2.0
 FIRST_BEATS_S = 0.1
-"""Interval of the beats in the first second: short runs need a good clock, too."""
+"""Interval of the beats in the first second: short runs need a good clock offset, too."""
 UNKILLABLE_S = 10.0
-"""Time for a guard after the grace: 6 s for processes that do not end, the rest for the network."""
+"""Seconds for a guard after the grace period: 6 s for processes that do not end, the rest for the network."""
 AWAY_S = 2.0
-"""A longer pause between two turns means that this process was stopped, or had no CPU or memory."""
+"""A longer pause between two turns means that this process was stopped, or lacked CPU or memory."""
 SAVED, NOT_SAVED = "saved", "not-saved"
 TIME_LIMIT = "the job's time limit is near"
 DRAIN_S = 5.0
-"""How long to wait without new output at the end."""
+"""Seconds to wait without new output at the end."""
 
 
 def interpreters_of(plan: Plan | SavedPlan) -> dict[str, str]:
-    """Node -> the job's Python, for our programs where nobody has found a better one: its own may be old."""
+    """Node -> the job's Python, for our programs if no better one is known: the node's own may be old."""
     words = {node.node: node.words[0] for node in plan.nodes if node.words}
     return {n: w for n, w in words.items() if w.startswith("/") and "python" in w.rpartition("/")[2]}
 
 
 class Followed:
-    """A run under way, and how it is ended."""
+    """A run in progress, and methods to end it."""
 
     can_be_left = False
-    """Whether the user may leave it before its end."""
+    """Whether the user may detach from it before its end."""
     is_on_its_own = False
-    """Whether it goes on without this process."""
+    """Whether it continues without this process."""
 
     def __init__(self, options: Options, interrupts: Interrupts) -> None:
         self.options, self.plan, self.interrupts = options, options.plan, interrupts
@@ -64,19 +64,19 @@ class Followed:
         self.nodes: list[NodeRun] = []
         self.stop_reason = ""
         self.save_until_s = 0.0
-        """When ranks that are saving their state are ended; 0 where none is."""
+        """When ranks that save their state are ended; 0 if none does."""
         self.is_limit = False
-        """Whether they began to for the job's time limit, and no signal came since."""
+        """Whether saving began because of the job's time limit, and no signal came since."""
         self._joined, self._has_failed = 0, False
         for name, python in interpreters_of(self.plan).items():
             options.reach.interpreters.setdefault(name, python)
 
     def result(self) -> RunResult:
-        """Start, and follow the run to its end."""
+        """Start and follow the run to its end."""
         raise NotImplementedError
 
     def run(self) -> RunResult:
-        """Start and follow; whatever is raised, run.json tells an end unless the run goes on."""
+        """Start and follow; even after an exception, run.json has an end unless the run continues."""
         try:
             return self.result()
         except BaseException as error:
@@ -89,7 +89,7 @@ class Followed:
             self.output.close()
 
     def end_all(self) -> None:
-        """End the ranks after a bug of ringup's; if that fails too, the guards get end of file."""
+        """End the ranks after a bug in ringup; if that fails too, the guards get end of file."""
         with contextlib.suppress(Exception):
             self.stop("ringup failed", grace_s=self.options.grace_s)
             while self.poll():
@@ -103,11 +103,11 @@ class Followed:
         self.output.terminal.later(lambda: self.options.on_event(event))
 
     def poll(self) -> bool:
-        """Wait a moment for news and take it in; False once there will be no more."""
+        """Wait a moment for messages and handle them; False once there will be no more."""
         raise NotImplementedError
 
     def stop(self, reason: str, *, grace_s: float) -> None:
-        """End it everywhere; a later call can only make it sooner."""
+        """End it on all nodes; a later call can only make it sooner."""
         if not self.stop_reason:
             self.stop_reason, self.record.stopping_s = reason, time.monotonic()
             self.on_event(Event("ending", f"stopping all nodes: {reason}"))
@@ -124,7 +124,7 @@ class Followed:
             self.on_event(Event("failed", short(node.ends[-1]), node.name))
 
     def follow(self) -> bool:
-        """Follow until the run is over or its head node has it; True when the user leaves it before."""
+        """Follow until the run is over or its head node has it; True if the user detaches before."""
         handled, interrupts, watcher, save = 0, self.interrupts, self.options.watcher, self.options.save
         self.record.hangs = watcher.reports if watcher else []
         while self.poll():
@@ -148,7 +148,7 @@ class Followed:
             if watcher and not (self.stop_reason or self.save_until_s):
                 try:
                     reason = watcher.on_time(time.monotonic(), self.nodes, self.on_event)
-                except Exception as error:  # a bug in looking is no reason to end what runs
+                except Exception as error:  # a bug in the watch must not end the job
                     words = f"hang detection has stopped: {error!r} (please report this)"
                     self.on_event(Event("note", words))
                     reason, watcher = "", None
@@ -160,11 +160,12 @@ class Followed:
         return False
 
     def begin_saving(self, began_by: str) -> bool:
-        """Have every rank save its state, once; False where the run is to end without that."""
+        """Make every rank save its state, once; False if the run must end without saving."""
         save = self.options.save
         if not (save and self._joined) or self.stop_reason or began_by == "SIGINT":
             return False
-        if self.save_until_s:  # begun already; if by our time limit, Slurm's own signal is yet to come
+        # saving has begun already; if because of our time limit, Slurm's own signal is still to come
+        if self.save_until_s:
             is_first, self.is_limit = self.is_limit, False
             return is_first
         self.is_limit = began_by == TIME_LIMIT
@@ -178,7 +179,7 @@ class Followed:
         return True
 
     def finish(self, *, interrupted: int, reopen: Collection[str] = (), hurried: bool = False) -> RunResult:
-        """Look once more on every node, and write down how it ended."""
+        """Sweep every node, and record how the run ended."""
         self.on_event(Event("looking", "checking every node for leftovers"))
         options, grace_s = self.options, self.options.grace_s
         wait_s, limit_s = (1.0, 4.0) if hurried else (grace_s + 2, grace_s + 14)
@@ -190,7 +191,7 @@ class Followed:
 
 
 def order(plan: Plan, node: NodePlan, *, lease_s: float, grace_s: float) -> dict[str, Any]:
-    """What one node's guard gets (see agent/guard/main.py)."""
+    """The order for one node's guard (see agent/guard/main.py)."""
     own = ("words", "env", "unset", "chdir", "setup", "run_dir")
     return {
         "run_id": plan.run_id,
@@ -207,7 +208,7 @@ def order(plan: Plan, node: NodePlan, *, lease_s: float, grace_s: float) -> dict
 
 
 class Ssh(Followed):
-    """Starts a plan and takes the guards' news in."""
+    """Starts a plan and handles the guards' messages."""
 
     def __init__(self, options: Options, interrupts: Interrupts) -> None:
         super().__init__(options, interrupts)
@@ -255,7 +256,7 @@ class Ssh(Followed):
         )
 
     def _saved(self, save: Save) -> dict[str, object]:
-        """For run.json.  A rank has saved if it ended by itself with 0, or with 128 + the signal's number."""
+        """For run.json.  A rank has saved if it exited on its own with 0 or 128 + the signal's number."""
         codes = [rank.code for node in self.nodes for rank in node.ranks.values()]
         own = (0, 128 + signal.Signals[save.signal])
         is_saved = (
@@ -265,7 +266,7 @@ class Ssh(Followed):
         return {"signal": save.signal, "seconds": seconds, "result": SAVED if is_saved else NOT_SAVED}
 
     def poll(self) -> bool:
-        """Also False where guards that were to end do not."""
+        """Also False if guards that should end do not."""
         self.options.reach.turn(0.1)
         now = time.monotonic()
         self._note_absence(now)
@@ -276,18 +277,18 @@ class Ssh(Followed):
                 node.beat(now)
             self.output.on_time(now)
         self._find_silent(now)
-        # A node that stopped responding is reached again, or not, by the final sweep.
+        # The final sweep tries again to reach a node that stopped responding.
         if self.is_on_its_own or all(node.state == "closed" or node.lost for node in self.nodes):
             return False
         return now < self._give_up_s and not self._is_drained(now)
 
     def _absence_s(self) -> float:
-        """The longest time for which this process stood still until now; 0 when it never did."""
+        """The longest time for which this process was suspended; 0 if it never was."""
         longest_s = max(self._away_s, time.monotonic() - self._turned_s)
         return longest_s if longest_s >= AWAY_S else 0.0
 
     def _note_absence(self, now: float) -> None:
-        """Silence while this process itself stood still says nothing of the nodes."""
+        """Silence while this process itself was suspended is not the nodes' fault."""
         away_s = now - self._turned_s
         if away_s >= AWAY_S:
             self._away_s = max(self._away_s, away_s)
@@ -309,7 +310,7 @@ class Ssh(Followed):
                 )
 
     def _is_drained(self, now: float) -> bool:
-        """Whether the job is gone everywhere and its last output comes no further."""
+        """Whether the job is gone on all nodes, and no more output arrives."""
         if not all(node.state in ("over", "closed") for node in self.nodes):
             return False
         received = sum(node.received_bytes for node in self.nodes)
@@ -348,10 +349,10 @@ class Ssh(Followed):
 
 def run(plan: Plan, reach: Transport, *, findings: Iterable[Finding] = (), **options: Any) -> RunResult:
     """
-    Start the plan, follow it to its end, end everything, look once more, write run.json.
+    Start the plan, follow it to its end, end everything, sweep the nodes, write run.json.
 
-    `options` are those of `Options`.  Whatever is raised on the way, the ranks are ended and run.json tells
-    an end.  Raises LaunchError when `log_dir` (or the note of a detached run) cannot be written.
+    `options` are those of `Options`.  After any exception, the ranks are ended and run.json has an end.
+    Raises LaunchError if `log_dir` (or the record of a detached run) cannot be written.
     """
     how = Options(plan=plan, reach=reach, findings=tuple(findings), **options)
     with Interrupts(*([signal.Signals[how.save.signal]] if how.save else [])) as interrupts:

@@ -1,4 +1,4 @@
-"""What NCCL says it uses, node by node, held against what was expected; said once, and early."""
+"""Compares NCCL's transports with the expected ones, node by node; reports a difference once, and early."""
 
 from __future__ import annotations
 
@@ -25,22 +25,20 @@ _REASON = re.compile(
     rb"|Failed to open lib|Failed to initialize NET plugin (?!Socket)|.{0,60}\bibv_\w+ failed"
     rb"|.{0,60}libibverbs).{0,160})"
 )
-"""Lines in which NCCL 2.4 to 2.30 tell why InfiniBand was not taken."""
+"""Lines of NCCL 2.4 to 2.30 with the reason why InfiniBand is not used."""
 _PLAIN = re.compile(r"([\w.-]+:\d+)/(?:IB|RoCE)(?:/SHARP)?")
-"""A device that stands for one port: `mlx5_0:1/IB`; one made of several has other names."""
+"""A device of one port: `mlx5_0:1/IB`; one of several ports has another name."""
 NCCL_LINE = b" NCCL INFO "
 _WARNING = b" NCCL WARN "
 
 
 @dataclass
 class _Seen:
-    """What NCCL reports on one node."""
-
     node: str
     network: str = ""
     devices: tuple[str, ...] = ()
     said: list[str] = field(default_factory=list)
-    """Why it left a network out, in its words."""
+    """NCCL's reasons for not using a network."""
 
 
 class Transports:
@@ -80,7 +78,7 @@ class Transports:
         self._on_event(Event("transport", f"{printable(seen.node, 64)}: NCCL uses {words}", seen.node))
 
     def _difference(self, seen: _Seen, expected: ExpectedTransport) -> str:
-        """The transport in use and the expected one; "" if they agree."""
+        """The used and the expected transport; "" if they agree."""
         if seen.network == expected.network:
             return _lacking(seen, expected)
         over = f" over {', '.join(expected.devices)}" if expected.devices else ""
@@ -88,14 +86,14 @@ class Transports:
         if seen.network != "Socket":
             return words
         words += "; this is TCP, many times slower"
-        if self._differ:  # the fixes were printed with the first one
+        if self._differ:  # the fixes were printed with the first difference
             return words
         if seen.said:
             words += ". NCCL says: " + " and ".join(f'"{reason}"' for reason in seen.said)
         return f"{words}. {HINT}"
 
     def as_json(self) -> dict[str, Any]:
-        """For run.json: what was expected and what was seen."""
+        """For run.json: the expected and the reported transports."""
         return {
             "expected": [asdict(expected) for expected in self._expected.values()],
             "seen": [asdict(seen) for seen in self._seen.values() if seen.network],

@@ -1,8 +1,8 @@
 """
-A run's timeline: what each rank did when, on one clock, and how far that clock may be off.
+A run's timeline: the activity of each rank over time, on one clock, with that clock's error.
 
-`marks` are the times that a run notes while it goes on, `calls` reads collectives out of logs and dumps,
-`read` puts a timeline together, `trace` writes it for Perfetto.
+`marks` are the times that a run records, `calls` reads collectives from logs and dumps, `read` puts a
+timeline together, `trace` writes it for Perfetto.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 Seconds: TypeAlias = "array[float]"
 Role = Literal["", "missing", "differs", "failed", "named"]
-"""Of a rank in the verdict: it did not come, called something else, failed first, or its name was given."""
+"""Of a rank in the verdict: it did not come, called something else, failed first, or is named."""
 PhaseName = Literal["launch", "start", "init", "work", "wait", "unknown"]
 ClockKind = Literal["one", "own", "order"]
-"""Times of one clock, of each node's own clock (not compared), or none: then a collective's number."""
+"""Times of one clock, of each node's own clock (not comparable), or none: then a collective's number."""
 CallSource = Literal["", "watch", "dumps", "lines"]
-"""Torch's flight recorder, asked by the watch or written to dumps; NCCL's lines of calls."""
+"""Torch's flight recorder, read by the watch or from dumps; NCCL's log lines of calls."""
 UNKNOWN, PENDING = math.nan, math.inf
-"""Ends of calls: not known, and not ended."""
+"""End of a call: unknown, or not ended."""
 
 
 SCRIPT = "script"
@@ -35,29 +35,29 @@ class RankPhase(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What a call asks for; calls that ask for the same share one."""
+    """The parameters of a call; calls with equal parameters share one."""
 
     op: str
     what: str = ""
     """Sizes and type: "[8] Float"."""
     size_bytes: int = -1
-    """-1 where it is not known."""
+    """-1 if unknown."""
     where: str = ""
-    """The line of the script, "" where it is not known."""
+    """The line of the script, "" if unknown."""
     peers: str = ""
-    """Of a transfer: "0->1"."""
+    """For a transfer: "0->1"."""
 
 
 @dataclass
 class Track:
-    """A rank's calls on a group, in order and as columns: there may be millions."""
+    """A rank's calls on a group, in order and as columns, because there may be millions."""
 
     group: str
     ranks: int = 0
-    """Of the group; 0 where that is not known."""
+    """Of the group; 0 if unknown."""
     begun_s: Seconds = field(default_factory=lambda: array("d"))
     ended_s: Seconds = field(default_factory=lambda: array("d"))
-    """NaN where it is not known, infinite where the call has not ended."""
+    """NaN if unknown, infinite if the call has not ended."""
     number: array[int] = field(default_factory=lambda: array("Q"))
     """Among the group's collectives, from 1; 0 for a transfer."""
     kind: array[int] = field(default_factory=lambda: array("I"))
@@ -80,13 +80,13 @@ class RankUse(NamedTuple):
 
 @dataclass
 class RankLine:
-    """What is known of one rank; times in seconds since the run began, None where they are not known."""
+    """Information about one rank; times in seconds since the run began, None if unknown."""
 
     rank: int
-    """Its place, too: of a rank with a name of its own that alone."""
+    """Includes its place; a rank with its own name has only that name."""
     node: str = ""
     name: str = ""
-    """"rank 3" or "process 4711" of what a script has started itself, SCRIPT of the script; else ""."""
+    """"rank 3" or "process 4711" if a script started it itself, SCRIPT for the script; else ""."""
     began_s: float | None = None
     ended_s: float | None = None
     code: int | None = None
@@ -95,16 +95,16 @@ class RankLine:
     """First and last output, or call."""
     last_s: float | None = None
     init_s: tuple[float, float] | None = None
-    """NCCL's set-up; infinite where it did not end."""
+    """NCCL's set-up; infinite if it did not end."""
     failed_s: float | None = None
     role: Role = ""
     where: str = ""
-    """Where it was at the end, as the watch or the flight recorder has it."""
+    """Its place at the end, from the watch or the flight recorder."""
     steps: Seconds = field(default_factory=lambda: array("d"))
     tracks: list[Track] = field(default_factory=list)
     use: list[RankUse] = field(default_factory=list)
     waits_s: float | None = None
-    """Since when it waits for others, where it did at the end."""
+    """Since when it waits for other ranks, if it did at the end."""
     clock_error_s: float | None = None
 
     @property
@@ -112,7 +112,7 @@ class RankLine:
         return self.name or f"rank {self.rank}"
 
     def phases(self, end_s: float) -> Iterator[RankPhase]:
-        """What it did from the run's begin to its own end (or the run's), as far as that is known."""
+        """Its phases from the run's begin to its own end (or the run's), as far as known."""
         until = end_s if self.ended_s is None else self.ended_s
         doing: PhaseName = "work"
         at = self.began_s
@@ -136,7 +136,7 @@ class RankLine:
         yield RankPhase("wait", wait, until)
 
     def _works_s(self) -> float | None:
-        """When it made its first step or call, None where no output or record shows one."""
+        """When it made its first step or call, None if no output or record shows one."""
         firsts = [times[0] for times in (self.steps, *(track.begun_s for track in self.tracks)) if times]
         return min(firsts, default=None)
 
@@ -148,9 +148,9 @@ class Timeline:
     started: float | None = None
     """Since the epoch, by the launching machine's clock."""
     outcome: str = ""
-    """Of a run of ringup's, as run.json has it."""
+    """For a run of ringup, from run.json."""
     kinds: list[Kind] = field(default_factory=list)
     clock: ClockKind = "own"
     clock_error_s: float | None = None
-    """Of "one": how far any node's times may be off; None where that is not known."""
+    """For "one": the error of any node's times; None if unknown."""
     source: CallSource = ""

@@ -1,8 +1,8 @@
 """
-Collectives, steps and NCCL's set-up with their times: out of a log, of dumps, of a run's own record.
+Collectives, steps and NCCL's set-up with their times: from a log, from dumps, from a run's own record.
 
-A log is read line by line once more, as `logs` counts and keeps no call.  Its lines have a time by the run's
-record of how long each file was when, else by their own stamps, else none.
+A log is read again line by line, because `logs` only counts calls.  Its lines get times from the run's record
+of file lengths, else from their own stamps, else none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TYPES = (
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16",
     "float8e4m3", "float8e5m2",
 )  # fmt: skip
-"""ncclDataType_t (nccl.h, 2.4 to 2.30): its number is what the line of a call has."""
+"""ncclDataType_t (nccl.h, 2.4 to 2.30): the log line of a call has its number."""
 _SIZES = {
     "Float": 4,
     "Double": 8,
@@ -36,19 +36,19 @@ _SIZES = {
     "Char": 1,
     "Bool": 1,
 }
-"""c10::ScalarType as the flight recorder names them, in bytes."""
+"""Sizes in bytes of c10::ScalarType, by the flight recorder's names."""
 _ASKED = re.compile(
     rb" count (\d+) datatype (\d+) op \d+ root (-?\d+) comm (0x[0-9a-fA-F]+|\(nil\)) \[nranks=(\d+)\]"
 )
 _STEP = re.compile(rb"(?i)step|iter|epoch")
 ORDER_S = 0.001
-"""Where no line has a time a call takes so long: its place is its number, not its time."""
+"""Length of a call in a log without times: its position is its number, not its time."""
 MOST_STEP_BYTES = 512
 LONGEST_STAMP = 40
 
 
 class Group(NamedTuple):
-    """What a communicator of a process is called, of how many ranks, and whose it is."""
+    """A communicator of a process: its name, its number of ranks, and its owner."""
 
     name: str
     ranks: int
@@ -56,21 +56,21 @@ class Group(NamedTuple):
 
 
 Places = Mapping[tuple[str, str, int], Group]
-"""(pid, pointer, how often the pointer had been used before) -> its group."""
+"""(pid, pointer, number of earlier uses of the pointer) -> its group."""
 
 
 Kinds = dict[Kind, int]
-"""The kinds of calls of a timeline, each once, with its number."""
+"""The kinds of calls of a timeline, without duplicates, with their numbers."""
 
 
 @dataclass
 class FileCalls:
-    """What a log has: calls by rank and group, steps, NCCL's set-up by rank, the first and the last time."""
+    """Content of a log: calls by rank and group, steps, NCCL's set-up by rank, first and last time."""
 
     tracks: dict[tuple[int | None, str], Track] = field(default_factory=dict)
     steps: Seconds = field(default_factory=lambda: array("d"))
     init_s: dict[int, list[float]] = field(default_factory=dict)
-    """When the first set-up of a rank began, and when it ended (infinite: it did not)."""
+    """When the first set-up of a rank began, and when it ended (infinite if it did not)."""
     first_s: float = math.inf
     last_s: float = -math.inf
     has_times: bool = False
@@ -98,7 +98,7 @@ class CallReader:
             for line in lines:
                 self._line(line)
                 self._offset += len(line) + 1
-            if len(rest) > 1 << 20:  # what has no line ends is no log
+            if len(rest) > 1 << 20:  # a file without line ends is not a log
                 self._offset, rest = self._offset + len(rest), b""
         self._line(rest)
         return self.found
@@ -150,7 +150,7 @@ class CallReader:
         track, kind, is_counted = known
         number = len(track.number) + 1
         at_s = self._time(line)
-        if at_s is None:  # at the time of the line before; where no line has one, in order
+        if at_s is None:  # at the time of the previous line; if no line has one, in order
             at_s = max(self.found.last_s, 0.0) if self.found.has_times else number * ORDER_S
         track.add(at_s, UNKNOWN, number * is_counted, kind)
         return True
@@ -181,7 +181,7 @@ class CallReader:
         pid = re.search(rb":(\d+):\d+ ", line[: init.start()][-200:])
         place = (pid[1].decode() if pid else "", init["pointer"].decode())
         uses = self._uses.get(place, 0)
-        if is_start or (*place, uses) in self._closed:  # as `logs.counts` numbers them
+        if is_start or (*place, uses) in self._closed:  # numbered as in `logs.counts`
             uses = self._uses[place] = uses + 1
         self._known.clear()
         if not is_start:
@@ -199,7 +199,6 @@ class CallReader:
 
 
 def _shown(op: str, sizes: Sequence[Sequence[int]], dtypes: Sequence[str], where: str) -> Kind:
-    """What a recorder's entry asks for."""
     words = [*(str(list(size)) for size in sizes[:4]), ", ".join(sorted(set(dtypes))[:4])]
     each = [math.prod(size) * _SIZES.get(dtype, -1) for size, dtype in zip(sizes, dtypes, strict=False)]
     size_bytes = sum(each) if each and min(each) >= 0 else -1
@@ -208,7 +207,7 @@ def _shown(op: str, sizes: Sequence[Sequence[int]], dtypes: Sequence[str], where
 
 
 def recorded(calls: Iterable[RecordedCall], kinds: Kinds) -> Iterator[Track]:
-    """The tracks of a rank's flight recorder; each transfer's way is a track of its own."""
+    """The tracks of a rank's flight recorder; each direction of transfers has its own track."""
     tracks: dict[str, Track] = {}
     for call in calls:
         group = f"{call.group} {call.op}" if call.is_p2p else call.group

@@ -1,9 +1,9 @@
 """
-When things happened to a run: `times.jsonl` in its folder, a JSON object a line, written while it runs.
+Times of a run's events: `times.jsonl` in its folder, one JSON object per line, written during the run.
 
-Times are seconds of one clock, the launching machine's (a detached run's: its head node's).  How far a node's
-clock may be off is written with the node's ranks.  Of the output it is noted how long each file was when,
-seldom enough that the file stays far smaller than the output: so every byte of a log has a time.
+Times are seconds of one clock, the launching machine's (for a detached run, its head node's).  The record of
+a node's ranks has the error of that node's clock.  For output, the length of each file is recorded from time
+to time, so that every byte of a log has a time, but the record stays far smaller than the output.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ringup.flight_recorder.dump import Entry, Flight
 FILE = "times.jsonl"
 LEAST_GAP_S = 0.2
 MARKS = 500
-"""Output of a file is noted so often in the time since the run began."""
+"""Most records of a file's length per the time since the run began."""
 MOST_CALLS = 2000
-"""Kept of a rank's flight recorder."""
+"""Of a rank's flight recorder."""
 LARGEST_BYTES = 512 << 20
 LATEST_S = 1e12
-"""A later time is none."""
+"""Later times are invalid."""
 
 
 class Began(msgspec.Struct, tag_field="what", tag="began"):
@@ -40,15 +40,15 @@ class RankBegan(msgspec.Struct, tag_field="what", tag="rank"):
     file: str
     """Of its output."""
     error_s: float | None
-    """How far its node's clock may be off; None where that is not known."""
+    """Error of its node's clock; None if unknown."""
 
 
 class OwnRank(msgspec.Struct, tag_field="what", tag="own"):
-    """A rank that the run's script has started itself; `at_s`: when it began."""
+    """A rank that the run's script started itself; `at_s`: when it began."""
 
     at_s: float
     rank: int
-    """Below 0 where only the script knows it."""
+    """Negative if only the script knows it."""
     pid: int
     node: str
     error_s: float | None
@@ -62,7 +62,7 @@ class RankEnded(msgspec.Struct, tag_field="what", tag="exit"):
 
 
 class Written(msgspec.Struct, tag_field="what", tag="output"):
-    """How long a file was; what was added to it since the last time came from `since_s` on."""
+    """A file's length at a time; the bytes since the previous record came from `since_s` on."""
 
     at_s: float
     since_s: float
@@ -92,11 +92,11 @@ class RecordedCall(msgspec.Struct, array_like=True):
     is_done: bool
     begun_s: float
     ended_s: float | None
-    """None where it has not ended, or nobody noted when."""
+    """None if it has not ended, or its end has no time."""
 
 
 def recorded_calls(entries: Iterable[Entry], began_ns: int) -> Iterator[RecordedCall]:
-    """Entries of a dump that have a time, in seconds since `began_ns` by the clock of the rank's node."""
+    """Entries of a dump with a time, in seconds since `began_ns` by the clock of the rank's node."""
     for one in entries:
         if one.begun_ns:
             ended_s = round((one.ended_ns - began_ns) / 1e9, 6) if one.ended_ns else None
@@ -105,7 +105,7 @@ def recorded_calls(entries: Iterable[Entry], began_ns: int) -> Iterator[Recorded
 
 
 class Calls(msgspec.Struct, tag_field="what", tag="calls"):
-    """What a rank's flight recorder had; a later one takes the place of an earlier one."""
+    """The content of a rank's flight recorder; a later record replaces an earlier one."""
 
     at_s: float
     rank: int
@@ -117,7 +117,7 @@ Mark = Began | RankBegan | OwnRank | RankEnded | Written | Used | Calls
 
 @dataclass
 class _Growing:
-    """A file of output; `noted_s`: when its length was last written, `since_s`: when more came after that."""
+    """A file of output; `noted_s`: its length was last recorded, `since_s`: more came after that."""
 
     at_s: float = float("-inf")
     bytes: int = 0
@@ -126,7 +126,7 @@ class _Growing:
 
 
 class Recorder:
-    """Notes times; `write` takes whole lines, and does not block."""
+    """Records times; `write` gets whole lines, and does not block."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
@@ -141,7 +141,7 @@ class Recorder:
         self._write(msgspec.json.encode(mark) + b"\n")
 
     def output(self, file: str, at_s: float, size_bytes: int) -> None:
-        """Output came; its time is written when the last one is old enough, and where a silence ends."""
+        """Output came; its time is recorded if the last record is old enough, and after a silence."""
         known = self._files.setdefault(file, _Growing())
         if self._began_s is None:  # a detached run's begin is replayed after its first output
             self._began_s = at_s
@@ -166,21 +166,21 @@ class Recorder:
         self.note(Written(known.at_s, known.since_s, file, known.bytes))
 
     def calls(self, at_s: float, wall_ns: int, rank: int, flight: Flight) -> None:
-        """What a rank's flight recorder had; `at_s` on the run's clock is `wall_ns` on its node's."""
+        """The content of a rank's flight recorder; `at_s` on the run's clock is `wall_ns` on its node's."""
         began_ns = wall_ns - round(at_s * 1e9)
         self.note(Calls(at_s, rank, [*recorded_calls(flight.entries[-MOST_CALLS:], began_ns)]))
 
 
 @dataclass
 class Lengths:
-    """How long a file was when, so that each of its bytes has a time."""
+    """Recorded lengths of a file, which give each of its bytes a time."""
 
     at_s: list[float] = field(default_factory=list)
     since_s: list[float] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
 
     def byte_s(self, offset: int) -> float | None:
-        """About when a byte came; None after the last length that was noted."""
+        """About when a byte came; None after the last recorded length."""
         place = bisect_right(self.bytes, offset)
         if place >= len(self.at_s):
             return None
@@ -191,7 +191,7 @@ class Lengths:
 
 @dataclass
 class Times:
-    """What was noted of a run; times in seconds since it began."""
+    """The record of a run; times in seconds since it began."""
 
     ranks: dict[int, RankBegan] = field(default_factory=dict)
     ends: dict[int, RankEnded] = field(default_factory=dict)
@@ -201,12 +201,12 @@ class Times:
     own: list[OwnRank] = field(default_factory=list)
 
     def of_rank(self, rank: int) -> Lengths | None:
-        """Of a rank's own file."""
+        """For a rank's own file."""
         return self.files.get(self.ranks[rank].file) if rank in self.ranks else None
 
 
 def read(folder: Path) -> Times | None:
-    """What was noted in a run's folder; lines that cannot be read are left out.  None where nothing is."""
+    """The record in a run's folder, without unreadable lines.  None if there is none."""
     path, decoder = folder / FILE, msgspec.json.Decoder(Mark)
     found, began_s = Times(), 0.0
     try:

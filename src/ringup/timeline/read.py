@@ -1,4 +1,4 @@
-"""A timeline out of what there is: a run's folder, or logs and dumps of any job."""
+"""Makes a timeline from a run's folder, or from logs and dumps of any job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROLES: dict[str, Role] = {
 
 
 def folder_of(diagnosis: Diagnosis) -> Path | None:
-    """The folder of the run whose logs were read; None where they are of several folders, or of no run."""
+    """The folder of the run with these logs; None if they are from several folders, or from no run."""
     folders = {Path(info.path).parent for info in diagnosis.logs}
     found = [folder for folder in folders if (folder / saved_run.FILE).is_file()]
     return found[0] if len(found) == 1 else None
@@ -36,8 +36,6 @@ def folder_of(diagnosis: Diagnosis) -> Path | None:
 
 @dataclass
 class _Reading:
-    """A timeline in the making."""
-
     diagnosis: Diagnosis
     folder: Path | None
     record: SavedRun | None
@@ -45,25 +43,25 @@ class _Reading:
     kinds: Kinds = field(default_factory=dict)
     ranks: dict[int, RankLine] = field(default_factory=dict)
     is_ordered: bool = False
-    """Whether calls have no times, only their order."""
+    """Whether calls have only their order, no times."""
     own: dict[int, RankLine] = field(default_factory=dict)
-    """Ranks that the script has started itself, by their number, or by minus their pid."""
+    """Ranks that the script started itself, by their number, or by minus their pid."""
 
     def rank(self, number: int) -> RankLine:
         return self.ranks.setdefault(number, RankLine(number))
 
     def seen(self, number: int) -> RankLine | None:
-        """The rank that the run's processes call so, if it is known."""
+        """The rank with that name among the run's processes, if known."""
         lines = self.own if any(one >= 0 for one in self.own) else self.ranks
         return lines.get(number)
 
 
 def read(paths: Sequence[str]) -> tuple[Diagnosis, Path | None]:
     """
-    Diagnosis of logs, and the folder of the run they are of; None where they are of none.
+    Diagnosis of logs, and the folder of their run; None without one.
 
-    Of a restarted run, those of the attempt that failed first.  Raises LogsError where nothing is to be read;
-    a run that has printed nothing yet has an empty diagnosis.
+    For a restarted run, those of the attempt that failed first.  Raises LogsError if there is nothing to
+    read; a run that has printed nothing yet has an empty diagnosis.
     """
     if attempts := files.attempts(paths):
         diagnosis = read_attempts(attempts)[0]
@@ -78,7 +76,7 @@ def read(paths: Sequence[str]) -> tuple[Diagnosis, Path | None]:
 
 
 def timeline_of(diagnosis: Diagnosis, folder: Path | None) -> Timeline:
-    """The timeline of the run in a folder, or of logs and dumps of any job, whose diagnosis this is."""
+    """The timeline of the run in a folder, or of any job's logs and dumps, with this diagnosis."""
     record, times = (saved_run.read(folder), times_in(folder)) if folder else (None, None)
     reading = _Reading(diagnosis, folder, record, times)
     _add_ranks(reading)
@@ -100,7 +98,7 @@ def timeline_of(diagnosis: Diagnosis, folder: Path | None) -> Timeline:
 
 
 def _add_ranks(reading: _Reading) -> None:
-    """Every rank of the plan, of run.json and of the logs; of each when it began and ended."""
+    """Every rank of the plan, of run.json and of the logs, each with its begin and end."""
     record, times = reading.record, reading.times
     starts_own = record is not None and record.plan is not None and record.plan.job.launcher == "spawn"
     for node in record.plan.nodes if record and record.plan and not starts_own else ():
@@ -139,7 +137,7 @@ def _add_ranks(reading: _Reading) -> None:
 
 
 def _add_recorded(reading: _Reading) -> CallSource:
-    """Collectives of torch's flight recorder, as the watch got them, else of dumps."""
+    """Collectives of torch's flight recorder, from the watch, else from dumps."""
     times, dumps = reading.times, reading.diagnosis.story.recorded.dumps
     if times and times.calls:
         for number, found in times.calls.items():
@@ -171,9 +169,9 @@ def _places(diagnosis: Diagnosis, path: str) -> Places:
 
 def _add_logs(reading: _Reading, with_calls: bool) -> CallSource:
     """
-    Steps, NCCL's set-up and, where wanted, NCCL's lines of calls.
+    Steps, NCCL's set-up and, if wanted, NCCL's log lines of calls.
 
-    Stamps of lines and times of a record or of dumps have no common begin: they are not mixed.
+    Stamps of lines and times of a record or of dumps have no common origin: they are not mixed.
     """
     if not reading.times and (reading.record or not with_calls):
         return ""
@@ -189,7 +187,7 @@ def _add_logs(reading: _Reading, with_calls: bool) -> CallSource:
 
 
 def _owner(path: str, rank: int | None, reading: _Reading) -> int | None:
-    """The rank whose output a file is, as the run named it or the log shows it."""
+    """The rank that wrote a file, from the run's file name or from the log's content."""
     name = Path(path).name
     if reading.folder and name.startswith(("rank-", "nccl-")) and name[5:10].isdigit():
         return int(name[5:10])
@@ -197,7 +195,7 @@ def _owner(path: str, rank: int | None, reading: _Reading) -> int | None:
 
 
 def _read_logs(reading: _Reading) -> Iterator[tuple[int | None, FileCalls]]:
-    """The rank that a log is of, and its calls."""
+    """The rank of a log, and its calls."""
     for info in reading.diagnosis.logs:
         lengths = reading.times.files.get(Path(info.path).name) if reading.times else None
         if info.path == "-" or (reading.times and lengths is None):
@@ -255,7 +253,7 @@ def _set_end(found: Timeline, reading: _Reading) -> None:
 
 
 def _add_verdict(found: Timeline, reading: _Reading) -> None:
-    """Who is named, since when the others wait, when the first failed."""
+    """The named ranks, since when the others wait, and when the first failed."""
     record, ranks = reading.record, reading.ranks
     hang = next((h for h in reversed(record.hangs) if h.verdict == "stalled"), None) if record else None
     if record and record.verdict:
@@ -285,7 +283,7 @@ def _add_verdict(found: Timeline, reading: _Reading) -> None:
 
 
 def _set_differing_calls(found: Timeline) -> None:
-    """Of ranks whose calls differ: what each one called where the first of them still waits."""
+    """For ranks whose calls differ: the call of each at the place where the first of them still waits."""
     odd = [line for line in found.ranks if line.role == "differs"]
     pending = [one for line in odd if (one := _first_pending(line.tracks))]
     if not pending:
@@ -299,7 +297,6 @@ def _set_differing_calls(found: Timeline) -> None:
 
 
 def _first_pending(tracks: Iterable[Track]) -> tuple[Track, int] | None:
-    """The call that has been pending longest."""
     found = [
         (track, place)
         for track in tracks
@@ -310,7 +307,7 @@ def _first_pending(tracks: Iterable[Track]) -> tuple[Track, int] | None:
 
 
 def _name_by_cause(found: Timeline, reading: _Reading) -> None:
-    """The ranks of the first cause, where it does not name most of them."""
+    """The ranks of the first cause, unless it names most of them."""
     cause = next((c for c in reading.diagnosis.causes if c.severity == "error"), None)
     if cause and cause.ranks and 2 * len(cause.ranks) <= len(found.ranks):
         for number in cause.ranks:

@@ -1,8 +1,8 @@
 """
-A timeline as Chrome trace events, which Perfetto and chrome://tracing open.
+A timeline as Chrome trace events, for Perfetto and chrome://tracing.
 
-A process a node, a thread a rank, and a thread for each of its groups, since slices of one thread have to
-nest (google/perfetto#4280).  Numbers of processes, threads and arrows begin at 1.  Format: Perfetto's
+One process per node, one thread per rank, and one thread for each of its groups, because slices of one thread
+must nest (google/perfetto#4280).  Numbers of processes, threads and arrows begin at 1.  Format: Perfetto's
 documentation, "Other formats", Chrome JSON.
 """
 
@@ -22,10 +22,10 @@ from ringup.timeline import PENDING, Kind, RankLine, Seconds, Timeline, Track
 from ringup.version import __version__
 
 UNKNOWN_END_S = 1e-6
-"""A call whose end is not known is drawn so long, and says so."""
+"""Drawn length of a call with an unknown end; its arguments say so."""
 BATCH = 4096
 MOST_NUMBERS = 1 << 24
-"""Between a group's first and last collective; what lies further apart gets no arrows."""
+"""Between a group's first and last collective; a larger range gets no arrows."""
 
 NAMES = {
     "launch": "launch and rendezvous", "start": "start", "init": "NCCL set-up", "work": "run",
@@ -34,7 +34,7 @@ NAMES = {
 
 
 def document(timeline: Timeline, about: dict[str, Any]) -> Iterator[str]:
-    """The file's text in pieces; `about` is for who opens it."""
+    """The file's text in pieces; `about` is for its reader."""
     head = json.dumps({"ringup": __version__, **{key: safe(str(value)) for key, value in about.items()}})
     yield f'{{"displayTimeUnit":"ms","otherData":{head},"traceEvents":[\n'
     every = events(timeline)
@@ -46,7 +46,7 @@ def document(timeline: Timeline, about: dict[str, Any]) -> Iterator[str]:
 
 
 def events(timeline: Timeline) -> Iterator[str]:
-    """Each event as JSON; of one thread in order of time."""
+    """Each event as JSON; the events of one thread in order of time."""
     nodes = {node: pid for pid, node in enumerate(dict.fromkeys(line.node for line in timeline.ranks), 1)}
     for node, pid in nodes.items():
         yield _meta("process_name", pid, 0, name=safe(node) or "node")
@@ -86,7 +86,6 @@ def _meta(what: str, pid: int, tid: int, **args: object) -> str:
 
 
 def _rank_events(line: RankLine, pid: int, end_s: float) -> Iterator[str]:
-    """What a rank did, and what happened to it."""
     base = {"pid": pid, "tid": line.rank + 1}
     for phase in line.phases(end_s):
         if phase.to_s > phase.from_s:
@@ -124,10 +123,10 @@ def _us(seconds: float) -> float:
 
 def _slices(track: Track, end_s: float) -> tuple[Seconds, Seconds]:
     """
-    Begin and length of each call as it is drawn, so that slices of a thread nest.
+    Begin and drawn length of each call, so that slices of a thread nest.
 
-    A group does one call after the other: a call that was begun while another was under way is drawn from
-    where that ended.  Calls that have not ended all last to the end of the run.
+    A group runs one call after the other: a call that began during another one is drawn from the other's end.
+    Calls that have not ended all last to the end of the run.
     """
     begins, lengths, free_s = array("d"), array("d"), 0.0
     for begun_s, ended_s in zip(track.begun_s, track.ended_s, strict=True):
@@ -145,12 +144,12 @@ def _slices(track: Track, end_s: float) -> tuple[Seconds, Seconds]:
 
 @dataclass
 class _Arrow:
-    """Of each collective of a group, by its number: which rank called it first and which last, and when."""
+    """For each collective of a group, by number: the first and the last rank that called it, and when."""
 
     least: int
     """The first number."""
     ids: int
-    """Of its arrow, less one."""
+    """Number of its arrow, minus one."""
     first_s: Seconds
     last_s: Seconds
     first: array[int]
@@ -158,7 +157,7 @@ class _Arrow:
 
 
 def _arrows(timeline: Timeline, slices: Mapping[int, tuple[Seconds, Seconds]]) -> dict[str, _Arrow]:
-    """Arrows by group, from the rank that came first, and waits, to the one that it waits for."""
+    """Arrows by group, from the first rank, which waits, to the last one."""
     numbers: dict[str, tuple[int, int]] = {}
     for track in (track for line in timeline.ranks for track in line.tracks if max(track.number, default=0)):
         least, most = numbers.get(track.group, (track.number[0], 0))
@@ -189,7 +188,7 @@ def _add_calls(arrow: _Arrow, rank: int, numbers: array[int], begins: Seconds) -
 
 
 def _heads(kinds: Sequence[Kind], thread: str, group: str) -> list[tuple[str, str]]:
-    """What the events of each kind begin with, and their arguments that do not change."""
+    """The constant beginning of each kind's events, and their constant arguments."""
     found = []
     for kind in kinds:
         category = "transfer" if kind.peers else "collective"
@@ -211,7 +210,7 @@ def _calls(
     drawn: tuple[Seconds, Seconds],
     arrow: _Arrow | None,
 ) -> Iterator[str]:
-    """The slices of a track, and where its arrows begin and end."""
+    """The slices of a track, and the ends of its arrows."""
     place_of = f'"pid":{thread[0]},"tid":{thread[1]}'
     peers = f',"ranks":{track.ranks}' if track.ranks else ""
     heads = _heads(timeline.kinds, place_of, track.group)

@@ -1,4 +1,4 @@
-"""Access to other machines: a `Transport` runs scripts, one connection a node; a failure is an `Answer`."""
+"""Access to other machines: a `Transport` runs scripts over one connection per node, and gives `Answer`s."""
 
 from ringup.transport.connections import Transport
 from ringup.transport.session import Answer, Listener, Request

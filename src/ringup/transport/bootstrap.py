@@ -1,12 +1,12 @@
 """
-What is sent to a node: the loop that waits there, and how requests and answers are framed.
+The program that waits on a node, and the framing of requests and answers.
 
-The loop is one line of POSIX sh, given as ssh's remote command: a shell that took it from stdin would read
+The loop is one line of POSIX sh, passed as ssh's remote command: a shell that read it from stdin would read
 ahead and swallow requests.  It has no single quotes, "!" and newlines, so that csh, fish and zsh as login
 shells pass it on unchanged.  `read -r` (byte by byte on a pipe) and `head -c` never read past a request.
 
-Marks carry a random token; everything on stdout between two marks is the script's own.  They begin with
-byte 1, which text does not hold, so no line of live output waits for the next one.
+Marks contain a random token; everything on stdout between two marks belongs to the script.  They begin with
+byte 1, which text does not contain, so no line of live output is held back for the next one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from collections.abc import Iterator
 
 MARK = b"\x01"
 UNHEARD = 75
-"""A program's exit code that says: nobody speaks on this connection any more.  The loop ends with it, for
-where a cable was cut sshd notices nothing for up to two hours."""
+"""
+A program's exit code for a lost launcher.  The loop ends with it, because after a cut cable sshd notices
+nothing for up to two hours.
+"""
 
-# A PATH that start-up files broke must not lose the request.
-# ru_* because an exported variable of the user named "n" would otherwise reach the scripts changed.
-# `ready` and `end` go to both streams: sshd forwards them in no fixed order, and noise is over,
-# or an answer complete, when both have said so.
+# A PATH broken by start-up files must not lose the request.  The names begin with ru_, because an exported
+# variable of the user named "n" would otherwise reach the scripts changed.  `ready` and `end` go to both
+# streams: sshd forwards them in no fixed order, so the noise is over, or an answer complete, only when both
+# streams have the mark.
 _LOOP = (
     ": ringup; ru_T={token}; "
     'printf "\\001$ru_T ready\\n"; printf "\\001$ru_T ready\\n" >&2; '
@@ -41,7 +43,7 @@ _LOOP = (
 # Reads exactly its own bytes from fd 0 and leaves the rest to the program; short, because `ps` shows it.
 _READER = 'import os;s=b""\nwhile len(s)<{size}:s+=os.read(0,{size}-len(s))or os._exit(74)\nexec(s)'
 
-# Runs under any Python up to the version test, so that an old one says so instead of a syntax error.
+# Runs under any Python up to the version test, so that an old one reports its version, not a syntax error.
 _PRELUDE = """\
 import sys
 def run(name,arguments,program):
@@ -61,7 +63,7 @@ def loop_script(token: str) -> str:
 
 def login_command(token: str) -> str:
     """
-    The same as a line for any login shell.
+    The loop as a command line for any login shell.
 
     >>> "'" in loop_script("t") or "!" in loop_script("t") or chr(10) in loop_script("t")
     False
@@ -70,7 +72,7 @@ def login_command(token: str) -> str:
 
 
 def request(token: str, kind: str, number: int, script: str) -> bytes:
-    """The bytes that make the loop run `script`; the leading newline ends whatever garbage came before."""
+    """The bytes that make the loop run `script`; the leading newline ends any garbage before it."""
     body = script.encode("utf-8", "surrogateescape")
     return f"\n{token} {kind} {number} {len(body)}\n".encode() + body
 
@@ -90,7 +92,7 @@ def python_script(python: str, label: str, program: str, arguments: tuple[str, .
 
 class MarkedStream:
     """
-    Cuts a byte stream into data and marks, in whatever pieces it arrives.
+    Splits a byte stream into data and marks, from pieces of any size.
 
     >>> stream = MarkedStream("t")
     >>> list(stream.feed(b"ab" + MARK + b"t en")) + list(stream.feed(b"d 1 0" + b"\\n" + b"cd"))

@@ -1,4 +1,4 @@
-"""What reaches a node: a process with three pipes that never block, or a connection that a pod has opened."""
+"""The client of a node: a process with three pipes that never block, or a pod's open connection."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 65536
 LAST_CHUNKS = 64
-"""Chunks read from pipes that stay open when their process is gone; a pipe holds 1 MiB at most."""
+"""Chunks read from pipes that stay open after their process is gone; a pipe holds at most 1 MiB."""
 KILL_AFTER_S = 1.0
-"""From SIGTERM to SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL."""
 
 
 def allow_open_files(count: int) -> None:
-    """Raise this process's soft limit of open files towards `count`, as far as the hard one goes."""
+    """Raise this process's soft limit of open files towards `count`, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        # macOS refuses values above kern.maxfilesperproc; connections past it then say so.
+        # macOS refuses values above kern.maxfilesperproc; connections beyond it then report the error.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Deliver ending signals only after the block: between a fork and its bookkeeping they lose a child."""
+    """Deliver ending signals only after the block: between fork and bookkeeping they would lose a child."""
     before: dict[int, Any] = {}
     came: list[int] = []
     number: int
@@ -58,18 +58,18 @@ def signals_held() -> Iterator[None]:
 
 
 FDS_SPARE = 128
-"""Open files of this process that are no connections."""
+"""Open files of this process besides connections."""
 STDIN, STDOUT, STDERR = range(3)
-"""What a pod's frame is: bytes of this stream of its shell."""
+"""Kinds of a pod's frames: bytes of this stream of its shell."""
 
 
 class Client:
     """
-    The process and its pipes, under a selector whose keys' data are what to call.
+    The process and its pipes, under a selector whose keys' data are the functions to call.
 
-    `on_stdout` and `on_stderr` get chunks, and b"" at the end of the stream; `on_end` the exit code (negative
-    for a signal).  OSError when it cannot be started.  Made under `signals_held`, so that no signal comes
-    before the process is known.
+    `on_stdout` and `on_stderr` get chunks, and b"" at the end of the stream; `on_end` gets the exit code
+    (negative for a signal).  OSError if it cannot be started.  Made under `signals_held`, so that no signal
+    comes before the process is recorded.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class Client:
         self._is_spared = False
         self._killed_at = math.inf
         self._waited_s = 0.0
-        # A session of its own keeps the terminal's Ctrl-C for us to handle; when we die, the
-        # end of file on stdin ends it.
+        # In its own session, so that the terminal's Ctrl-C reaches only us; if we die, the end of file on
+        # stdin ends it.
         self._process = subprocess.Popen(
             list(argv),
             stdin=subprocess.PIPE,
@@ -122,7 +122,7 @@ class Client:
 
     @property
     def waited_s(self) -> float:
-        """Seconds the process was ready to run and had no processor; stays known when it has ended."""
+        """Seconds the process was ready to run and had no CPU; still known after its end."""
         if self._process.returncode is None:
             self._waited_s = max(self._waited_s, cpu.waited_s(self._process.pid))
         return self._waited_s
@@ -154,7 +154,7 @@ class Client:
             self._watch(stdin.fileno(), selectors.EVENT_WRITE, self._flush)
             return
         except OSError:
-            # The process is ending; its last words on stderr say why.
+            # The process is ending; its last output on stderr says why.
             self._unsent.clear()
         self._unwatch(stdin.fileno())
         if self._closes_stdin:
@@ -188,7 +188,7 @@ class Client:
                 self._on_end(code)
 
     def look(self) -> None:
-        """Notice a process that ended while something it started still holds its pipes."""
+        """Notice a process that has ended while its descendants still hold its pipes."""
         self._waited_s = self.waited_s  # the kernel forgets it with the process
         code = self._poll()
         if code is None:
@@ -199,7 +199,7 @@ class Client:
         self._on_end(code)
 
     def end(self, *, spare: bool = False) -> None:
-        """Close the pipes and, unless it is to be spared, ask the process and what it started to end."""
+        """Close the pipes and, unless it outlives us, send SIGTERM to the process and its descendants."""
         self._is_spared = spare
         self._reading.clear()
         for fd in [*self._watched]:
@@ -212,7 +212,7 @@ class Client:
             self._signal(signal.SIGTERM)
 
     def is_gone(self, now: float) -> bool:
-        """Whether the ended process has been waited for; one that ignores SIGTERM is killed."""
+        """Whether the ended process has been reaped; one that ignores SIGTERM is killed."""
         if self._poll() is None and now > self._killed_at:
             self._signal(signal.SIGKILL)
         return self._process.returncode is not None
@@ -228,13 +228,14 @@ class Client:
         """
         The exit code once the process has ended.
 
-        Not by Popen: an exception of a signal handler can leave its lock taken, and `wait` then never ends.
+        Not by Popen: an exception of a signal handler can leave its lock taken, and `wait` then never
+        returns.
         """
         process = self._process
         if process.returncode is None:
             try:
                 pid, status = os.waitpid(process.pid, os.WNOHANG)
-            except ChildProcessError:  # interrupted just after it was waited for; Popen says 0, too
+            except ChildProcessError:  # interrupted just after it was reaped; Popen also returns 0
                 pid, status = process.pid, 0
             if pid:
                 process.returncode = os.waitstatus_to_exitcode(status)
@@ -253,7 +254,7 @@ class Client:
 
 
 class Wire:
-    """As `Client`, for a shell in another pod, in frames of its link; ends with 0 when both streams have."""
+    """Like `Client`, for a shell in another pod, in frames of its link; ends with 0 after both streams."""
 
     def __init__(
         self,
@@ -265,7 +266,7 @@ class Wire:
     ) -> None:
         self._link, self._on_end = link, on_end
         self._streams = {STDOUT: on_stdout, STDERR: on_stderr}
-        """Those that have not ended."""
+        """Streams that have not ended."""
         self._link.attach(selector, self._on_frame, self._on_lost)
 
     @property
@@ -296,13 +297,13 @@ class Wire:
         self._on_end(0)
 
     waited_s = 0.0
-    """Nothing of it runs here."""
+    """It has no process here."""
 
     def look(self) -> None:
-        """Nothing to notice beyond what the selector tells."""
+        """The selector reports everything."""
 
     def end(self, *, spare: bool = False) -> None:
-        """Close the connection: the shell there, and what it runs, get end of file."""
+        """Close the connection: the shell there, and its processes, get end of file."""
         self._link.close()
 
     def reap(self, wait_s: float) -> None:

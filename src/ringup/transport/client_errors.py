@@ -1,4 +1,4 @@
-"""The stderr of what reaches a node: a client's own lines, which explain failures, and the node's."""
+"""The stderr of a node's client: separates the client's own lines, which explain failures, from others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ringup.units import show_seconds, signal_name
 
 
 class Phase(IntEnum):
-    """How far a connection got, in order."""
+    """Progress of a connection, in order."""
 
     BEGUN = 0
     PROXIED = 1
@@ -22,7 +22,7 @@ class Phase(IntEnum):
 
 
 class Errors:
-    """stderr of a shell reached without a client (here, or in another pod): all of it is the node's."""
+    """stderr of a shell without a client (here, or in another pod): all of it is the node's."""
 
     phase = Phase.LOGGED_IN
 
@@ -30,7 +30,7 @@ class Errors:
         self._who, self._lost = who, lost
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes that are the node's; the beginning of a line that may be the client's is held back."""
+        """The bytes of the node; the beginning of a line that may be the client's is held back."""
         return data
 
     def was_dropped(self) -> bool:
@@ -46,7 +46,7 @@ class Errors:
         return Unreached("no-answer", f"{self._who} did not answer within {show_seconds(silent_s)}")
 
     def lost(self, code: int) -> Unreached:
-        """Why it ended after it had served."""
+        """Why it ended after it had worked."""
         return Unreached("no-answer", self._lost or f"{self._who} ended with {code}")
 
 
@@ -54,9 +54,9 @@ class ClientErrors(Errors):
     """stderr of ssh or srun: debug lines are removed, the last lines of the client and the node are kept."""
 
     CHATTER: tuple[bytes, ...]
-    """How lines begin that are taken out."""
+    """Prefixes of lines that are removed."""
     MARKS: tuple[bytes, ...]
-    """Lines of the client's hold one of these: a node's flood without them is not looked at line by line."""
+    """Every line of the client contains one of these: a node's flood without them is not split into lines."""
     KEPT_LINES = 20
     LONGEST_LINE = 8192
 
@@ -65,7 +65,7 @@ class ClientErrors(Errors):
         self._others: deque[str] = deque(maxlen=self.KEPT_LINES)
         self._line = b""
         self._passed = False
-        """Whether the beginning of this line was already given out."""
+        """Whether the beginning of this line has already been passed on."""
 
     def _is_own(self, line: bytes) -> bool:
         raise NotImplementedError
@@ -88,7 +88,6 @@ class ClientErrors(Errors):
         return b"".join(passed)
 
     def _piece(self, piece: bytes) -> bytes:
-        """One line, or its beginning or a further part of it."""
         ends, passed = piece.endswith(b"\n"), self._passed
         line = self._line + piece
         begun = not ends and any(c.startswith(line) for c in self.CHATTER)

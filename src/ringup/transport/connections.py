@@ -1,9 +1,9 @@
 """
 All nodes' connections under one `selectors` loop; see `Transport`.
 
-ClusterShell's Task is not used (1.10.1, measured): `resume(timeout)` ends every worker when its time is over;
-output without a newline is neither seen nor bounded (300 MB of it: over 500 MB of memory, not done after
-8 minutes of CPU); and it does not show how far ssh got.
+ClusterShell's Task is not used (1.10.1, measured): `resume(timeout)` ends every worker at its timeout; output
+without a newline is neither passed on nor bounded (300 MB of it: over 500 MB of memory, not done after 8
+minutes of CPU); and it does not show ssh's progress.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from ringup.transport.pods import Pods
 
 TICK_S = 0.1
-"""How often deadlines are looked at, and the longest a `turn` waits: a signal handler's flag is seen soon."""
+"""Seconds between checks of deadlines; a `turn` waits no longer, so a signal handler's flag is seen soon."""
 OVERDUE_S = 4.0
-"""Silence before a node is looked at again; at 20 % loss it takes five losses in a row."""
+"""Seconds of silence before a node's path is probed; at 20 % loss that takes five losses in a row."""
 STUCK_S = 4.0
-"""Silence of the second connection that counts.  With OVERDUE_S it stays below 10 s together."""
+"""Seconds of silence of the second connection that count.  Together with OVERDUE_S below 10 s."""
 PACE, STUCK_MOST_S = 3.0, 8.0
 """
-A busy node is slow at everything: its silence counts when it is so many times what the login took, or
-STUCK_MOST_S, for a little later ssh's own keep-alive gives the connection up without a name for it.
+A busy node is slow at everything: its silence counts from this many times the login's duration, at most
+STUCK_MOST_S, because a little later ssh's own keep-alive gives the connection up without a clear reason.
 """
 LONG_BYTES = 20_000
-"""More than the largest frame in use (9,000 bytes), in several packets."""
+"""More than the largest usual frame (9,000 bytes), in several packets."""
 PROBES_AT_ONCE = 4
-"""A slow cluster is not to be made slower by second connections."""
+"""Second connections must not make a slow cluster slower."""
 LOOKED_AT_PER_TICK = 256
 FDS_PER_NODE = 3
 
@@ -68,8 +68,9 @@ class Transport:
         """
         Begin the connections to all nodes, `fanout` at a time, and return at once.
 
-        `connect_timeout_s`: silence allowed to TCP connect, key exchange and login, each; `answer_timeout_s`:
-        time for a node's login shell to start after that; `pods`: they have opened the connections.
+        `connect_timeout_s`: seconds of silence allowed for each of TCP connect, key exchange and login;
+        `answer_timeout_s`: seconds for a node's login shell to start after that; `pods`: they have opened the
+        connections.
         """
         self.hosts = tuple(hosts)
         self._pods = pods
@@ -83,11 +84,11 @@ class Transport:
         self._next_tick = 0.0
         self._looked_at = 0
         self._opened: list[Session] = []
-        """Every connection whose client may be there: current ones, second ones, those given up."""
+        """Every connection whose client may exist: current ones, second ones, abandoned ones."""
         self._closed = False
         self._probes: dict[Session, PathProbe] = {}
         self._cleared: dict[Session, float] = {}
-        """Sessions whose path was found fine, and their `last_byte_s` at that time."""
+        """Sessions whose path passed the probe, and their `last_byte_s` at that time."""
         allow_open_files(len(self.hosts) * FDS_PER_NODE + FDS_SPARE)
         try:
             self._sessions = {host.name: self._session(host) for host in self.hosts}
@@ -103,7 +104,7 @@ class Transport:
         return self._opened[-1]
 
     def _way(self, host: Host, token: str, link: Link | None) -> Way:
-        """This machine's shell, what a pod has opened, a step of the allocation, or ssh."""
+        """This machine's shell, a pod's connection, a step of the allocation, or ssh."""
         if self._pods and host.name != self._pods.own:
             return Way(errors=functools.partial(Errors, *_POD_SHELL), link=link)
         if self._pods or host.local:
@@ -117,7 +118,7 @@ class Transport:
         return Way(words(limit_s), shared_argv=words(limit_s, shared=True))
 
     def _begin_waiting(self) -> None:
-        """Open what the window allows, in the order of the nodes."""
+        """Open as many connections as the window allows, in the order of the nodes."""
         if not self._waiting:
             return
         room = self._fanout - self._logging_in()
@@ -138,7 +139,7 @@ class Transport:
         return sum(session.is_logging_in for session in self._sessions.values())
 
     def reopen(self, node: str) -> None:
-        """Give up a node's connection and make a fresh one; what ran on the old one ends with an error."""
+        """Abandon a node's connection and make a new one; requests on the old one end with an error."""
         old = self._sessions[node]
         if probe := self._probes.pop(old, None):
             probe.fresh.fail(_UNNEEDED)
@@ -157,13 +158,13 @@ class Transport:
         limit_bytes: int = 8 << 20,
     ) -> dict[str, Answer]:
         """
-        Run an `sh` script on each named node, side by side, and wait for the answers.
+        Run an `sh` script on each named node in parallel, and wait for the answers.
 
         Its stdin is empty, its environment that of a non-interactive login; `ps` never shows it.  A node
         slower than `deadline_s` (from the call, or from the connection's turn) yields an `Answer` with
-        `error` and what came so far; its script goes on: give its commands deadlines of their own.
-        `on_answer` gets each answer as it comes; `doing` names the question in a line of progress.  stdout is
-        kept up to `limit_bytes`, stderr up to 256 KiB.
+        `error` and its output so far.  Its script continues: give its commands their own deadlines.
+        `on_answer` gets each answer as it arrives; `doing` describes the request in a progress line.  Limits:
+        `limit_bytes` of stdout, 256 KiB of stderr.
         """
         questions = [_Question(self._sessions[node], deadline_s, limit_bytes) for node in scripts]
         for one in questions:
@@ -180,7 +181,7 @@ class Transport:
         most_bytes: int,
         doing: str = "",
     ) -> list[Answer]:
-        """The output of one program on every node (once for all played here); `arguments` may be by node."""
+        """The output of one program on every node (once for simulated nodes); `arguments` may be by node."""
         if not isinstance(arguments, Mapping):
             arguments = {host.name: arguments for host in self.hosts}
         local = next((host for host in self.hosts if host.local), None)
@@ -221,7 +222,7 @@ class Transport:
         outlives: bool = False,
     ) -> Request:
         """
-        Start Python source `program` (3.8+, standard library) on a node, stdin and stdout open.
+        Start Python source `program` (3.8+, standard library) on a node, with stdin and stdout open.
 
         `arguments` become sys.argv[1:]; `label` becomes sys.argv[0], which `ps` on the node shows (never the
         arguments).  Without such an interpreter the exit code is 127.  Other requests to this node wait
@@ -233,7 +234,7 @@ class Transport:
         return self._sessions[node].submit("run", script, listener, stdin=source, outlives=outlives)
 
     def noise(self, node: str) -> str:
-        """What the node's shell printed before it answered, in one safe line; "" for a quiet one."""
+        """Output of the node's shell before it answered, in one safe line; "" if there was none."""
         return self._sessions[node].show_noise()
 
     def turn(self, timeout_s: float) -> None:
@@ -244,7 +245,7 @@ class Transport:
         if self._closed:
             return
         for key, _ in self._selector.select(max(0.0, min(timeout_s, TICK_S))):
-            # A listener may have closed or replaced connections of this same batch, or all.
+            # A listener may have closed or replaced connections of the same batch, or all connections.
             if not self._closed and self._selector.get_map().get(key.fd) is key:
                 key.data()
         if not self._closed:
@@ -269,7 +270,7 @@ class Transport:
                 session.client.look()
 
     def _look_twice(self, sessions: Sequence[Session], now: float) -> None:
-        """Open second connections to nodes whose answer does not come, and judge the path by them."""
+        """Open second connections to nodes whose answer does not come, and use them to judge the path."""
         if self._closed:
             return
         for session, probe in list(self._probes.items()):
@@ -294,7 +295,8 @@ class Transport:
         """
         End every connection; may be called twice.  After 1 s only processes that outlive it are left here.
 
-        Programs of `start` get end of file; wait for their `on_exit` first if they are to clean up in view.
+        Programs of `start` get end of file; wait for their `on_exit` first if their clean-up must be
+        finished.
         """
         if self._closed:
             return
@@ -312,7 +314,7 @@ class Transport:
                 session.client.reap(max(0.0, until - time.monotonic()))
 
     def __enter__(self) -> Transport:
-        """Clients begin here: what is raised between `open` and `with` leaves none."""
+        """Clients start here, so that an exception between `open` and `with` leaves none."""
         try:
             self._begin_waiting()
         except BaseException:
@@ -329,11 +331,9 @@ _POD_SHELL = ("the pod's shell", "the connection to the pod is lost: it has ende
 
 
 class _Question:
-    """A `Listener` that collects an answer."""
-
     ERRORS_LIMIT_BYTES = 256 << 10
     FLOOD_BYTES = 16 << 20
-    """A script that prints so much beyond what is kept will not end with an answer."""
+    """A script that prints this much more than the limit will not end with an answer."""
 
     request: Request
 
@@ -372,7 +372,7 @@ class _Question:
         self._ended_at = time.monotonic()
 
     def answer(self, now: float) -> Answer | None:
-        """The answer once there is one; a node past its deadline has one, too."""
+        """The answer if there is one, or if the node is past its deadline."""
         if self._end is None:
             # A node that was connected late gets as much time as the others.
             began = max(self._asked, self.session.began)
@@ -391,8 +391,8 @@ class _Question:
             return self.session.judged(self.session.errors.stuck(limit_s), limit_s)
         current = self.session.current
         if current is not None and current is not self.request and current.kind == "run":
-            return Unreached("no-answer", "not asked: a program runs on this node's connection")
-        if self._truncated:  # so much output shows that it had time enough
+            return Unreached("no-answer", "not queried: a program runs on this node's connection")
+        if self._truncated:  # this much output shows that it had enough time
             return self._flooded()
         came = f"{show_bytes(len(self._stdout))} came" if self._stdout else "nothing came"
         failure = Unreached("no-answer", f"no complete answer within {show_seconds(limit_s)}; {came}")
@@ -403,8 +403,9 @@ class PathProbe:
     """
     A second connection to a node whose answer does not come: is the script slow, or the path broken?
 
-    TCP delivers in order: behind one long packet that a path loses nothing arrives any more, as with a slow
-    script.  A second connection must carry long packets for its key exchange, and is asked for a long answer.
+    TCP delivers in order: after one lost long packet nothing arrives any more, which looks like a slow
+    script.  A second connection must transfer long packets for its key exchange, and gets a request with a
+    long answer.
     """
 
     def __init__(self, watched: Session, fresh: Session) -> None:
@@ -416,7 +417,7 @@ class PathProbe:
         fresh.begin()
 
     def verdict(self) -> Unreached | bool:
-        """True while it is not known, False when nothing is wrong with the path, else what is wrong."""
+        """True while undecided, False if the path works, else the path's problem."""
         if self.watched.state != "ready" or self.watched.last_byte_s != self._last_byte_s:
             return False
         if self.fresh.state == "dead":
@@ -430,13 +431,14 @@ class PathProbe:
         if time.monotonic() - self.fresh.last_byte_s < self._limit_s:
             return True
         phase = self.fresh.errors.phase
-        # Without even sshd's banner, which is short, it is the node that hangs or is starved, not the path.
+        # If even sshd's banner, which is short, is missing, the node hangs or is starved, and the path is not
+        # at fault.
         if Phase.BANNER <= phase < Phase.KEYS or self.fresh.state == "ready":
             request = self.watched.current
             lost = "its long answer" if request is not None and request.has_begun else "the long request"
             words = f"short packets pass, {lost} does not; a second connection stops at long ones, too"
             failure = self.fresh.judged(Unreached("ssh-long-answer-lost", words), self._limit_s)
-            # This machine, starved, cannot judge a path; the answer may still come.
+            # This machine, if starved, cannot judge a path; the answer may still come.
             return False if failure.kind == "no-cpu-time" else failure
-        # Not connected at all: ssh's own deadline gives the words for it.
+        # Not connected at all: ssh's own timeout gives the error text.
         return phase < Phase.CONNECTED

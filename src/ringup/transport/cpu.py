@@ -1,4 +1,4 @@
-"""How long processes of this machine waited for a processor, as the kernel counts it."""
+"""How long processes of this machine waited for a CPU, as the kernel counts it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 from ringup.model import Unreached, cpu_starvation
 
 TIMED = ("ssh-timeout", "ssh-key-exchange-hangs", "ssh-long-answer-lost", "no-answer")
-"""Failures that a missed limit can look like; a resolver's missed limit is a "temporary failure"."""
+"""Failures that may come from a missed limit; a resolver's missed limit is a "temporary failure"."""
 
 
 def waited_s(pid: int | str = "self") -> float:
     """
-    Seconds a process (its first thread) was ready to run and had no processor, since it began.
+    Seconds a process (its first thread) was ready to run and had no CPU, since it began.
 
-    The second figure of /proc/PID/schedstat (Documentation/scheduler/sched-stats.rst), which an ended
-    process keeps until it is waited for; 0.0 where the kernel does not count it, as on macOS.
+    The second figure of /proc/PID/schedstat (Documentation/scheduler/sched-stats.rst), which exists until an
+    ended process is reaped; 0.0 if the kernel does not count it, as on macOS.
     """
     try:
         with open(f"/proc/{pid}/schedstat", "rb") as file:
@@ -26,12 +26,12 @@ def waited_s(pid: int | str = "self") -> float:
 
 
 def is_over(silent_s: float, limit_s: float, lost_s: Callable[[], float]) -> bool:
-    """Whether a silence is longer than allowed, time without a processor left out, up to twice the limit."""
+    """Whether a silence exceeds the limit; time without a CPU is subtracted, up to twice the limit."""
     return silent_s > limit_s and silent_s > limit_s + min(lost_s(), limit_s)
 
 
 def judged(failure: Unreached, lost_s: float, limit_s: float) -> Unreached:
-    """A failure to answer within a limit; where this machine was starved it says nothing of the node."""
+    """A missed limit as a failure; if this machine was starved, the node is not judged."""
     is_timed = failure.kind in TIMED or "Temporary failure" in failure.words
     if is_timed and cpu_starvation.excuses(lost_s, limit_s):
         return Unreached("no-cpu-time", words(lost_s))
@@ -39,7 +39,7 @@ def judged(failure: Unreached, lost_s: float, limit_s: float) -> Unreached:
 
 
 def words(lost_s: float) -> str:
-    """A sentence that says that this machine was CPU-starved."""
+    """A sentence that this machine was CPU-starved."""
     try:
         load = os.getloadavg()[0]
     except OSError:

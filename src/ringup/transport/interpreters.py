@@ -1,4 +1,4 @@
-"""Which Python a job is meant to have: that of an environment made for training, never the tool's own."""
+"""The Python for a job: that of a training environment, never ringup's own tool environment."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 TRAINING = ("torch", "jax")
-"""An environment with one of these is no tool's."""
+"""An environment with one of these is for training."""
 
 
 def default_interpreter(environ: Mapping[str, str]) -> str:
     """
-    The python of the active environment, else the one that runs us if its environment has torch; a node
-    uses it when it has that path.
+    The Python of the active environment, else the one that runs us if its environment has torch; a node uses
+    it if it has that path.
 
     >>> default_interpreter({"VIRTUAL_ENV": "/v", "CONDA_PREFIX": "/c"})
     '/v/bin/python'
@@ -43,13 +43,13 @@ def for_jobs(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _cache() -> Path | None:
-    """The cache that our environment is in: `uv run --with ringup` makes two there and activates one."""
+    """The cache that contains our environment: `uv run --with ringup` makes two there and activates one."""
     parents = Path(sys.prefix).resolve().parents
     return next((parent for parent in parents if (parent / "CACHEDIR.TAG").is_file()), None)
 
 
 def _is_a_tools(environ: Mapping[str, str]) -> bool:
-    """Whether our environment is ringup's alone: nothing to train with, and not activated by the user."""
+    """Whether our environment is only for ringup: no training packages, and not activated by the user."""
     own = os.path.realpath(sys.prefix)
     active = any(os.path.realpath(environ.get(name) or "/") == own for name in ACTIVE)
     has_training = any(map(importlib.util.find_spec, TRAINING))

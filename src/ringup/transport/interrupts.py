@@ -1,4 +1,4 @@
-"""What the user's signals ask for: once to end the run cleanly, twice at once."""
+"""The user's signals: one requests a clean end, two end at once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 class Interrupts:
     """
-    Counts signals while it is entered; looked at between two turns of the loop.
+    Counts signals while it is entered; read between two turns of the loop.
 
-    A SIGHUP that was ignored when we came (nohup) stays ignored.  Ctrl-Z is refused: a launcher
-    that is stopped sends no beats, and the nodes would end the run by their lease.
+    A SIGHUP that was already ignored (nohup) stays ignored.  Ctrl-Z is refused: a stopped launcher sends no
+    beats, and the nodes would end the run when the lease ends.
     """
 
     def __init__(self, *more: signal.Signals) -> None:
-        """`more` signals count as those that end a process do."""
+        """`more` signals count like those that end a process."""
         self._numbers = (*ENDING, *more)
         self.first: signal.Signals | None = None
         self.count = 0

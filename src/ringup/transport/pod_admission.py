@@ -1,8 +1,8 @@
 """
-The first pod's listener, and the places for connections that have not proven themselves.
+The first pod's listener, with a limited number of unauthenticated connections.
 
-A place is held for 10 s at most.  When all are held, the oldest connection of the address with most loses its
-place; who is proven frees it at once.
+An unauthenticated connection has a slot for at most 10 s.  If all slots are in use, the address with the most
+connections loses its oldest one.  An authenticated connection frees its slot at once.
 """
 
 from __future__ import annotations
@@ -25,18 +25,16 @@ from ringup.units import printable, show_seconds
 
 PLACES = 256
 ACCEPTED_AT_ONCE = 16
-"""Handshakes under way go on before more connections are accepted."""
+"""Handshakes in progress continue before more connections are accepted."""
 STRANGERS_KEPT = 100
-UNFINISHED = f"not proven within {show_seconds(pod_link.ADMITTED_WITHIN_S)}"
-CROWDED = "too many unproven connections"
+UNFINISHED = f"not authenticated within {show_seconds(pod_link.ADMITTED_WITHIN_S)}"
+CROWDED = "too many unauthenticated connections"
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class _Guest:
-    """A connection that has not proven itself yet."""
-
     link: Link
     address: str
     source: str
@@ -44,7 +42,7 @@ class _Guest:
 
 
 class Admission:
-    """Accepts connections under a selector, and hands on those of pods that hold the token."""
+    """Accepts connections under a selector, and passes on those of pods that have the token."""
 
     def __init__(
         self,
@@ -54,13 +52,13 @@ class Admission:
         on_hello: Callable[[Link, str, Hello], None],
         say: Say,
     ) -> None:
-        """`on_hello` takes a proven connection, its address and its hello; it may raise Refused."""
+        """`on_hello` gets an authenticated connection, its address and its hello; it may raise Refused."""
         self._context, self._selector, self._on_hello, self._say = context, selector, on_hello, say
         self._listener = listener
         self._guests: dict[Link, _Guest] = {}
-        """In the order they came."""
+        """In the order of arrival."""
         self.strangers: Counter[tuple[str, str]] = Counter()
-        """(who, why) -> connections turned away."""
+        """(address, reason) -> refused connections."""
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
@@ -80,7 +78,7 @@ class Admission:
         self._guests.clear()
 
     def turned_away(self, least: int = 1) -> list[str]:
-        """A line for each stranger and reason, how often in it, for those that came so often."""
+        """A line for each stranger and reason with many refused connections, and their number."""
         return [
             f"turned away {who}{f' {times:,} times' if times > 1 else ''}: {why}"
             for (who, why), times in self.strangers.items()
@@ -105,14 +103,13 @@ class Admission:
             try:
                 fresh = Link(connection, self._context)
             except OSError:
-                continue  # gone already
+                continue  # already gone
             shown, until = plain(address[0]), time.monotonic() + pod_link.ADMITTED_WITHIN_S
             guest = self._guests[fresh] = _Guest(fresh, shown, source(shown), until)
             hooks = (functools.partial(hook, guest) for hook in (self._on_frame, self._on_end))
             fresh.attach(self._selector, *hooks)
 
     def _make_room(self, most: int) -> None:
-        """End one connection where there are more than `most`."""
         if len(self._guests) <= most or not self._guests:
             return
         held = Counter(guest.source for guest in self._guests.values())
@@ -125,7 +122,7 @@ class Admission:
         try:
             hello = pod_link.decode(kind, content, Hello)
             if guest.link.peer != pod_link.certified(hello.index):
-                raise Refused(f"it says index {hello.index} with the certificate of {guest.link.peer}")
+                raise Refused(f"it claims index {hello.index} with the certificate of {guest.link.peer}")
             if guest.link.unread_bytes:
                 raise Refused("it sent data too early")
             self._on_hello(guest.link, guest.address, hello)
@@ -137,7 +134,7 @@ class Admission:
             del self._guests[guest.link]
 
     def _on_end(self, guest: _Guest, error: OSError) -> None:
-        # A port scan or a health check closes before it has said anything, and is not worth a line.
+        # A port scan or a health check closes without sending anything: not reported.
         is_worth_a_line = isinstance(error, ssl.SSLError) and not isinstance(error, pod_link.CLOSED)
         self._turn_away(guest, guest.address, pod_link.explain(error) if is_worth_a_line else "")
 
@@ -152,7 +149,7 @@ class Admission:
 
 
 def listen(port: int) -> socket.socket:
-    """Listen on every address of this pod, IPv6 too where there is any; NodesError when the port is taken."""
+    """Listen on every address of this pod, including IPv6 if available; NodesError if the port is in use."""
     try:
         both = socket.has_dualstack_ipv6()
         where, family = ("::", socket.AF_INET6) if both else ("", socket.AF_INET)
@@ -172,7 +169,7 @@ def plain(address: str) -> str:
 
 def source(address: str) -> str:
     """
-    What one machine can dial from: an IPv4 address, the /64 of an IPv6 one.
+    The unit for one machine's connections: an IPv4 address, or the /64 of an IPv6 address.
 
     >>> source("10.0.0.1"), source("fd00::1:2"), source("fe80::1%eth0")
     ('10.0.0.1', 'fd00::/64', 'fe80::/64')

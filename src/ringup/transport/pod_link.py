@@ -1,9 +1,9 @@
 """
-TLS 1.3 between pods that share a token: both sides prove themselves, whole frames travel, nothing blocks.
+TLS 1.3 between pods that share a token: both sides authenticate, messages are whole frames, nothing blocks.
 
-The certificates come from the token (see `keys`), which never travels itself.  A frame is a byte that says
-what it is, four bytes of length, and the content.  MESSAGE frames hold one of the messages below as JSON; the
-streams of a shell are numbered as its file descriptors, and an empty frame is their end.
+The certificates are derived from the token (see `keys`), which is never sent.  A frame is one byte for its
+kind, four bytes of length, and the content.  MESSAGE frames contain one of the messages below as JSON; the
+streams of a shell have the numbers of its file descriptors, and an empty frame is the end of the stream.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ringup.keys import Authority, Identity
 from ringup.units import printable, show_seconds
 
 HEAD = "head"
-"""The name in the first pod's certificate, which every other pod demands."""
+"""The name in the first pod's certificate, which every other pod checks."""
 ADMITTED_WITHIN_S = 10.0
-"""From the connection to the welcome, however the bytes trickle in."""
+"""Seconds from the connection to the welcome, however slowly the bytes arrive."""
 DIAL_S = 5.0
 MESSAGE = 255
 LONGEST_MESSAGE_BYTES = 4096
@@ -47,33 +47,33 @@ class Hello(msgspec.Struct, tag="hello", forbid_unknown_fields=True):
     count: int
     name: _Bounded
     instance: _Bounded
-    """Random; tells a restarted pod from one that has the same index."""
+    """Random; distinguishes a restarted pod from another one with the same index."""
     shell: Annotated[int, msgspec.Meta(ge=0, lt=64)] | None = None
-    """Number of the shell that waits on this connection; None on the control connection."""
+    """Number of the shell on this connection; None on the control connection."""
     loop: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{0,64}$")] = ""
     """Token of that shell's loop; see `bootstrap`."""
 
 
 class Welcome(msgspec.Struct, tag="welcome", forbid_unknown_fields=True):
-    """The first pod takes the connection."""
+    """The first pod accepts the connection."""
 
 
 class Refusal(msgspec.Struct, tag="refusal", forbid_unknown_fields=True):
-    """The first pod does not take it; `final` when trying again cannot help."""
+    """The first pod refuses it; `final` if another try cannot help."""
 
     words: _Words
     final: bool = True
 
 
 class End(msgspec.Struct, tag="end", forbid_unknown_fields=True):
-    """The run is over; every pod ends with its exit code."""
+    """The run is over; every pod exits with its exit code."""
 
     code: Annotated[int, msgspec.Meta(ge=0, le=255)]
     words: _Words = ""
 
 
 class Refused(Exception):
-    """The other side has proven that it holds the token, and says no; `final` as in `Refusal`."""
+    """The other side has authenticated, and refuses; `final` as in `Refusal`."""
 
     def __init__(self, words: str, *, final: bool = True) -> None:
         super().__init__(printable(words, LONGEST_WORDS))
@@ -81,7 +81,7 @@ class Refused(Exception):
 
 
 def decode(kind: int, content: bytes, wanted: Any) -> Any:
-    """The message in a frame; ConnectionError where it is not of the wanted form."""
+    """The message in a frame; ConnectionError if it has another form."""
     try:
         if kind != MESSAGE or len(content) > LONGEST_MESSAGE_BYTES:
             raise ConnectionError("a frame that is not expected here")
@@ -92,7 +92,7 @@ def decode(kind: int, content: bytes, wanted: Any) -> Any:
 
 def server_context(authority: Authority) -> ssl.SSLContext:
     made = _context(ssl.PROTOCOL_TLS_SERVER, authority.issue(HEAD))
-    made.num_tickets = 0  # a session is never resumed
+    made.num_tickets = 0  # sessions are never resumed
     return made
 
 
@@ -109,7 +109,7 @@ def _context(protocol: int, identity: Identity) -> ssl.SSLContext:
     made.minimum_version = ssl.TLSVersion.TLSv1_3
     made.verify_mode = ssl.CERT_REQUIRED
     made.load_verify_locations(cadata=identity.authority)
-    # OpenSSL reads keys from files alone; one in memory, where the system has them, needs no writable disk.
+    # OpenSSL reads keys only from files; a file in memory, if available, needs no writable disk.
     in_memory = hasattr(os, "memfd_create")
     with open(os.memfd_create("ringup"), "w") if in_memory else tempfile.NamedTemporaryFile("w") as file:
         file.write(identity.key + identity.certificate)
@@ -119,10 +119,10 @@ def _context(protocol: int, identity: Identity) -> ssl.SSLContext:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel notice a cut cable within half a minute; small packets go at once."""
+    """Make the kernel detect a cut cable within half a minute, and send small packets at once."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Not every kernel that we launch from (macOS) has all of them.
+    # Other kernels of launching machines (macOS) lack some of them.
     limits = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30000}
     for name, value in limits.items():
         with contextlib.suppress(AttributeError, OSError):
@@ -133,7 +133,7 @@ class Link:
     """One connection, under its selector; `on_frame` gets (kind, content), `on_end` why it is over."""
 
     def __init__(self, connection: socket.socket, context: ssl.SSLContext, *, demands: str = "") -> None:
-        """`demands`: the name that the other side's certificate must have; without one this is the server."""
+        """`demands`: the required name in the other side's certificate; without one this is the server."""
         try:
             keep_alive(connection)
             connection.setblocking(False)
@@ -147,12 +147,12 @@ class Link:
             connection.close()
             raise
         self.loop = ""
-        """Token of the shell's loop that waits at the other end; see `bootstrap`."""
+        """Token of the shell's loop at the other end; see `bootstrap`."""
         self.peer = ""
-        """The name in the other side's certificate once that is verified."""
+        """The name in the other side's certificate, once verified."""
         self._selector: selectors.BaseSelector | None = None
         self._watched = 0
-        self._wants_write = True  # the client speaks first
+        self._wants_write = True  # the client sends first
         self._is_held = False
         self._received = bytearray()
         self._unsent = bytearray()
@@ -163,7 +163,7 @@ class Link:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that came after the last whole frame."""
+        """Bytes after the last whole frame."""
         return len(self._received) + self._tls.pending()
 
     def attach(
@@ -172,7 +172,7 @@ class Link:
         on_frame: Callable[[int, bytes], None],
         on_end: Callable[[OSError], None],
     ) -> None:
-        """Hear frames under this selector, and under no other."""
+        """Receive frames under this selector only."""
         self.detach()
         self._selector, self._on_frame, self._on_end = selector, on_frame, on_end
         self._watch()
@@ -188,7 +188,7 @@ class Link:
             self._watch()
 
     def send(self, kind: int, data: bytes) -> None:
-        """Send a stream's bytes as far as the connection takes them, the rest later; b"" ends the stream."""
+        """Send a stream's bytes, as many as the connection takes now, the rest later; b"" is its end."""
         if self._tls.fileno() < 0:
             return
         for begin in range(0, len(data) or 1, LONGEST_FRAME_BYTES):
@@ -230,7 +230,7 @@ class Link:
         self._watch()
 
     def _attempt(self, step: Callable[[], None]) -> None:
-        """Take a step as far as the connection allows it now."""
+        """Continue as far as the connection allows it now."""
         try:
             step()
         except ssl.SSLWantReadError:
@@ -256,11 +256,11 @@ class Link:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except OSError:
-            # The other side is gone; what it sent before is still to be read.
+            # The other side is gone; its earlier data must still be read.
             self._unsent.clear()
 
     def _read(self) -> None:
-        # One record at most: what OpenSSL holds beyond it would not wake the selector.
+        # At most one record: more data inside OpenSSL would not wake the selector.
         while True:
             data = self._tls.recv(LONGEST_FRAME_BYTES)
             if not data:
@@ -284,15 +284,15 @@ class Link:
 
 
 def turn(selector: selectors.BaseSelector, timeout_s: float) -> None:
-    """Wait for anything under a selector whose keys' data are what to call, and call it."""
+    """Wait for any event under a selector whose keys' data are functions, and call these."""
     for key, _ in selector.select(max(0.0, timeout_s)):
-        # One that was called may have closed others of the same batch.
+        # A called function may have closed other connections of the same batch.
         if selector.get_map().get(key.fd) is key:
             key.data()
 
 
 def dial(address: tuple[str, int], context: ssl.SSLContext, hello: Hello) -> Link:
-    """Connect to the first pod.  Raises OSError where nobody answers or is proven, Refused if it says no."""
+    """Connect to the first pod.  Raises OSError if none answers or authenticates, Refused if it refuses."""
     link = Link(socket.create_connection(address, timeout=DIAL_S), context, demands=HEAD)
     until = time.monotonic() + ADMITTED_WITHIN_S
     came: list[Welcome | Refusal | OSError] = []
@@ -318,20 +318,20 @@ def dial(address: tuple[str, int], context: ssl.SSLContext, hello: Hello) -> Lin
     return link
 
 
-# A peer that closed the connection: which of the two it is depends on Python's version.
+# A peer that closed the connection: Python's version decides which exception it is.
 CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 def explain(error: Exception) -> str:
     """
-    Why a connection came to nothing, as seen from this side.
+    Why a connection failed, as seen from this side.
 
     >>> explain(ssl.SSLCertVerificationError(1, "certificate verify failed"))
-    'it holds another token, or is not of ringup'
+    'it has another token, or is not ringup'
     """
     reason = str(getattr(error, "reason", None) or "")
     if isinstance(error, ssl.SSLCertVerificationError) or reason in _TOKEN_ALERTS:
-        return "it holds another token, or is not of ringup"
+        return "it has another token, or is not ringup"
     if isinstance(error, CLOSED):
         return "the connection was closed"
     if isinstance(error, ssl.SSLError):

@@ -1,4 +1,4 @@
-"""What the other pods do: find the first one, open waiting shells to it, end with it."""
+"""The other pods: find the first one, open waiting shells to it, end with it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ from ringup.units import printable, show_seconds
 
 AGAIN_S = (0.2, 0.4, 1.0)
 END_S = 30.0
-"""What guards may take to end their job when the first pod is gone: the lease is watched by them."""
+"""Seconds in which guards must end their job after the first pod is gone; they watch the lease."""
 HELD_BYTES = 1 << 20
-"""How much waits here for one side that reads slowly, before no more is read from the other."""
+"""Most bytes buffered for a slow reader; above this, nothing more is read from the other side."""
 LOST = 4
 
 
 class _Shell:
-    """A waiting shell; what it says and hears travels on one connection."""
-
     def __init__(self, connection: Link, loop: str, selector: selectors.BaseSelector) -> None:
         self.link = connection
         self.has_ended = False
@@ -43,10 +41,10 @@ class _Shell:
                 self._on_end,
                 without_secrets(),
             )
-        except BaseException:  # no process left: nobody else knows of the connection
+        except BaseException:  # no process was started: only this code knows the connection
             connection.close()
             raise
-        # However the connection ends: a guard that gets end of file ends what it guards.
+        # However the connection ends: a guard that gets end of file ends its job.
         connection.attach(selector, self._on_frame, self._on_lost)
 
     def balance(self) -> None:
@@ -72,7 +70,7 @@ class _Shell:
         self.link.send(stream, data)
 
     def _on_end(self, _code: int) -> None:
-        """The shell is gone; what it left behind may hold its streams still."""
+        """The shell has ended; its descendants may still hold its streams."""
         self.has_ended = True
         for stream in [*self._open]:
             self._on_data(stream, b"")
@@ -88,7 +86,7 @@ class Peer:
         self._looked = 0.0
 
     def take_part(self) -> int:
-        """As `serve`; KeyboardInterrupt when interrupted before the first pod is there."""
+        """The same as `serve`; raises KeyboardInterrupt if interrupted before the first pod answers."""
         with self.selector:
             until = time.monotonic() + self.pod.wait_s
             control = self.dial(until)
@@ -104,7 +102,7 @@ class Peer:
                 control.close()
 
     def dial(self, until: float, shell: int | None = None, loop: str = "") -> Link:
-        """A connection that the first pod has taken, tried until `until`; NodesError then or when refused."""
+        """A connection that the first pod has accepted, tried until `until`; NodesError if it is refused."""
         pod = self.pod
         hello = Hello(2, pod.index, pod.count, pod.name, self.instance, shell, loop)
         where, waits_for, tries = f"{pod.head} port {pod.port}", "", 0
@@ -117,11 +115,11 @@ class Peer:
                     raise NodesError(f"the first pod at {where}: {refused}", hint=hint) from refused
                 why = str(refused)
             except (OSError, UnicodeError) as error:
-                # Also of who holds another token: he has proven nothing, and cannot send us away.
+                # Also for a peer with another token: it has not authenticated, and cannot end this pod.
                 why = pod_link.explain(error)
             if time.monotonic() > until:
                 hint = "is index 0 running, is its name in the DNS (headless service), is the port open, "
-                hint += "has it the same token?"
+                hint += "does it have the same token?"
                 raise NodesError(
                     f"no first pod at {where} within {show_seconds(pod.wait_s)}: {why}", hint=hint
                 )
@@ -134,7 +132,7 @@ class Peer:
             tries += 1
 
     def wait_for_end(self, control: Link) -> int:
-        """Wait for the end and say how it came: the run's own exit code, or why there is none."""
+        """Wait for the end and report it: the run's own exit code, or why there is none."""
         received: list[End | OSError] = []
 
         def on_frame(kind: int, content: bytes) -> None:
@@ -151,7 +149,7 @@ class Peer:
             words = f": {printable(end.words, pod_link.LONGEST_WORDS)}" if end.words else ""
             self.say(f"the first pod ended with {end.code}{words}")
             return end.code
-        self.say("the first pod is gone; nothing of its run is left here")
+        self.say("the first pod is gone; no process of its run is left here")
         return LOST
 
     def _turn(self, timeout_s: float) -> None:
@@ -166,9 +164,9 @@ class Peer:
 
     def end_shells(self) -> None:
         """
-        End of file for all: guards then end what they guard, and say so; what does not go is ended.
+        End of file for all: guards then end their jobs, and report it; processes that remain are killed.
 
-        A signal would not do: a guard has a session of its own, and does not go before its job has.
+        A signal would not be enough: a guard has its own session, and stays until its job is gone.
         """
         for shell in self.shells:
             shell.client.close_stdin()
@@ -187,7 +185,7 @@ class Peer:
 
 
 def serve(pod: Pod, say: Say) -> int:
-    """Take part in the first pod's run; its exit code.  NodesError when it is not there or refuses."""
+    """Take part in the first pod's run; returns its exit code.  NodesError without answer or if refused."""
     with Interrupts() as interrupts:
         try:
             return Peer(pod, say, interrupts).take_part()

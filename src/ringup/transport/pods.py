@@ -1,4 +1,4 @@
-"""The first of N equal pods reaches the others by the connections they open: control, and shells."""
+"""The first of N equal pods uses the connections that the others open: control connections, and shells."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ringup.transport.pod_link import End, Hello, Link, Refused, Welcome
 from ringup.units import printable, show_seconds
 
 SHELLS = 4
-"""Waiting shells a pod opens: one serves, the others are for when it is lost or busy."""
+"""Waiting shells that a pod opens: one is used, the others are spares for a lost or busy one."""
 REPORT_EVERY_S = 10.0
 AGAIN_S = 5.0
 RESOLVED_AT_ONCE = 32
@@ -47,34 +47,34 @@ class _Peer:
 
 class Pods:
     def __init__(self, own: str, peers: Mapping[str, _Peer]) -> None:
-        """`peers`: each by the name it is known by."""
+        """`peers`: each by its name."""
         self.own, self._peers = own, peers
         self.hosts = (Host(own), *map(Host, peers))
 
     def take(self, name: str) -> Link | None:
-        """A pod's shell that was not used yet; None when there is none left."""
+        """An unused shell of a pod; None if there is none left."""
         shells = self._peers[name].shells if name in self._peers else {}
         return shells.pop(min(shells)) if shells else None
 
     def finish(self, code: int) -> None:
-        """Tell every pod how the run ended, and let go; may be called twice."""
+        """Send every pod the run's exit code, and close; may be called twice."""
         for peer in self._peers.values():
             peer.control.say(End(code & 255))
             peer.close()
 
 
 class _Gathering:
-    """Hears pods until all have come."""
+    """Accepts pods until all have come."""
 
     def __init__(self, pod: Pod, say: Say) -> None:
-        """Listen; raises NodesError where that is impossible."""
+        """Listen; raises NodesError if that is impossible."""
         self.pod, self.say = pod, say
         self.peers: dict[int, _Peer] = {}
         self.instance = secrets.token_hex(8)
         self._rivals: queue.SimpleQueue[NodesError] = queue.SimpleQueue()
         self._is_over = threading.Event()
-        with ExitStack() as opened:  # which closes all where the rest fails
-            # First of all, so that pods which dial meanwhile wait and need not dial again.
+        with ExitStack() as opened:  # closes all if the rest fails
+            # Listen first, so that pods which dial meanwhile wait and need not dial again.
             listener = opened.enter_context(listen(pod.port))
             self._selector = opened.enter_context(selectors.DefaultSelector())
             authority = Authority(pod.token)
@@ -86,7 +86,7 @@ class _Gathering:
             self._open = opened.pop_all()
 
     def _on_hello(self, connection: Link, address: str, hello: Hello) -> None:
-        """Take a proven pod's connection in; raises Refused."""
+        """Admit an authenticated pod's connection; raises Refused."""
         index = hello.index
         if hello.instance == self.instance:
             raise Refused(ITSELF)
@@ -133,12 +133,11 @@ class _Gathering:
                 return
 
     def missing(self) -> list[int]:
-        """Indices that have not come with all their connections."""
         whole = {n for n, peer in self.peers.items() if len(peer.shells) == SHELLS}
         return [n for n in range(1, self.pod.count) if n not in whole]
 
     def wait(self) -> None:
-        """Until all have come; NodesError when the time is over, or when another pod leads already."""
+        """Wait until all have come; NodesError at the time limit, or if another pod already leads."""
         until = time.monotonic() + self.pod.wait_s
         reported = time.monotonic() + REPORT_EVERY_S
         while missing := self.missing():
@@ -167,13 +166,13 @@ class _Gathering:
         self._open.close()
 
     def named(self) -> dict[str, _Peer]:
-        """Every pod that has come, by index, with a name of its own."""
+        """Every pod that has come, by index, with a unique name."""
         peers = sorted(self.peers.items())
         with ThreadPoolExecutor(RESOLVED_AT_ONCE) as pool:
             known = [*pool.map(lambda peer: known_name(peer[1].name, peer[1].address), peers)]
         names: dict[str, _Peer] = {}
         for (index, peer), name in zip(peers, known, strict=True):
-            # Several behind one address differ in what they call themselves.
+            # Several pods behind one address have different names.
             choices = (name, peer.name, pod_link.certified(index))
             names[next(n for n in choices if n not in names and n != self.pod.name)] = peer
         return names
@@ -189,7 +188,7 @@ def indices(numbers: list[int]) -> str:
 
 
 def known_name(name: str, address: str) -> str:
-    """A pod's own name if that leads to its address, else the address."""
+    """A pod's own name if it resolves to its address, else the address."""
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except (OSError, UnicodeError):
@@ -198,7 +197,7 @@ def known_name(name: str, address: str) -> str:
 
 
 def other_head(pod: Pod, context: ssl.SSLContext, instance: str) -> None:
-    """Raises NodesError where another pod that holds our token answers as the first one: two have index 0."""
+    """Raises NodesError if another pod with our token answers as the first one: two have index 0."""
     try:
         with socket.create_connection((pod.head, pod.port), timeout=2) as probe:
             if probe.getsockname()[0] == probe.getpeername()[0]:
@@ -215,7 +214,7 @@ def other_head(pod: Pod, context: ssl.SSLContext, instance: str) -> None:
 
 
 def gather(pod: Pod, say: Say) -> Pods:
-    """Wait for every other pod.  Raises NodesError if some are late, and tells the others so."""
+    """Wait for every other pod.  Raises NodesError if some are late, and notifies the others."""
     allow_open_files(pod.count * (1 + SHELLS) + PLACES + FDS_SPARE)
     gathering = _Gathering(pod, say)
     try:

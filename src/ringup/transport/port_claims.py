@@ -1,4 +1,4 @@
-"""The port of a run's rendezvous, kept from other runs that begin on this machine."""
+"""The port of a run's rendezvous, reserved against other runs that begin on this machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class PortClaims(contextlib.ExitStack):
     """
     Ports that no other run here may choose until the end of the block.
 
-    Two runs begun in the same seconds both find a port free, for neither listens yet.  A claim is a name of a
-    Unix socket without a file: like the port it exists once per network namespace, whoever the user is, and
-    ends with the process.
+    Two runs that begin in the same seconds both find a port free, because neither listens yet.  A claim is a
+    name of a Unix socket without a file: like the port it exists once per network namespace, for all users,
+    and ends with the process.
     """
 
     def take(self, port: int) -> bool:
-        """Whether no other run has claimed the port; true, too, on systems without such names."""
+        """Whether no other run has claimed the port; also true on systems without such names."""
         try:
             claim = self.enter_context(socket.socket(socket.AF_UNIX))
             claim.bind(f"\0ringup-port-{port}")

@@ -1,4 +1,4 @@
-"""One node's connection: how it comes up, the requests and answers on it, and how it ends."""
+"""One node's connection: its start, its requests and answers, and its end."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ if TYPE_CHECKING:
     from ringup.transport.pod_link import Link
 
 KEY_EXCHANGE_S = 0.1
-"""CPU time of one ssh login on this side; 62 ms measured with OpenSSH 9.2, ed25519 keys."""
+"""CPU seconds of one ssh login on this side; 62 ms measured with OpenSSH 9.2, ed25519 keys."""
 RETRY_AFTER_S = (0.5, 1.0, 2.0, 4.0)
-"""When to try again where sshd dropped the connection because too many came at once."""
+"""Seconds until a retry after sshd dropped one of too many simultaneous connections."""
 NOISE_KEPT_BYTES = 4096
 NOISE_LIMIT_BYTES = 4 << 20
 """A shell that prints more than this before it answers will not answer."""
 UNSENT_LIMIT_BYTES = 64 << 20
-"""Bytes for a node that does not take them; a heartbeat a second stays far below."""
+"""Bytes for a node that does not read them; a heartbeat a second stays far below."""
 
 Kind = Literal["ask", "run"]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Output of one script on one node; beyond the limit it is cut, and `truncated` is set."""
+    """Output of one script on one node; above the limit it is cut, and `truncated` is set."""
 
     node: str
     stdout: bytes = b""
     stderr: bytes = b""
     code: int | None = None
-    """The script's exit status; None when there was no complete answer."""
+    """The script's exit status; None without a complete answer."""
     error: Unreached | None = None
     took_s: float = 0.0
     silent_s: float = math.inf
-    """Seconds without a byte before it was given up."""
+    """Seconds without a byte before the script was abandoned."""
     truncated: bool = False
 
     @property
     def problem(self) -> str:
-        """Why the script did not end with 0, in one safe line; "" when it did."""
+        """Why the script did not exit with 0, in one safe line; "" if it did."""
         if self.error is not None:
             return printable(self.error.words, 400)
         lines = self.stderr.decode("utf-8", "replace").split("\n") if self.code else []
@@ -61,62 +61,62 @@ class Answer:
 
 
 class Listener(Protocol):
-    """Called with the output of a script or program, from `Transport.turn` and `Transport.ask` only."""
+    """Called with the output of a script or program, only from `Transport.turn` and `Transport.ask`."""
 
     def on_output(self, node: str, data: bytes) -> None:
-        """Bytes of stdout, cut anywhere."""
+        """Bytes of stdout, split anywhere."""
 
     def on_errors(self, node: str, data: bytes) -> None:
-        """Bytes of stderr (the node's or ssh's), cut anywhere."""
+        """Bytes of stderr (the node's or ssh's), split anywhere."""
 
     def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
-        """The program ended with `code`, or the connection was lost (`code` None, `error` says how)."""
+        """The program ended with `code`, or the connection was lost (`code` None, `error` has the reason)."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a node is reached: the client's words (none: by `link`), and who reads its stderr."""
+    """How to reach a node: the client's command (empty: by `link`), and the reader of its stderr."""
 
     argv: Sequence[str] = ()
     errors: Callable[[], Errors] = ssh.Errors
     env: Mapping[str, str] | None = None
-    """What the client is started with; None: what we were."""
+    """The client's environment; None for ours."""
     shared_argv: Sequence[str] = ()
-    """What to try once when the key is refused: the connection that the user has open already."""
+    """Command for one more try after a refused key: it uses a connection that the user has already opened."""
     link: Link | None = None
-    """The connection that a pod has opened for this; None when it has no more."""
+    """The connection that a pod has opened for this; None if it has no more."""
 
     @property
     def is_ssh(self) -> bool:
-        """Whether a login comes first, which may hang, and two connections can be compared."""
+        """Whether it begins with a login, which may hang: then a second connection is a useful comparison."""
         return self.errors is ssh.Errors
 
 
 @dataclass(eq=False)
 class Request:
-    """A script on its way, or a program that runs on a node with its stdin open."""
+    """A queued script, or a program that runs on a node with its stdin open."""
 
     session: Session
     kind: Kind
     number: int
     body: bytes
-    """What is sent when its turn comes."""
+    """The bytes to send."""
     listener: Listener | None
-    """None once its answer is no longer wanted."""
+    """None once its answer is no longer needed."""
     outlives: bool
     """As for `Transport.start`."""
     closes_stdin: bool = False
     has_begun: bool = False
-    """Whether the node said that it has the whole request."""
+    """Whether the node has confirmed the whole request."""
     ends: int = 0
-    """Marks of the end seen, of two (stdout and stderr)."""
+    """Number of end marks seen, of two (stdout and stderr)."""
 
     @property
     def _client(self) -> Client | Wire | None:
         return self.session.client if self.session.current is self else None
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the program's stdin; never blocks; lost silently once the node is gone."""
+        """Send bytes to the program's stdin; never blocks; lost silently once the node is lost."""
         client = self._client
         if self.session.state == "dead" or self.ends == 2 or self.closes_stdin:
             return
@@ -146,13 +146,13 @@ class Session:
         self.noise = b""
         self.began = 0.0
         self.not_before = 0.0
-        """Monotonic time before which it is not (again) tried."""
+        """Monotonic time of the earliest (next) try."""
         self.last_byte_s = 0.0
-        """Monotonic time of the last byte (or step of ssh's) from the node."""
+        """Monotonic time of the last byte (or step of ssh) from the node."""
         self.sent = 0.0
         """Monotonic time at which the current request was sent."""
         self.ready_after_s = 0.0
-        """What connecting, logging in and starting the shell took."""
+        """Seconds for connecting, logging in and starting the shell."""
         self._waited_s = 0.0
         self.client: Client | Wire | None = None
         self.current: Request | None = None
@@ -164,7 +164,7 @@ class Session:
         self._numbers = itertools.count(1)
         self._tries = 0
         self._readies = 0
-        """Marks of readiness seen, of two (stdout and stderr)."""
+        """Number of readiness marks seen, of two (stdout and stderr)."""
 
     @property
     def is_logging_in(self) -> bool:
@@ -172,12 +172,12 @@ class Session:
         return self.state == "connecting" and not is_through
 
     def is_overdue(self, now: float, silent_s: float) -> bool:
-        """Whether a script was sent over ssh and nothing came for so long."""
+        """Whether a script was sent over ssh and has been silent for too long."""
         waits = self.state == "ready" and self.current is not None and self.current.kind == "ask"
         return waits and self._way.is_ssh and now - max(self.last_byte_s, self.sent) > silent_s
 
     def begin(self) -> None:
-        """Start the process; a failure to do so is the node's failure."""
+        """Start the client; if that fails, it is the node's failure."""
         self.began = self.last_byte_s = time.monotonic()
         self._waited_s = cpu.waited_s()
         self.state = "connecting"
@@ -199,7 +199,7 @@ class Session:
     def submit(
         self, kind: Kind, script: str, listener: Listener, *, stdin: bytes = b"", outlives: bool = False
     ) -> Request:
-        """Run a script after the requests before it: "ask" with its stdin empty, "run" with it open."""
+        """Run a script after the earlier requests: "ask" with an empty stdin, "run" with an open one."""
         number = next(self._numbers)
         body = bootstrap.request(self.token, kind, number, script) + stdin
         request = Request(self, kind, number, body, listener, outlives)
@@ -273,7 +273,7 @@ class Session:
             self._end_requests()
 
     def starved_s(self) -> float:
-        """Seconds this process, or the one that reaches the node, had no processor since it was begun."""
+        """Seconds this process, or the client, had no CPU since the client began."""
         return max(cpu.waited_s() - self._waited_s, self.client.waited_s if self.client else 0.0)
 
     def judged(self, failure: Unreached, limit_s: float) -> Unreached:
@@ -283,7 +283,7 @@ class Session:
         if self.state not in ("connecting", "ready"):
             return
         if self.errors.was_dropped() and self._tries < len(RETRY_AFTER_S):
-            # All that were dropped came at the same moment.
+            # All dropped connections came at the same moment.
             self._try_again(RETRY_AFTER_S[self._tries] * random.uniform(0.5, 1.5))
             return
         if self.state == "ready":
@@ -295,7 +295,7 @@ class Session:
                 self._way = replace(self._way, argv=shared, shared_argv=())
                 self._try_again(0.0)
                 return
-        if failure.kind != "no-answer":  # that one is a shell that ended
+        if failure.kind != "no-answer":  # that one is a shell that has ended
             failure = self.judged(failure, ssh.OWN_LIMIT_S)
         self.fail(failure)
 
@@ -308,7 +308,7 @@ class Session:
         self._readies = 0
 
     def show_noise(self) -> str:
-        """What the shell's start-up files printed, in one safe line."""
+        """Output of the shell's start-up files, in one safe line."""
         return printable(" / ".join(self.noise.decode("utf-8", "replace").split("\n")).strip(" /"), 200)
 
     def fail(self, failure: Unreached) -> None:
@@ -329,9 +329,9 @@ class Session:
 
     def end(self) -> None:
         """
-        Close the pipes and end the client; what it left on the node ends by end of file.
+        Close the pipes and end the client; its processes on the node end by end of file.
 
-        On this machine the shell and its processes are ended too, but not a guard: it cleans up itself.
+        On this machine the shell and its processes are killed too, but not a guard, which cleans up itself.
         """
         if self.client is not None:
             self.client.end(spare=self.host.local and self.current is not None and self.current.outlives)

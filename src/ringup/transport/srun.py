@@ -1,9 +1,9 @@
 """
-Slurm's own client as the way to a node of the allocation: one step of one task a node.
+Slurm's own client reaches a node of the allocation: one step of one task per node.
 
-`--overlap` lets the step run beside others; without `--exact` it has every CPU of the allocation on its node,
-and without options of its own every GPU (srun(1), 20.11 and later).  srun passes stdin, its end of file and
-both streams on, so the loop of `bootstrap` works over it as over ssh.
+`--overlap` lets the step run in parallel with others; without `--exact` it has every CPU of the allocation on
+its node, and without GPU options every GPU (srun(1), 20.11 and later). srun forwards stdin, its end of file
+and both output streams, so the loop of `bootstrap` works over srun as over ssh.
 
 `#SBATCH` lines leave variables that would change the step (SLURM_NTASKS_PER_NODE, SLURM_GPUS_PER_TASK, ...):
 srun is started without them, and the node's shell gets those of one step over all nodes.
@@ -22,12 +22,12 @@ from ringup.units import printable, show_seconds
 
 _READ_BY_SRUN = ("SLURM_", "SRUN_")
 _CLUSTER = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_WORKING_CLUSTER")
-"""Which Slurm it is; srun needs these."""
+"""Identify the Slurm cluster; srun needs these."""
 _OF_THE_JOB: tuple[str, ...] = ("SLURM_JOB", "SLURM_ARRAY_", "SLURM_SUBMIT_", "SLURM_GPUS", "SLURM_CPUS_PER_")
 _OF_THE_JOB += ("SRUN_CPUS_PER_TASK", "SLURM_MEM_", "SLURM_RESTART_COUNT")
-"""Prefixes of what the job's own programs may want to know."""
+"""Prefixes of variables that the job's own programs may read."""
 TOO_LATE = 124
-"""The exit code that timeout(1) gives."""
+"""The exit code of timeout(1)."""
 _HARMLESS = "lacks support for cpu binding"
 
 
@@ -38,10 +38,10 @@ def is_here(environ: Mapping[str, str]) -> bool:
 
 
 def command(host: Host, hosts: Sequence[Host], loop: str, environ: Mapping[str, str]) -> list[str]:
-    """The words of one connection; `loop` is what the node's `sh` runs."""
+    """The command line of one connection; the node's `sh` runs `loop`."""
     position = next(i for i, other in enumerate(hosts) if other.name == host.name)
     words = ["srun", f"--jobid={environ['SLURM_JOB_ID']}", f"--nodelist={host.name}", "--overlap"]
-    # --mem=0: all of the allocation's on that node (srun(1)).
+    # --mem=0: all memory of the allocation on that node (srun(1)).
     words += ["--nodes=1", "--ntasks=1", "--mem=0", "--cpu-bind=none", "--mpi=none", "--chdir=/", "--quiet"]
     variables = _variables(position, hosts, environ)
     return [*words, "--job-name=ringup", "env", *variables, "/bin/sh", "-c", loop]
@@ -52,7 +52,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _variables(position: int, hosts: Sequence[Host], environ: Mapping[str, str]) -> list[str]:
-    """`NAME=value` words: the job's variables, and those of one step of one task a node."""
+    """`NAME=value` words: the job's variables, and those of one step of one task per node."""
     names = environ.get("SLURM_JOB_NODELIST") or ",".join(host.name for host in hosts)
     count = str(len(hosts))
     each = "1" if count == "1" else f"1(x{count})"
@@ -66,7 +66,7 @@ def _variables(position: int, hosts: Sequence[Host], environ: Mapping[str, str])
 
 
 class Errors(ClientErrors):
-    """srun's stderr: its own lines are kept as the reason of a failure, the node's are passed on."""
+    """srun's stderr: its own lines explain a failure, the node's lines are passed on."""
 
     CHATTER = MARKS = (b"srun: ", b"slurmstepd: ", b"slurmstepd-")
 
@@ -74,7 +74,7 @@ class Errors(ClientErrors):
         return line.startswith(self.CHATTER)
 
     def words(self) -> str:
-        """srun's errors, else its last words, else the node's."""
+        """srun's errors, else its last lines, else the node's."""
         own = [line for line in self._own if _HARMLESS not in line]
         return self._errors() or printable(" / ".join((own or [*self._others])[-3:]), 400)
 
@@ -96,7 +96,7 @@ class Errors(ClientErrors):
 def run_here(
     words: Sequence[str], *, env: Mapping[str, str], limit_s: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
-    """Run a scheduler's command here; returncode TOO_LATE after `limit_s`, LaunchError where it is absent."""
+    """Run a scheduler's command here; returncode TOO_LATE after `limit_s`, LaunchError if it is missing."""
     try:
         return subprocess.run(
             words,
@@ -106,7 +106,7 @@ def run_here(
             text=True,
             errors="replace",
             timeout=limit_s,
-            start_new_session=True,  # Ctrl-C is ours to handle
+            start_new_session=True,  # we handle Ctrl-C ourselves
         )
     except OSError as error:
         hint = "run this where the scheduler's commands are, on a login node"
@@ -117,6 +117,6 @@ def run_here(
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """The last it said about what went wrong, in one safe line."""
+    """Its last output about the failure, in one safe line."""
     lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
     return printable(" / ".join(lines[-3:]), 600) or f"it ended with {done.returncode}"

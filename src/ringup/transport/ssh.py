@@ -1,9 +1,9 @@
 """
-OpenSSH's own client: its command line, how far it got, and what its words mean.
+OpenSSH's client: its command line, its progress, and the meaning of its error texts.
 
 Only LogLevel DEBUG1 shows how far a silent connection got, also through jump hosts, and a user's own
-`LogLevel QUIET` would hide why it failed.  Those lines are taken out of stderr again; ssh ends each of its
-own lines with CR LF, the node's lines do not.
+`LogLevel QUIET` would hide why it failed.  These lines are removed from stderr: ssh ends each of its own
+lines with CR LF, the node's lines do not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ringup.model import Host, ReachFailure, Unreached
 from ringup.transport.client_errors import ClientErrors, Phase, how_ended
 from ringup.units import printable, show_seconds
 
-# OpenSSH 7.4 to 10.0, sshconnect.c, kex.c, packet.c and sshconnect2.c; later lines win.
+# OpenSSH 7.4 to 10.0, sshconnect.c, kex.c, packet.c and sshconnect2.c; later lines have priority.
 _PHASES = {
     Phase.PROXIED: re.compile(rb"debug1: Executing proxy command:"),
     Phase.RESOLVED: re.compile(rb"debug1: Connecting to "),
@@ -52,26 +52,26 @@ _WORDS: dict[ReachFailure, re.Pattern[str]] = {
 }
 _SECONDARY = re.compile(r"^(@{5,}|\s*$|\*\* |Warning: Permanently added|kex_exchange_identification:$)")
 
-# sshd's MaxStartups (10:30:100 by default) drops connections before the banner when many
-# arrive at once, as they do on a jump host.
+# sshd's MaxStartups (10:30:100 by default) drops connections before the banner if many arrive at once, as on
+# a jump host.
 _DROPPED = re.compile(r"(kex|ssh)_exchange_identification: (Connection closed|read: Connection reset)")
 
 OWN_LIMIT_S = 10.0
-"""ssh waits no less before it gives up by itself: ConnectTimeout, or the keep-alive below."""
+"""Shortest time after which ssh gives up on its own: ConnectTimeout, or the keep-alive below."""
 
 
 def command(
     host: Host, login_command: str, ssh_config: str | None, connect_timeout_s: float, *, shared: bool = False
 ) -> list[str]:
     """
-    The words of one connection.
+    The command line of one connection.
 
-    Host key checking stays the user's own: BatchMode turns "ask" into a refusal.  Forwardings, RemoteCommand
-    and a tty from the user's configuration would break or delay this.
+    The user's settings for host key checking apply: BatchMode turns "ask" into a refusal.  Forwardings,
+    RemoteCommand and a tty from the user's configuration would break or delay this.
 
     A control socket is used only if `shared`: a master that is killed or hangs takes its connections with it,
-    and no deadline holds on it.  But where a login takes a code typed by hand, the user's own master is the
-    only way.
+    and no deadline works on it.  But if a login needs a code typed by hand, the user's own master is the only
+    way.
     """
     options = [
         "BatchMode=yes",
@@ -94,7 +94,7 @@ def command(
 
 
 def has_control_path(argv: Sequence[str]) -> bool:
-    """Whether the user's configuration names a control socket for this host; no machine is asked."""
+    """Whether the user's configuration has a control socket for this host; no machine is contacted."""
     try:
         shown = subprocess.run(
             [argv[0], "-G", *argv[1:-1]], capture_output=True, timeout=2, check=False
@@ -106,7 +106,7 @@ def has_control_path(argv: Sequence[str]) -> bool:
 
 
 class Errors(ClientErrors):
-    """ssh's stderr: also notes how far it got."""
+    """ssh's stderr, with ssh's progress."""
 
     CHATTER = _CHATTER
     MARKS = (b"\r",)
@@ -130,11 +130,11 @@ class Errors(ClientErrors):
             self.endpoint = printable(endpoint[1].decode("ascii", "replace"), 80)
 
     def said(self) -> str:
-        """ssh's own last lines; the node's where ssh said nothing."""
+        """ssh's own last lines; the node's if ssh printed none."""
         return "\n".join(self._own or self._others)
 
     def words(self) -> str:
-        """The lines that tell the cause, in one; else the last three."""
+        """The lines with the cause, joined; else the last three."""
         lines = [line for line in self.said().split("\n") if not _SECONDARY.match(line)]
         kind = classify(self.said())
         telling = [line for line in lines if classify(line) == kind and kind != "ssh-failed"][-1:]
@@ -142,7 +142,7 @@ class Errors(ClientErrors):
         return printable(" / ".join(telling or lines[-3:]), 400)
 
     def was_dropped(self) -> bool:
-        """Whether sshd dropped the connection before its banner, which a second try may survive."""
+        """Whether sshd dropped the connection before its banner; then a second try may succeed."""
         said = self.said()
         return classify(said) == "ssh-failed" and bool(_DROPPED.search(said))
 
@@ -177,7 +177,7 @@ class Errors(ClientErrors):
 
 def classify(words: str) -> ReachFailure:
     """
-    The kind of failure ssh's words tell of.
+    The kind of failure in ssh's error text.
 
     >>> classify("ssh: connect to host node1 port 22: No route to host")
     'ssh-no-route'
@@ -188,7 +188,7 @@ def classify(words: str) -> ReachFailure:
 _PROXIED = "through a proxy or jump host; either it or the node does not answer"
 
 _STUCK: dict[Phase, tuple[ReachFailure, str]] = {
-    Phase.BEGUN: ("ssh-timeout", "ssh did not come to connect (name lookup?)"),
+    Phase.BEGUN: ("ssh-timeout", "ssh did not start to connect (name lookup?)"),
     Phase.PROXIED: ("ssh-timeout", f"nothing came {_PROXIED}"),
     Phase.RESOLVED: ("ssh-timeout", "no TCP connection"),
     Phase.CONNECTED: ("ssh-key-exchange-hangs", "TCP connects, but no banner of sshd came"),

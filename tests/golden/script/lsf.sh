@@ -3,7 +3,7 @@
 # Written by `ringup script lsf`, yours to change; the nodes need no ringup.  Submit: bsub <FILE
 #BSUB -J mingpt
 #BSUB -n 192
-# So many slots a host, so that the job has as many hosts as nodes are wanted.
+# Slots per host, so that the job gets one host per node.
 #BSUB -R "span[ptile=96]"
 #BSUB -gpu "num=8/host:mode=shared"
 #BSUB -o mingpt-%J.out
@@ -11,7 +11,7 @@
 ##BSUB -q NAME
 ##BSUB -P NAME
 #BSUB -W 10:00
-# shellcheck disable=SC2016  # what stands in single quotes is for the nodes to expand
+# shellcheck disable=SC2016  # the nodes expand the text in single quotes
 set -euo pipefail
 
 stop() { echo "$*" >&2; exit 1; }
@@ -24,13 +24,13 @@ export NPROC=8
 export NCCL_DEBUG=WARN
 # yours (--env)
 : "${HF_TOKEN:?set it before you start this}"
-# The card that the ranks use; empty: the job finds the fastest that joins all nodes.
+# The NIC of the ranks; empty: the job finds the fastest one that reaches all nodes.
 export INTERFACE=''
 
 main() {
   # The job's hosts in order; the first is this one.
   read -ra hosts <<<"$(awk '{for (i = 1; i < NF; i += 2) printf "%s ", $i}' <<<"$LSB_MCPU_HOSTS")"
-  # CSM systems list the launch node first, where this script then runs; it is no compute node.
+  # CSM systems list the launch node first, where this script then runs; it is not a compute node.
   case ${hosts[0]} in batch* | login*) stop "${hosts[0]} is a launch node: start this with jsrun" ;; esac
   export NNODES=${#hosts[@]} RUN_ID=$LSB_JOBID
   # What the other nodes need: this shell's environment and these functions, in a file that they see.
@@ -53,7 +53,7 @@ node_file() {
   echo 'export NODE_RANK=$1; shift; "$@"'
 }
 
-# Run a function on every node; the first that fails ends the job, and with it all others.
+# Run a function on every node; the first failure ends the job and all other nodes.
 everywhere() {
   local rank started=()
   for rank in "${!hosts[@]}"; do
@@ -85,16 +85,16 @@ wait_all() {
   done
 }
 
-# What each node executes.
+# The commands of each node.
 on_node() {
   set -eu
-  # This node's own address and card on that network.
+  # This node's own address and NIC on that network.
   read -r _ ADDRESS INTERFACE <<<"$(grep "^$NODE_RANK " <<<"$PLACES")"
   export ADDRESS
-  # NCCL and Gloo choose an interface each for themselves, and may choose another; yours wins.
+  # NCCL and Gloo each choose an interface, maybe another one; yours has priority.
   export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$INTERFACE}
   export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$INTERFACE}
-  # What an earlier launcher left in the shell would change torchrun's defaults.
+  # Variables of an earlier launcher in the shell would change torchrun's defaults.
   unset RANK LOCAL_RANK WORLD_SIZE "${!PET_@}" "${!TORCHELASTIC_@}"
   exec "$PYTHON" -m torch.distributed.run "--nnodes=$NNODES" "--nproc-per-node=$NPROC" \
     "--node-rank=$NODE_RANK" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" \
@@ -103,7 +103,7 @@ on_node() {
 }
 
 # Find the network: an address of this node, the first, that all nodes reach, and a free port there.
-# `hostname -i` and the node's name may mean 127.0.1.1 or a card that leads nowhere.
+# `hostname -i` and the node's name may give 127.0.1.1 or an unreachable NIC.
 meet() {
   PLACES=$("$PYTHON" -c "$MEET" lead "$NNODES" "$@") || stop "the nodes have found no common network"
   read -r MASTER_ADDR MASTER_PORT <<<"$PLACES"
@@ -114,9 +114,9 @@ meet() {
 meet_program() {
   cat <<'END_OF_PROGRAM'
 """
-Find where the ranks can meet: an address of the head node that every node of the job reaches.
+Finds the rendezvous address: an address of the head node that every node of the job reaches.
 
-    lead COUNT COMMAND...             on the head; COMMAND starts `join` once on every node, itself too
+    lead COUNT COMMAND...             on the head; COMMAND starts `join` once on every node, also on the head
     join RANK TOKEN PORTS ADDRESSES   on a node; the last three are appended to COMMAND
 
 `lead` prints "ADDRESS PORT", then for each node "RANK ADDRESS INTERFACE", its own on that network.
@@ -136,7 +136,7 @@ import time
 
 PORTS = range(29500, 29517)  # torch's default first, all below Linux's ephemeral range
 OFFERED, TRY_S, ALL_S = 3, 4, 90
-PAYLOAD = b"x" * 65536  # many full packets: there are paths that small ones pass alone
+PAYLOAD = b"x" * 65536  # many full packets: some paths lose only large ones
 
 
 def cards():
@@ -158,7 +158,6 @@ def cards():
 
 
 def speed(name):
-    """Mbit/s, 0 where the kernel does not tell."""
     try:
         return int(open("/sys/class/net/" + name + "/speed").read())
     except (OSError, ValueError):
@@ -166,7 +165,7 @@ def speed(name):
 
 
 def listen(port):
-    """A socket that hears IPv4 and IPv6, None where the port is taken."""
+    """A socket that listens on IPv4 and IPv6, None if the port is in use."""
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     try:
@@ -176,7 +175,7 @@ def listen(port):
 
 
 def read(s, size):
-    """So many bytes; a peer that dribbles has TRY_S for all of them, not for each."""
+    """Read exactly so many bytes; TRY_S limits the whole read, even with a slow peer."""
     data, until = b"", time.monotonic() + TRY_S
     while len(data) < size:
         s.settimeout(max(0.001, until - time.monotonic()))
@@ -188,7 +187,7 @@ def read(s, size):
 
 
 def hear(s, token, reached):
-    """Note one attempt of one node in `reached`: (address, port) -> rank -> its own card there."""
+    """Record one attempt of one node in `reached`: (address, port) -> rank -> the node's own NIC there."""
     try:
         with s:
             words = read(s, 256 + len(PAYLOAD))[:256].decode().split()
@@ -205,12 +204,12 @@ def accept(listener, token, reached):
             s = listener.accept()[0]
             threading.Thread(target=hear, args=(s, token, reached), daemon=True).start()
         except (OSError, RuntimeError):
-            # No descriptor or thread is left: strangers may hold them, for TRY_S at most.
+            # No descriptor or thread is left: strangers may hold them, for at most TRY_S.
             time.sleep(0.05)
 
 
 def allow_files():
-    """As many open files as the limit of this machine allows."""
+    """Raise the limit of open files to the machine's maximum."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -235,7 +234,7 @@ def lead(count, command):
     until = time.monotonic() + ALL_S
     while started.poll() is None and time.monotonic() < until:
         if len(reached.get((addresses[0], ports[0]), ())) == count:
-            break  # it gets no better
+            break  # further waiting would not help
         time.sleep(0.05)
     for place in [(a, p) for a in addresses for p in ports]:
         nodes = reached.get(place, {})
@@ -261,7 +260,7 @@ def attempt(rank, token, address, port):
 
 
 def join(rank, token, ports, addresses):
-    """Try every address and port of the head, side by side."""
+    """Try every address and port of the head in parallel."""
     places = [(rank, token, a, p) for a in addresses.split(",") for p in ports.split(",")]
     threads = [threading.Thread(target=attempt, args=place, daemon=True) for place in places]
     for thread in threads:

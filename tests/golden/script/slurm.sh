@@ -3,7 +3,7 @@
 # Written by `ringup script slurm`, yours to change; the nodes need no ringup.  Submit: sbatch FILE
 #SBATCH --job-name=mingpt
 #SBATCH --nodes=2
-# One task a node: it starts all ranks of its node.
+# One task per node: it starts all ranks of its node.
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
 #SBATCH --cpus-per-task=96
@@ -14,7 +14,7 @@
 ##SBATCH --partition=NAME
 ##SBATCH --account=NAME
 #SBATCH --time=10:00:00
-# shellcheck disable=SC2016  # what stands in single quotes is for the nodes to expand
+# shellcheck disable=SC2016  # the nodes expand the text in single quotes
 set -euo pipefail
 
 stop() { echo "$*" >&2; exit 1; }
@@ -27,12 +27,12 @@ export NPROC=8
 export NCCL_DEBUG=WARN
 # yours (--env)
 : "${HF_TOKEN:?set it before you start this}"
-# The card that the ranks use; empty: the job finds the fastest that joins all nodes.
+# The NIC of the ranks; empty: the job finds the fastest one that reaches all nodes.
 export INTERFACE=''
 
 main() {
   [ "${SLURM_NTASKS_PER_NODE:-1}" = 1 ] ||
-    stop "ntasks-per-node is $SLURM_NTASKS_PER_NODE: torchrun wants one task a node"
+    stop "ntasks-per-node is $SLURM_NTASKS_PER_NODE: torchrun needs one task per node"
   export NNODES=$SLURM_NNODES RUN_ID=$SLURM_JOB_ID
   # From Slurm 22.05 on srun does not take this over from sbatch: every node would have one core.
   [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
@@ -41,21 +41,21 @@ main() {
   MEET=$(meet_program)
   export MEET
   meet "${srun[@]}" bash -c 'exec "$PYTHON" -c "$MEET" join "$SLURM_NODEID" "$@"' join
-  # What the nodes need is in the environment, and the function in the command.  The node's own number
-  # is known on the node alone: here, in the batch script, it would be 0 for all.
+  # The nodes get settings by the environment, and the function in the command.  The node's own number
+  # is known only on the node: here, in the batch script, it would be 0 for all.
   "${srun[@]}" --label bash -c "$(declare -f on_node); NODE_RANK=\$SLURM_NODEID on_node"
 }
 
-# What each node executes.
+# The commands of each node.
 on_node() {
   set -eu
-  # This node's own address and card on that network.
+  # This node's own address and NIC on that network.
   read -r _ ADDRESS INTERFACE <<<"$(grep "^$NODE_RANK " <<<"$PLACES")"
   export ADDRESS
-  # NCCL and Gloo choose an interface each for themselves, and may choose another; yours wins.
+  # NCCL and Gloo each choose an interface, maybe another one; yours has priority.
   export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$INTERFACE}
   export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$INTERFACE}
-  # What an earlier launcher left in the shell would change torchrun's defaults.
+  # Variables of an earlier launcher in the shell would change torchrun's defaults.
   unset RANK LOCAL_RANK WORLD_SIZE "${!PET_@}" "${!TORCHELASTIC_@}"
   exec "$PYTHON" -m torch.distributed.run "--nnodes=$NNODES" "--nproc-per-node=$NPROC" \
     "--node-rank=$NODE_RANK" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" \
@@ -64,7 +64,7 @@ on_node() {
 }
 
 # Find the network: an address of this node, the first, that all nodes reach, and a free port there.
-# `hostname -i` and the node's name may mean 127.0.1.1 or a card that leads nowhere.
+# `hostname -i` and the node's name may give 127.0.1.1 or an unreachable NIC.
 meet() {
   PLACES=$("$PYTHON" -c "$MEET" lead "$NNODES" "$@") || stop "the nodes have found no common network"
   read -r MASTER_ADDR MASTER_PORT <<<"$PLACES"
@@ -75,9 +75,9 @@ meet() {
 meet_program() {
   cat <<'END_OF_PROGRAM'
 """
-Find where the ranks can meet: an address of the head node that every node of the job reaches.
+Finds the rendezvous address: an address of the head node that every node of the job reaches.
 
-    lead COUNT COMMAND...             on the head; COMMAND starts `join` once on every node, itself too
+    lead COUNT COMMAND...             on the head; COMMAND starts `join` once on every node, also on the head
     join RANK TOKEN PORTS ADDRESSES   on a node; the last three are appended to COMMAND
 
 `lead` prints "ADDRESS PORT", then for each node "RANK ADDRESS INTERFACE", its own on that network.
@@ -97,7 +97,7 @@ import time
 
 PORTS = range(29500, 29517)  # torch's default first, all below Linux's ephemeral range
 OFFERED, TRY_S, ALL_S = 3, 4, 90
-PAYLOAD = b"x" * 65536  # many full packets: there are paths that small ones pass alone
+PAYLOAD = b"x" * 65536  # many full packets: some paths lose only large ones
 
 
 def cards():
@@ -119,7 +119,6 @@ def cards():
 
 
 def speed(name):
-    """Mbit/s, 0 where the kernel does not tell."""
     try:
         return int(open("/sys/class/net/" + name + "/speed").read())
     except (OSError, ValueError):
@@ -127,7 +126,7 @@ def speed(name):
 
 
 def listen(port):
-    """A socket that hears IPv4 and IPv6, None where the port is taken."""
+    """A socket that listens on IPv4 and IPv6, None if the port is in use."""
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     try:
@@ -137,7 +136,7 @@ def listen(port):
 
 
 def read(s, size):
-    """So many bytes; a peer that dribbles has TRY_S for all of them, not for each."""
+    """Read exactly so many bytes; TRY_S limits the whole read, even with a slow peer."""
     data, until = b"", time.monotonic() + TRY_S
     while len(data) < size:
         s.settimeout(max(0.001, until - time.monotonic()))
@@ -149,7 +148,7 @@ def read(s, size):
 
 
 def hear(s, token, reached):
-    """Note one attempt of one node in `reached`: (address, port) -> rank -> its own card there."""
+    """Record one attempt of one node in `reached`: (address, port) -> rank -> the node's own NIC there."""
     try:
         with s:
             words = read(s, 256 + len(PAYLOAD))[:256].decode().split()
@@ -166,12 +165,12 @@ def accept(listener, token, reached):
             s = listener.accept()[0]
             threading.Thread(target=hear, args=(s, token, reached), daemon=True).start()
         except (OSError, RuntimeError):
-            # No descriptor or thread is left: strangers may hold them, for TRY_S at most.
+            # No descriptor or thread is left: strangers may hold them, for at most TRY_S.
             time.sleep(0.05)
 
 
 def allow_files():
-    """As many open files as the limit of this machine allows."""
+    """Raise the limit of open files to the machine's maximum."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -196,7 +195,7 @@ def lead(count, command):
     until = time.monotonic() + ALL_S
     while started.poll() is None and time.monotonic() < until:
         if len(reached.get((addresses[0], ports[0]), ())) == count:
-            break  # it gets no better
+            break  # further waiting would not help
         time.sleep(0.05)
     for place in [(a, p) for a in addresses for p in ports]:
         nodes = reached.get(place, {})
@@ -222,7 +221,7 @@ def attempt(rank, token, address, port):
 
 
 def join(rank, token, ports, addresses):
-    """Try every address and port of the head, side by side."""
+    """Try every address and port of the head in parallel."""
     places = [(rank, token, a, p) for a in addresses.split(",") for p in ports.split(",")]
     threads = [threading.Thread(target=attempt, args=place, daemon=True) for place in places]
     for thread in threads:

@@ -2,17 +2,17 @@
 # main.py on 2 nodes with 8 ranks each: one torchrun a node.
 # Written by `ringup script ssh`, yours to change; the nodes need no ringup.
 # Start it with: bash FILE
-# shellcheck disable=SC2016,SC2034  # what stands in single quotes is for the nodes to expand
+# shellcheck disable=SC2016,SC2034  # the nodes expand the text in single quotes
 set -euo pipefail
 
 stop() { echo "$*" >&2; exit 1; }
 
-# The nodes, and each one's address and card on the network that every pair of them reached.
+# The nodes, with address and NIC on the network that works between all pairs.
 hosts=(node0 node1)
 addresses=(90.91.33.64 90.91.33.65)
 interfaces=(enp99s0 enp99s0)
 export NNODES=2 NPROC=8
-# An address, not a name: names may mean 127.0.1.1 on their own node.  The port was free there.
+# An address, not a name: a name may resolve to 127.0.1.1 on its own node.  The port was free there.
 export MASTER_ADDR=90.91.33.64 MASTER_PORT=29500
 PYTHON=/opt/venv/bin/python
 # yours (--env)
@@ -29,11 +29,11 @@ main() {
     on "$rank" &
     nodes+=("$!")
   done
-  # The first that fails ends this script, and the nodes end with it.
+  # The first failure ends this script, and all nodes with it.
   wait_all "${nodes[@]}" || stop "a node failed with $?: the others are ended"
 }
 
-# One connection a node.  Its stdin carries the functions, then a line every 2 seconds while this lives.
+# One connection per node.  Its stdin carries the functions, then a line every 2 seconds while this runs.
 on() {
   set +o pipefail
   { node_file "$1"; lease; } |
@@ -42,7 +42,7 @@ on() {
 }
 
 lease() {
-  # The end of the connection is no error of this file's.
+  # The end of the connection is not an error here.
   while kill -0 "$$" 2>/dev/null && echo 2>/dev/null; do sleep 2; done
 }
 
@@ -54,8 +54,8 @@ node_file() {
   echo guarded
 }
 
-# On the node: the job, and its end when nothing is heard for 20 seconds.  A launcher that is only killed
-# leaves its ranks behind, so whatever has this run's RUN_ID in its environment is ended.
+# On the node: run the job, and end it after 20 seconds without a line.  A launcher that is only killed
+# leaves its ranks behind, so all processes with this run's RUN_ID in their environment are ended.
 guarded() {
   exec 3<&0
   (on_node) </dev/null 3<&- &
@@ -98,16 +98,16 @@ wait_all() {
   done
 }
 
-# What each node executes.
+# The commands of each node.
 on_node() {
   set -eu
   cd /home/ada/minGPT-ddp
   # yours (--env)
   export NCCL_DEBUG=WARN
-  # NCCL and Gloo choose an interface each for themselves, and may choose another; yours wins.
+  # NCCL and Gloo each choose an interface, maybe another one; yours has priority.
   export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$INTERFACE}
   export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$INTERFACE}
-  # What an earlier launcher left in the shell would change torchrun's defaults.
+  # Variables of an earlier launcher in the shell would change torchrun's defaults.
   unset RANK LOCAL_RANK WORLD_SIZE "${!PET_@}" "${!TORCHELASTIC_@}"
   exec "$PYTHON" -m torch.distributed.run "--nnodes=$NNODES" "--nproc-per-node=$NPROC" \
     "--node-rank=$NODE_RANK" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" \

@@ -1,10 +1,10 @@
 """
-What earlier runs left on this node: listed, and where it is proven and asked for, ended.
+Finds processes and files that earlier runs left on this node; ends proven leftovers if requested.
 
-Runs as `clean MODE GRACE_S`, MODE being "list" or "kill", and prints one line of JSON.
-Only processes and files of our own user are judged; clean_proof says what is a proof.  What belongs to
-a living job is never offered: its launcher lives, or the guard of its run does, or it carries the
-rendezvous of a living job and began after that (a daemon which a rank has started).
+Runs as `clean MODE GRACE_S`, MODE being "list" or "kill", and prints one line of JSON. Only processes and
+files of our own user are judged; clean/proof.py has the proofs.  A process is never listed if its job is
+alive: its launcher lives, or its run's guard lives, or it has the rendezvous of a living job and began after
+that job (a daemon that a rank started).
 """
 
 import json
@@ -21,7 +21,7 @@ from ringup.agent.proc.files import link, pause
 from ringup.agent.proc.process import below, children_of, descriptors, family
 
 ROUNDS = 3
-"""What fled from a process that was ended is found by looking again."""
+"""Rounds of searching and ending: a process can fork while its parent is being ended."""
 KILL_S = 3.0
 MOST = 200
 """Entries of each kind in the answer."""
@@ -32,7 +32,7 @@ FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
 
 def rendezvous(env):
-    """What the ranks of one job have in common."""
+    """Equal for all ranks of one job."""
     return tuple(env.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
 
 
@@ -46,7 +46,7 @@ def guarded_runs(table):
 
 
 class Jobs:
-    """The jobs of our user at one moment, each by its topmost process."""
+    """The jobs of our user at one moment; the key of each is its topmost process."""
 
     def __init__(self):
         for _ in range(SETTLED_TRIES):
@@ -71,10 +71,11 @@ class Jobs:
 
     def _take(self):
         """
-        All processes of this moment; whether it is a moment to judge by.
+        Read all processes; False if the moment is unsuitable and the caller must try again.
 
-        A shell that is ending is still the parent of what it has started when it has no words any more
-        (do_exit frees its memory before it gives its children away): it would pass for their topmost.
+        A shell that is ending stays the parent of its children after its command line has become empty
+        (do_exit frees its memory before it gives its children away).  It would be taken for the topmost
+        process.
         """
         self.table = processes.ProcessTable("")
         self.jobs = processes.jobs_of(self.table)
@@ -103,11 +104,11 @@ class Jobs:
                         fates[top] = "running: has the rendezvous of a living job and began after it"
 
     def below(self, pids):
-        """These processes and all that descend from them, but what belongs to another job or a living run."""
+        """These processes and their descendants, without those of another job or a living run."""
         return below(pids, self.children, self.judge.elsewhere)
 
     def verdicts(self, top):
-        """(pid, proof, doubt) of the job's processes that no other process of it stands above."""
+        """(pid, proof, doubt) of the job's processes that have no ancestor in the job."""
         if top not in self.judged:
             pids = self.members[top]
             first = [pid for pid in pids if not set(self.table.ancestors(pid)[1:]) & set(pids)]
@@ -116,9 +117,9 @@ class Jobs:
 
     def victims(self, top):
         """
-        What would be ended with it: pid -> start time, parents first.
+        Processes to end for this job: pid -> start time, parents first.
 
-        A shell above the job goes along when it has nothing else to do, and nobody types into it.
+        A shell above the job is included if it has no other children and is not interactive.
         """
         verdicts = self.verdicts(top)
         proven = [pid for pid, why, _ in verdicts if why]
@@ -153,16 +154,16 @@ class Jobs:
 
 
 def same(entry):
-    """What must not have changed between looking and ending."""
+    """The fields that must not change between listing and ending."""
     return entry["pid"], entry["started"], entry["evidence"], entry["doubt"]
 
 
 def end(victims, grace_s, spares=lambda pid: ""):
     """
-    TERM, then KILL what is still there after the grace, with all it has started meanwhile.
+    Send SIGTERM, then SIGKILL to processes that remain after the grace period, descendants included.
 
-    What `spares` tells something of is left alone.  Returns (whether KILL was needed, pid -> command of
-    what lives on).
+    Processes for which `spares` returns a text are not ended.  Returns (whether SIGKILL was needed, pid ->
+    command of the processes that remain).
     """
     known = dict(victims)
 
@@ -184,7 +185,7 @@ def end(victims, grace_s, spares=lambda pid: ""):
 
 
 def end_proven(grace_s):
-    """End what two looks in a row agree on; pid and start time -> entry with how it ended."""
+    """End leftovers that two successive searches find; (pid, start time) -> entry with the signal."""
     ended = {}
     for _ in range(ROUNDS):
         seen = {same(entry) for entry in Jobs().left if not entry["doubt"]}
@@ -202,12 +203,11 @@ def end_proven(grace_s):
 
 
 def unseen(table):
-    """What could not be judged, in words."""
     words = []
     others = set()
     for pid in table.parents:
         uid = table.uids[pid]
-        # Root has processes everywhere: only a launcher of root's is worth a word.
+        # Root has many processes everywhere: only a launcher of root is reported.
         if uid != table.uid and (uid or programs.launcher(table.words(pid))):
             others.add(uid)
     if others:
@@ -224,7 +224,7 @@ def unseen(table):
 
 
 def main(mode, grace_s, folder=tree.SHM):
-    """Look, end what may be ended, look again; the answer as plain data."""
+    """Search, end what may be ended, search again; the answer as plain data."""
     first_namespace = link("/proc/self/ns/pid") == FIRST_PID_NAMESPACE
     ended = end_proven(grace_s) if mode == "kill" else []
     files = shm.shared_files(folder, first_namespace) if os.path.isdir(folder) else []

@@ -1,4 +1,4 @@
-"""What proves that a process is a leftover; a variable does not: children inherit it (docs/how/clean.md)."""
+"""Proofs that a process is a leftover.  A variable proves nothing: it is inherited (docs/how/clean.md)."""
 
 import os
 import re
@@ -13,16 +13,16 @@ from ringup.agent.proc.process import HZ, descriptors, environ
 from ringup.agent.proc.sockets import port, tcp
 
 SHIMS = ("rank.py", "rank_main.py")
-"""The programs by which ringup starts the ranks of a run, in its directory."""
+"""ringup's programs that start the ranks, in the run's directory."""
 STAYING = processes.TERMINALS + ("sshd", "node")
-"""Programs that live on by design, with the variables of the shell they were started from."""
+"""Programs that keep running by design and have the variables of the shell that started them."""
 SERVICES = {
     "jupyter", "ipykernel", "ipython", "tensorboard", "wandb", "http", "uvicorn", "gunicorn", "flask",
     "streamlit", "gradio", "mlflow", "visdom", "ray", "raylet", "dask", "celery", "vllm", "sglang", "aim",
 }  # fmt: skip
-"""Python programs that do so."""
+"""Python programs that keep running by design."""
 STARTED_WITHIN_S = 5.0
-"""torchrun starts its workers when it has made their directories."""
+"""torchrun starts its workers within this time after it has made their directories."""
 EPHEMERAL = "/proc/sys/net/ipv4/ip_local_port_range"
 
 GPUS = "/dev/nvidia"
@@ -33,17 +33,17 @@ STARTS = (
     "colossalai", "llamafactory-cli", "MASTER_ADDR=", "JAX_COORDINATOR_ADDRESS=",
 )  # fmt: skip
 FORK = "--multiprocessing-fork"
-"""How Python's multiprocessing (torch's with it) marks what it has spawned."""
+"""Argument of processes that Python's multiprocessing (and torch's) spawns."""
 UNSURE = "no other sign of a job: it may still be wanted"
 
 
 def is_run_dir(name, run):
-    """Whether a directory's name is that of the run's on some node: RUN-0."""
+    """Whether a directory is named like the run's directory on a node: RUN-0."""
     return bool(run) and name.startswith(run + "-") and name[len(run) + 1 :].isdigit()
 
 
 def noted_sessions(folder, run):
-    """Session -> start time, as the run's guard has written them into its directory."""
+    """Session -> start time, from the file that the run's guard keeps in the run's directory."""
     found = {}
     try:
         known = os.lstat(folder)
@@ -59,7 +59,7 @@ def noted_sessions(folder, run):
 
 
 def sockets():
-    """Inode -> (own port, the peer's port) of every TCP socket; the peer of one that listens has port 0."""
+    """Inode -> (own port, the peer's port) of every TCP socket; the peer's port of a listener is 0."""
     return {"socket:[%s]" % inode: (port(own), port(peer)) for own, peer, _, inode in tcp()}
 
 
@@ -74,10 +74,10 @@ def trains(table, pid, held):
 
 def strays(table, jobs):
     """
-    pid -> (evidence, doubt) of our user's processes that trained, lost their parent, and show no variables.
+    pid -> (evidence, doubt) of our user's orphans that look like training but show no job variables.
 
-    A spawned rank shows what its parent began with; the ssh of a start loop is on the launching machine and
-    keeps the ranks of others alive; a forked rank shows nothing but the GPU it holds.
+    A spawned rank shows its parent's initial variables.  The ssh of a start loop runs on the launching
+    machine and keeps ranks on other nodes alive.  A forked rank shows only the GPU that it holds.
     """
     usual = {"socket:[%s]" % i: port for _, port, _, i in processes.listening(table.root) if port in PORTS}
     found = {}
@@ -93,7 +93,7 @@ def strays(table, jobs):
 
 
 def stray(table, pid, usual):
-    """(evidence, doubt) of one, or None."""
+    """(evidence, doubt) of one process, or None."""
     words = table.words(pid)
     if not words:
         return None
@@ -120,7 +120,7 @@ def stray(table, pid, usual):
 
 
 def listened_to(table, pid, own):
-    """Why its output seems to be wanted: a file, an open terminal, a reader that lives; "" when it is not."""
+    """Why the output of a process seems to be in use: a file, an open terminal, a living reader; else ""."""
     for fd in (1, 2):
         path = "/proc/%d/fd/%d" % (pid, fd)
         name = link(path)
@@ -136,7 +136,7 @@ def listened_to(table, pid, own):
 
 
 def reads(table, pipe, own):
-    """A process outside the job, which we may look into, that has the pipe open for reading; 0 for none."""
+    """A process outside the job that has the pipe open for reading (if we may see that); else 0."""
     for pid in table.parents:
         if pid not in own and table.may_read(pid):
             folder = "/proc/%d/fd/" % pid
@@ -161,7 +161,7 @@ class Judge:
         self.booted_at = time.time() - float(read("/proc/uptime").split()[0])
 
     def judge(self, pid, own):
-        """(proof, doubt) of a process that has no parent, one of them ""; `own` are those below it."""
+        """(proof, doubt) of a process without a parent; one of them is "".  `own` are its descendants."""
         away = self.elsewhere(pid)
         if away:
             return "", "it belongs to " + away
@@ -179,7 +179,7 @@ class Judge:
         return self._of_others(pid, is_worker)
 
     def elsewhere(self, pid):
-        """The other job, container or living run that it belongs to, "" for none."""
+        """The other job, container or living run that a process belongs to; "" for none."""
         found = environ(pid)
         run = found.get(tree.TAG.encode(), b"").decode("utf-8", "replace")
         return "run %s, whose guard lives" % run if run in self.guarded else tree.elsewhere(pid, found)
@@ -197,7 +197,7 @@ class Judge:
         return ""
 
     def _of_others(self, pid, is_worker):
-        """A launcher that is not ringup's, or a rank of it."""
+        """The proof for a launcher that is not ringup's, or for a rank of such a launcher."""
         words, env = self.table.words(pid), self.table.environment(pid)
         unread = "no process reads its output any more" if processes.output_is_lost("", pid) else ""
         if programs.launcher(words):
@@ -218,12 +218,11 @@ class Judge:
         return unread, "" if unread else "it may only have inherited these variables"
 
     def _port(self, env):
-        """Where its job meets; 0 where nothing tells."""
         text = env.get("MASTER_PORT") or env.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[2]
         return int(text) if text.isdigit() else 0
 
     def _is_torchrun_worker(self, pid):
-        """Whether it was begun as torchrun begins a worker, when torchrun had made the worker's directory."""
+        """Whether it started like a torchrun worker, shortly after torchrun made the worker's directory."""
         words, env = self.table.words(pid), self.table.environment(pid)
         if words[1:2] != ["-u"] or not programs.script(words) or "RANK" not in env:
             return False
@@ -237,7 +236,7 @@ class Judge:
         return own and leads and abs(began - folder.st_mtime) < STARTED_WITHIN_S
 
     def _wanted(self, pid, own):
-        """Why it may be meant to keep running, "" for no sign of that."""
+        """A sign that it should keep running; "" without one."""
         if processes.ignores_hangup(self.table, pid):
             return "it ignores SIGHUP (nohup), like a job that must outlive its terminal"
         name = self.table.commands[pid]

@@ -8,12 +8,12 @@ from ringup.agent.guard import tree
 from ringup.agent.proc.files import maker
 
 FRESH_S = 60.0
-"""A file so young may be one that its creator is just about to map."""
+"""The creator of such a new file may not have mapped it yet."""
 FILES_S = 8.0
 
 
 def in_use(table, until):
-    """(device, inode) of every file somebody has open or mapped; and why that may not be all."""
+    """(device, inode) of every file that a process has open or mapped; and why the set may be incomplete."""
     found, why = set(), ""
     for pid in table.parents:
         if time.monotonic() > until:
@@ -35,7 +35,7 @@ def in_use(table, until):
                         major, _, minor = fields[3].partition(b":")
                         found.add((os.makedev(int(major, 16), int(minor, 16)), int(fields[4])))
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
+            continue  # the process has ended
         except OSError:
             why = "process %d cannot be checked" % pid
     return found, why
@@ -68,7 +68,7 @@ def shared_files(folder, first_namespace):
 
 
 def remove(files):
-    """Unlink what is proven unused; the entries that are gone."""
+    """Unlink proven leftovers; returns the entries that are gone."""
     gone = []
     for entry, status in files:
         try:

@@ -1,8 +1,8 @@
 """
 Collectives over sizes, timed as nccl-tests does, with their results checked.
 
-busbw = algbw * factor, nccl-tests doc/PERFORMANCE.md; a size is that of the whole buffer as its
-`src/*.cu` count it.  GB are 10**9 bytes.
+busbw = algbw * factor, nccl-tests doc/PERFORMANCE.md.  A size is that of the whole buffer, as in `src/*.cu`
+there.  GB are 10**9 bytes.
 """
 
 import time
@@ -17,15 +17,12 @@ from ringup.agent.proc.process import waits_s
 WARM_UPS, ITERATIONS = 5, 20
 LONG_ENOUGH_S, LONGEST_S, LARGEST_TAKES_S = 0.5, 5.0, 2.5
 MOST_CALLS = {"cpu": 10000, "cuda": 400}
-"""
-In one batch.  A GPU's queue holds about a thousand launches; in a full one a call waits where no limit of
-ours reaches it.
-"""
+"""Calls in one batch: a GPU queues about a thousand; then a call blocks outside the limit of `World.wait`."""
 ROOM = 4
-"""A size needs so many times its bytes: what is given, what is taken, and the comparison of the two."""
+"""Memory per byte of a size: the input, the output, and their comparison."""
 PAIR_S = 1.5
 PAIR_BYTES = 1 << 20
-"""At least so much between two nodes, however little was asked for: less measures how soon, not how fast."""
+"""Smallest size between two nodes, whatever the request: less would measure latency, not bandwidth."""
 LOOKS_SLOW = 0.75
 ELEMENT_BYTES = 4
 
@@ -35,7 +32,7 @@ scatter_whole = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scat
 
 
 def factor(op, n):
-    """What makes a bus bandwidth of an algorithm bandwidth on n ranks."""
+    """Bus bandwidth / algorithm bandwidth, on n ranks."""
     if op == "all_reduce":
         return 2.0 * (n - 1) / n
     return (n - 1) / n if op in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
@@ -46,7 +43,7 @@ def tensor(count, device):
 
 
 class Case:
-    """One operation at one size: `call()` does it once, `check()` once more on known values."""
+    """One operation at one size: `call()` runs it, `check()` runs it on known values."""
 
     def __init__(self, op, size_bytes, world, members, group):
         self.op, self.world, self.group, self.members = op, world, group, members
@@ -78,7 +75,7 @@ class Case:
             operation.get(self.op, dist.all_to_all_single)(taken, given, group=group)
 
     def check(self):
-        """Whether the result is right; leaves zeros."""
+        """Whether the result is right; leaves the buffers zeroed."""
         n, me = len(self.members), self.me
         self.given.fill_(me + 1)
         self.call()
@@ -103,7 +100,7 @@ def most(world, group, value):
 
 
 def together(world, group):
-    """A barrier; NCCL's own waits in the driver, where no limit ends it, and guesses the device."""
+    """A barrier.  NCCL's own blocks in the driver, where no limit ends it, and guesses the device."""
     world.begin()
     if world.device.type == "cuda":
         most(world, group, 0.0)
@@ -112,7 +109,7 @@ def together(world, group):
 
 
 def spent(world, group, case, count):
-    """Seconds of each of `count` calls in one batch, here: by events on a GPU, by the clock on a CPU."""
+    """Seconds of each of `count` calls in one batch on this rank: by GPU events, or by the clock on a CPU."""
     together(world, group)
     cuda, stamps = world.device.type == "cuda", []
     for n in range(count + 1):
@@ -128,11 +125,11 @@ def spent(world, group, case, count):
 
 def measure(world, group, case, budget_s=LONGEST_S):
     """
-    One size: every member's mean, median and p99 time in seconds, whether results are right, and how long its
-    threads waited for a CPU meanwhile and had one; all per call.
+    One size, for every rank: mean, median and p99 time in seconds, whether results are right, and the time
+    its threads waited for a CPU and ran on one.  All times are per call.
 
-    Warm-ups first (NCCL sets up channels on the first call of a size); then max(20 calls, 0.5 s),
-    but no more than `budget_s`.
+    Warm-ups first (NCCL sets up channels on the first call of a size), then max(20 calls, 0.5 s) within
+    `budget_s`.
     """
     world.begin()
     fine = case.check()
@@ -165,14 +162,15 @@ def measure(world, group, case, budget_s=LONGEST_S):
 
 
 def starved(by_rank):
-    """The largest part of a call's time that may have been lost while ranks waited for a CPU."""
-    # Of the two ranks that waited longest: a step needs both ends of a link, further ones wait meanwhile.
+    """The largest share of a call's time that may be lost to waiting for a CPU, 0 to 1."""
+    # Of the two ranks that waited longest: a step needs both ends of a link; other ranks wait at the same
+    # time.
     seconds = sum(one[0] for one in by_rank) / len(by_rank)
     return min(1.0, sum(sorted(one[4] for one in by_rank)[-2:]) / max(seconds, 1e-9))
 
 
 def is_unsupported(world, error):
-    """Whether this torch or backend lacks the operation, on every rank alike; NCCL has them all."""
+    """Whether this torch or backend lacks the operation, on every rank; NCCL has all of them."""
     if world.backend == "nccl":
         return False
     words = str(error).lower()
@@ -184,7 +182,7 @@ def sweep(world, op, sizes):
     members = list(range(world.size))
     last = None
     if op == "send_recv" and world.size == 1 and sizes:
-        report("unsupported", op=op, size_bytes=sizes[0], error="one rank has nobody to send to")
+        report("unsupported", op=op, size_bytes=sizes[0], error="one rank has no rank to send to")
         return None
     for size_bytes in sizes:
         try:
@@ -225,15 +223,15 @@ def sweep(world, op, sizes):
 
 def pair_rounds(world, size_bytes):
     """
-    Nodes in pairs, three rounds with different partners; then the slow ones again, each with a fast one.
+    Pairs of nodes, three rounds with different partners; then each slow node again with a fast one.
 
-    Fast pairs are measured in that last round, too: they show what the machines give at that time.
-    Of an odd number of nodes one pauses in each round.
+    That last round measures fast pairs too: they show the speed of the machines at that time.  With an odd
+    number of nodes, one pauses in each round.
     """
     names = [name for name, _ in sorted(world.nodes.items(), key=lambda item: item[1])]
     results = []
     for turn in range(3):
-        # Round robin by the circle method: all but the first move on by one place.
+        # Round robin by the circle method: all nodes except the first move on by one place.
         others = names[1:] + [None] * (len(names) % 2)
         circle = names[:1] + others[turn % len(others) :] + others[: turn % len(others)]
         pairs = [(a, b) for a, b in zip(circle[: len(circle) // 2], reversed(circle)) if a and b]
@@ -277,7 +275,7 @@ def tcp_counters():
 
 
 def that_fit(world, sizes):
-    """The sizes for which every rank has memory; rank 0 reports those that are left out."""
+    """The sizes for which every rank has enough memory; rank 0 reports the others."""
     by_rank = world.agree("memory", world.free_bytes())
     known = [(free, rank) for rank, free in enumerate(by_rank) if free is not None]
     if not known:
@@ -294,7 +292,7 @@ def bench(world, ops, sizes, with_pairs):
     before, sent = tcp_counters(), traffic()
     largest = next(filter(None, [sweep(world, op, sizes) for op in ops]), None)
     if with_pairs and largest and len(world.nodes) > 2:
-        # As much as takes about a tenth of a second, so that a pair is measured in a second.
+        # A size that takes about a tenth of a second, so that a pair takes about a second.
         size_bytes = int(max(PAIR_BYTES, min(largest[0], largest[0] / largest[1] * 0.1)))
         pair_rounds(world, size_bytes // ELEMENT_BYTES * ELEMENT_BYTES)
     after = tcp_counters()

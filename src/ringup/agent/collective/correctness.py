@@ -8,21 +8,21 @@ import torch.distributed as dist
 from ringup.agent.collective.world import is_own, report, short
 
 COUNTS = (1, 1021, 262147)
-"""Elements: one, and two primes; of the larger one float32 takes about 1 MiB."""
+"""Elements: one, and two primes.  The larger prime is about 1 MiB of float32."""
 LARGE_COUNT = 8388608
 GATHERED_COUNT = 2 * LARGE_COUNT - 3
-"""Of all ranks' parts together, which every rank holds twice over: a thousand large ones would fill a GPU."""
+"""For the parts of all ranks together; every rank holds them twice, so more could fill a GPU."""
 MEMORY_BYTES = 64 << 20
 PATTERN = 251
 
 
 def positions(count, device):
-    """0, 1, ... 250, 0, 1, ...: a prime, so that a shift by any power of two shows."""
+    """0, 1, ... 250, 0, 1, ...: the period is a prime, so a shift by any power of two is detected."""
     return torch.arange(count, device=device, dtype=torch.int64) % PATTERN
 
 
 def first_difference(found, wanted):
-    """Index, value found and value wanted of the first difference; None where there is none."""
+    """Index, found value and expected value of the first difference; None if equal."""
     wrong = (found != wanted).nonzero()
     if not len(wrong):
         return None
@@ -76,7 +76,7 @@ CHECKS = {
 
 
 def memory(world):
-    """A pattern written to the device's memory and read back; None where it is as written."""
+    """Write a pattern to the device's memory and read it back; None if it is unchanged."""
     written = torch.arange(PATTERN, dtype=torch.uint8).repeat(MEMORY_BYTES // PATTERN)
     there = written.to(world.device)
     back = (there ^ 255).to("cpu")
@@ -84,7 +84,7 @@ def memory(world):
 
 
 def wrong_results(world, members, group, counts=COUNTS):
-    """Operations with a wrong result here, each with its first difference; one that raises is the last."""
+    """Operations with a wrong result here, each with its first difference; an exception ends the list."""
     found = []
     for name, check in CHECKS.items():
         for count in counts:
@@ -95,14 +95,14 @@ def wrong_results(world, members, group, counts=COUNTS):
                 if is_own(error):
                     raise
                 return found + [{"op": name, "count": count, "error": short(error)}]
-            # On with the rest even so: the others may have seen nothing wrong, and go on.
+            # Continue after a wrong result: other ranks may have right results and continue.
             if wrong and not any(one["op"] == name for one in found):
                 found.append({"op": name, "count": count, **wrong})
     return found
 
 
 class Broken(Exception):
-    """A whole group failed: it is not known which rank caused it."""
+    """A whole group failed, so the rank that caused it is unknown."""
 
 
 class Search:
@@ -112,7 +112,7 @@ class Search:
         self.world, self.counts, self.round = world, counts, 0
 
     def test(self, groups):
-        """Which groups (lists of ranks, disjoint) get right results, in their order.  Raises Broken."""
+        """Whether each group (a list of ranks, disjoint) gets right results, in order.  Raises Broken."""
         self.round += 1
         world, found = self.world, []
         made = [world.group(members) for members in groups]
@@ -126,7 +126,7 @@ class Search:
         return [all(fine[rank] for rank in members) for members in groups]
 
     def failing(self, units, good):
-        """The units (lists of ranks) that fail with a `good` one too, or in pairs where none is known."""
+        """The units (lists of ranks) that fail with a `good` unit, or in pairs if no good one is known."""
         last = len(units) // 2 * 2
         pairs = [sorted(units[i] + units[i + 1]) for i in range(0, last, 2)]
         suspects = []
@@ -142,7 +142,7 @@ class Search:
 
 
 def isolate(world, counts):
-    """The ranks with wrong results: nodes alone, then their ranks, or nodes, in pairs; perhaps several."""
+    """The ranks with wrong results, perhaps several: test nodes, then their ranks, or nodes in pairs."""
     search = Search(world, counts)
     nodes = sorted(world.nodes.values())
     several = [ranks for ranks in nodes if len(ranks) > 1]
@@ -156,7 +156,7 @@ def isolate(world, counts):
 
 
 def test(world):
-    """`ringup test` on this rank; whether all is right."""
+    """`ringup test` on this rank; True if all is right."""
     wrong = memory(world)
     found = [dict(wrong, op="memory", count=MEMORY_BYTES)] if wrong else []
     counts = COUNTS + ((LARGE_COUNT,) if world.device.type == "cuda" else ())

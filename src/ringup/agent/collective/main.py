@@ -3,7 +3,7 @@ One rank of `ringup test` or `ringup bench`; see world.py.
 
     main.py test|bench BACKEND ARRIVE_S LIMIT_S [OPS SIZES PAIRS]
 
-Needs Python 3.8+ and torch.  Exits with 1 when something is wrong, which it has reported then.
+Needs Python 3.8+ and torch.  Exits with 1 after it has reported a problem.
 """
 
 import os
@@ -45,10 +45,10 @@ if __name__ == "__main__":
     code = 1
     try:
         code = main(*sys.argv[1:])
-    except Refused:  # and told who is missing
+    except Refused:  # and reported the missing ranks
         pass
     finally:
         sys.stdout.flush()
-        # A group that is broken may wait in its destructor for ranks that are gone, and one that is still
-        # open may end Python with SIGABRT, which would be taken for this rank's own crash.
+        # A broken group may wait in its destructor for missing ranks, and an open group may end Python with
+        # SIGABRT, which would look like a crash of this rank.
         os._exit(code)

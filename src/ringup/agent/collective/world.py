@@ -1,8 +1,8 @@
 """
 The ranks of `ringup test` and `ringup bench`: presence, device, agreement.
 
-They agree through the rendezvous store and never through the collectives under test.
-Each result is one line of JSON behind MARK on stdout, which the launcher reads from the rank's file.
+They agree through the rendezvous store and never through the collectives under test.  Each result is one line
+of JSON after MARK on stdout, which the launcher reads from the rank's file.
 """
 
 import datetime
@@ -20,16 +20,16 @@ from ringup.agent.proc.files import numbers, text
 
 MARK = "@ringup "
 BEHIND_S = 15.0
-"""How much later than another a rank may see that the operation they shared has failed."""
+"""Ranks may notice the failure of a common operation this many seconds apart."""
 WATCHDOG_LATER_S = 60.0
 LONGEST_ERROR = 600
 OURS_TO_TIME = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_BLOCKING_WAIT": "0"}
 """
-`World.wait` keeps the limit.  By default torch's watchdog (ProcessGroupNCCL.cpp, `handleException`) aborts
-the rank that waits, which looks like a crash of that rank.
+`World.wait` enforces the limit.  By default torch's watchdog (ProcessGroupNCCL.cpp, `handleException`) aborts
+the waiting rank, which looks like a crash of that rank.
 """
 OWN = re.compile(r"(?:CUDA|HIP|NCCL) (?:driver |communicator )?error|(?:CUDA|HIP) out of memory")
-"""How torch begins what the device or NCCL refused; before torch 2.9 that has no class of its own."""
+"""How torch's message begins when the device or NCCL fails; before torch 2.9 such errors have no class."""
 
 
 def report(kind, **fields):
@@ -41,11 +41,11 @@ def short(error):
 
 
 class Refused(Exception):
-    """This rank cannot take part; the words say why."""
+    """This rank cannot take part; the text has the reason."""
 
 
 def numa_nodes():
-    """NUMA nodes this rank may run on, as sysfs names them; [] where the kernel tells none."""
+    """NUMA nodes this rank may run on, from sysfs; [] if unknown."""
     mine = os.sched_getaffinity(0)
     paths = glob.glob("/sys/devices/system/node/node[0-9]*/cpu[0-9]*")
     pairs = [re.findall(r"\d+", path)[-2:] for path in paths]
@@ -54,10 +54,10 @@ def numa_nodes():
 
 def is_own(error):
     """
-    Whether an exception is this rank's own, so that no roll call is needed.
+    Whether an exception is this rank's own fault, so that no roll call is needed.
 
-    No slow or lost peer causes a device error.  A peer may cause one of NCCL's, as its text then says; but a
-    rank that is in NCCL's set-up meanwhile cannot answer, and would be taken for the missing one.
+    A slow or lost peer never causes a device error.  A peer can cause an NCCL error, which then mentions it;
+    but a rank that is inside NCCL's set-up cannot answer a roll call, and would be reported as missing.
     """
     kinds = [getattr(torch, name, None) for name in ("OutOfMemoryError", "AcceleratorError")]
     kinds.append(getattr(torch.cuda, "OutOfMemoryError", None))
@@ -67,7 +67,7 @@ def is_own(error):
 
 
 def device_of(backend, local_rank):
-    """This rank's device, its name, memory in bytes and NUMA node.  Raises Refused where there is none."""
+    """This rank's device, its name, memory in bytes and NUMA node.  Raises Refused without a device."""
     if backend != "nccl":
         return torch.device("cpu"), {"name": "cpu", "memory_bytes": 0, "gpu_numa": None}
     if not torch.cuda.is_available():
@@ -87,7 +87,7 @@ def device_of(backend, local_rank):
 
 
 def why_no_cuda():
-    """torch's own error when it must use CUDA; "" for none."""
+    """torch's error when it initializes CUDA; "" if there is none."""
     try:
         torch.cuda.init()
         return ""
@@ -115,7 +115,7 @@ class World:
         self.rounds = 0
 
     def arrive(self):
-        """Wait for all ranks and set `nodes`: the node's rank -> its ranks.  Raises Refused as `exchange`."""
+        """Wait for all ranks and set `nodes`: node rank -> its ranks.  Raises Refused like `exchange`."""
         env = os.environ
         node = env.get("GROUP_RANK") or env.get("RINGUP_NODE") or str(self.rank // self.local_size)
         for rank, name in enumerate(self.exchange("arrived", node, self.arrive_s, 0.05)):
@@ -124,10 +124,10 @@ class World:
 
     def exchange(self, stage, value, limit_s, apart_s):
         """
-        Every rank's text at a stage, in the order of ranks; reports missing ranks and raises Refused.
+        The text of every rank at a stage, ordered by rank; reports missing ranks and raises Refused.
 
-        Waits for one rank after the other: a thousand ranks would ask the store a million times else.
-        Answers another rank's roll call meanwhile.
+        Waits for one rank after the other: otherwise a thousand ranks would query the store a million times.
+        Answers other ranks' roll calls meanwhile.
         """
         keys = ["%s/%d" % (stage, rank) for rank in range(self.size)]
         self.store.set(keys[self.rank], value)
@@ -145,7 +145,7 @@ class World:
         return [self.store.get(key).decode() for key in keys]
 
     def join(self):
-        """The process group; the limit bounds its operations (NCCL: in `wait`, its watchdog comes later)."""
+        """Join the process group.  Its limit applies to operations (NCCL's: `wait` is earlier than that)."""
         self.begin()
         store, timeout = dist.PrefixStore("prove", self.store), self.timeout()
         dist.init_process_group(
@@ -153,36 +153,36 @@ class World:
         )
 
     def timeout(self):
-        """Of a group's operations; torch gives every group its own, else half an hour."""
+        """Timeout of a group's operations; without it torch uses half an hour for every new group."""
         limit_s = self.limit_s + (WATCHDOG_LATER_S if self.backend == "nccl" else 0.0)
         return datetime.timedelta(seconds=limit_s)
 
     def group(self, members):
-        """A group of some ranks; every rank calls this, in the same order."""
+        """Make a group of ranks; every rank must call this, in the same order."""
         return dist.new_group(members, timeout=self.timeout())
 
     def begin(self):
-        """Operations begin, on all ranks about now: what fails is seen by all within the limit."""
+        """Start the clock for operations that all ranks begin now; all notice a failure within the limit."""
         self.began_s = time.monotonic()
 
     def roll_call(self):
-        """After a failed operation: report the ranks that do not answer.  Raises Refused for any."""
+        """After a failed operation: report the ranks that do not answer.  Raises Refused if there are any."""
         waits_s = max(0.0, self.began_s + self.limit_s - time.monotonic()) + BEHIND_S
         try:
             self.store.set("roll", "-")
             self.exchange("failed", "-", waits_s, 0.05)
         except Refused:
             raise
-        except Exception:  # the store has gone with rank 0
+        except Exception:  # the store was lost with rank 0
             pass
 
     def agree(self, stage, value):
-        """Every rank's value at a stage, in the order of ranks.  Raises Refused as `exchange`."""
+        """The value of every rank at a stage, ordered by rank.  Raises Refused as `exchange` does."""
         limit_s = self.limit_s + 2 * BEHIND_S
         return list(map(json.loads, self.exchange(stage, json.dumps(value), limit_s, 0.005)))
 
     def free_bytes(self):
-        """Memory this rank may fill: its GPU's, or its share of its node's; None where unknown."""
+        """Memory this rank may fill: its GPU's, or its share of the node's; None if unknown."""
         if self.device.type == "cuda":
             return torch.cuda.mem_get_info()[0]
         available = numbers("/proc/meminfo", ("MemAvailable",)).get("MemAvailable")
@@ -194,10 +194,10 @@ class World:
 
     def wait(self):
         """
-        Until the device has done what it was given.
+        Wait until the device has finished its work.
 
-        Raises RuntimeError after the limit: `torch.cuda.synchronize` would wait for a peer without end,
-        until torch's watchdog ends this process without a message from ringup.
+        Raises RuntimeError after the limit.  `torch.cuda.synchronize` would wait forever for a peer, until
+        torch's watchdog ends this process without a message from ringup.
         """
         if self.device.type != "cuda":
             return
@@ -210,9 +210,9 @@ class World:
             time.sleep(0.0001)
 
     def leave(self, fine):
-        """End together: rank 0, which has the store, last."""
+        """End together; rank 0, which has the store, is the last."""
         self.agree("end", True)
         if self.rank == 0:
             time.sleep(0.2)
-        if fine or self.backend != "nccl":  # NCCL would wait for operations that have failed
+        if fine or self.backend != "nccl":  # NCCL would wait for failed operations
             dist.destroy_process_group()

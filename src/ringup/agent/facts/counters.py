@@ -1,5 +1,5 @@
 """
-Error counters of interfaces, RDMA ports and TCP: read when a node is asked, and again after the pair tests.
+Error counters of interfaces, RDMA ports and TCP: read with the node's facts, and again after the pair tests.
 
 From sysfs (Documentation/ABI/stable/sysfs-class-infiniband, testing/sysfs-class-net-statistics) and
 /proc/net/netstat.
@@ -38,7 +38,7 @@ MOST = 64
 def files(of, folder, names):
     """Totals above 0, by the last part of a file's name."""
     texts = [(name.split("/")[-1], text("%s/%s" % (folder, name))) for name in names]
-    # What a device does not count may be all ones, which is 20 digits.
+    # A counter that the device does not support may read as all ones, which has 20 digits.
     totals = {name: int(text) for name, text in texts if text.isdecimal() and len(text) < 19}
     return now(of, totals)
 
@@ -55,7 +55,7 @@ def is_ours(name, folder):
 
 
 def bus_errors(folder):
-    """AER counts, None where there are none; without unsupported requests, which mere probing causes."""
+    """AER counts, None without any.  Unsupported requests are left out, because mere probing causes them."""
     found = {}
     for name, file, last in BUS:
         counted = numbers("%s/%s" % (folder, file), (last, "UnsupReq"))
@@ -69,7 +69,7 @@ def all_counters(root):
     found = [now("memory", numbers(root + "/proc/vmstat", ("oom_kill", "pswpin")))]
     base = root + "/sys/class/net"
     names = [name for name in listed(base) if not name.startswith(NO_CARD)]
-    # Cards first: a host of containers has hundreds of other interfaces.
+    # Physical NICs first: a host of containers has hundreds of other interfaces.
     names.sort(key=lambda name: not os.path.exists("%s/%s/device" % (base, name)))
     for name in names[:MOST]:
         if root or is_ours(name, "%s/%s" % (base, name)):
@@ -84,7 +84,8 @@ def all_counters(root):
         folder = "%s/sys/bus/pci/devices/%s" % (root, bus.lower())
         if os.path.exists(folder + "/aer_dev_fatal"):
             found.append(now("pci:" + bus.lower(), bus_errors(folder)))
-    dropped = paired(root + "/proc/net/netstat", "TcpExt:").get("ListenOverflows")  # nobody accepted in time
+    # the application did not accept in time
+    dropped = paired(root + "/proc/net/netstat", "TcpExt:").get("ListenOverflows")
     return found if dropped is None else [*found, now("tcp", {"ListenOverflows": dropped})]
 
 

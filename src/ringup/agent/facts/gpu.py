@@ -1,8 +1,8 @@
 """
-GPUs: what the driver's files say, and what nvidia-smi answers.
+GPUs: the driver's files and the answers of nvidia-smi.
 
-All questions to nvidia-smi run side by side under one deadline of their own, within that of this part;
-one that hangs takes no other along.  Lines are sent as they came: parse/gpus.py reads them.
+All nvidia-smi queries run in parallel under one deadline, which is shorter than that of this part; a query
+that hangs does not delay the others.  The lines are sent unchanged: parse/gpus.py reads them.
 """
 
 import os
@@ -19,16 +19,16 @@ FIELDS = (
     "retired_pages.pending", "mig.mode.current", "compute_mode", "power.limit", "temperature.gpu",
     "pcie.link.width.current", "pcie.link.width.max", "fabric.state", "fabric.status", "gpu_recovery_action",
 )  # fmt: skip
-"""As `nvidia-smi --help-query-gpu` of releases 590 to 610 lists them; older ones lack the last few."""
+"""Fields that `nvidia-smi --help-query-gpu` of releases 590 to 610 lists; older ones lack the last few."""
 RENAMED = {"clocks_throttle_reasons.active": "clocks_event_reasons.active"}
-"""The first name is known to every release so far, the second since 535."""
+"""The first name is known to every release so far, the second one since 535."""
 REFUSED = "is not a valid field to query"
 NO_DEVICES = "No devices were found"
 MOST_REFUSED = 10
 STUCK_LOOK_S = 0.6
 """
-A driver that starts GPUs sleeps uninterruptibly for moments, and who waits for its lock all the while: the
-kernel is stuck only where none of those that ask moves.
+While a driver initializes GPUs, its process sleeps uninterruptibly for moments, and so does every process
+that waits for its lock.  The kernel is stuck only if none of the queries makes progress.
 """
 MOST_LINES = 6000
 PEER_MEMORY = (
@@ -37,12 +37,12 @@ PEER_MEMORY = (
     ("nv_mem", "/sys/kernel/mm/memory_peers/nv_mem/version"),
     ("nv_mem_nc", "/sys/kernel/mm/memory_peers/nv_mem_nc/version"),
 )
-"""What lets NICs reach GPU memory and where that shows; NCCL before 2.23 looks at the last two alone."""
+"""Kernel modules and files that let NICs reach GPU memory; NCCL before 2.23 checks only the last two."""
 
 
 def answer_of(child):
-    """The lines a command printed, and whether it ended."""
-    # Tabs and the underline of `topo -m` would not survive as they are.
+    """The lines that a command printed, and whether it ended."""
+    # Tabs and the underline of `topo -m` would not survive in the answer.
     text = child.output().replace("\x1b[4m", "").replace("\x1b[0m", "").replace("\t", " ")
     silent_s = 0.0 if child.status is not None else time.monotonic() - child.began
     lines = text.splitlines()[:MOST_LINES]
@@ -50,7 +50,7 @@ def answer_of(child):
 
 
 def run_until(running, end):
-    """Let all of these children come to their end, or give them up at `end`."""
+    """Run these children until all have ended, or abandon them at `end`."""
     late = wait(running, end)
     before = [moves(child.pid) for child in late]
     stuck = bool(late) and None not in before
@@ -62,7 +62,7 @@ def run_until(running, end):
 
 
 def refused_field(child):
-    """The field this nvidia-smi does not know: it names one and answers nothing else."""
+    """The field that this nvidia-smi does not know; such an error replaces its whole answer."""
     text = child.output()
     refused = text.partition(REFUSED)[0].strip().rpartition(" ")[2].strip('"')
     return refused if child.status and REFUSED in text else ""
@@ -73,7 +73,7 @@ def query(tool, fields):
 
 
 def nvidia_smi(tool, several, seconds):
-    """Name of a question -> its answer; and the fields of the last query."""
+    """Query name -> answer; and the fields of the last query."""
     end = time.monotonic() + seconds
     words = {
         "apps": ["--query-compute-apps=gpu_uuid,pid,used_memory,name", "--format=csv,noheader,nounits"],
@@ -103,11 +103,11 @@ def nvidia_smi(tool, several, seconds):
 
 
 def lost(root, answered):
-    """GPUs the driver has and nvidia-smi does not list; one whose device file is hidden is not lost."""
+    """GPUs that the driver has and nvidia-smi does not list, without those whose device file is hidden."""
     found = []
     base = root + "/proc/driver/nvidia/gpus"
     for bus in listed(base):
-        # nvidia-smi writes the domain with eight digits, the driver's files with four.
+        # nvidia-smi writes the PCI domain with eight digits, the driver's files with four.
         if bus.lower()[-10:] in answered:
             continue
         lines = text("%s/%s/information" % (base, bus)).splitlines()
@@ -124,16 +124,16 @@ def lost(root, answered):
 
 
 def fabric_manager(root):
-    """Whether nv-fabricmanager runs; "hidden" where this is not the machine's own list of processes."""
+    """Whether nv-fabricmanager runs; "hidden" if this process table is not the machine's."""
     for pid in numbered(root + "/proc"):
-        # The kernel keeps 15 characters of a name.
+        # The kernel keeps only 15 characters of a name.
         if text("%s/proc/%d/comm" % (root, pid)).startswith("nv-fabricmanag"):
             return "running"
     return "absent" if text(root + "/proc/2/comm") == "kthreadd" else "hidden"
 
 
 def nvidia(root, seconds):
-    """All of the NVIDIA driver's; None where there is none."""
+    """All facts of the NVIDIA driver; None without one."""
     version = text(root + "/proc/driver/nvidia/version")
     if not version and not os.path.exists(root + "/dev/nvidiactl") and not os.path.exists(root + "/dev/dxg"):
         return None
@@ -152,7 +152,7 @@ def nvidia(root, seconds):
 
 
 def kernel_log(root):
-    """Lines about Xid and SXid in the kernel's log, and how long the machine has been up."""
+    """Lines about Xid and SXid in the kernel's log, and the machine's uptime."""
     path = root + "/dev/kmsg"
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -168,7 +168,7 @@ def kernel_log(root):
             block = os.read(fd, 65536)
         except BlockingIOError:
             break
-        except BrokenPipeError:  # what was next has been overwritten
+        except BrokenPipeError:  # the next record has been overwritten
             continue
         if not block:
             break

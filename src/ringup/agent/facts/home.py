@@ -5,16 +5,16 @@ import os
 from ringup.agent.proc.files import optional, passwd, space
 
 ROOM_BYTES = 16 << 20
-"""A run keeps its program and environment there, a detached one its journal."""
+"""A run stores its program and environment there; a detached run also stores its journal."""
 
 
 def usable(path):
-    """The space under a directory that this user owns or can make, else None."""
+    """The free space under a directory that this user owns or can create, else None."""
     parent = path
     while not os.path.isdir(parent) and len(parent) > 1:
         parent = os.path.dirname(parent)
     try:
-        # Another user may have made the directory under /tmp first, to read what is written there.
+        # Another user may have created the directory under /tmp first, to read the files written there.
         if os.path.lexists(path) and (os.lstat(path).st_uid != os.getuid() or not os.path.isdir(path)):
             return None
         found = dict(space(parent), path=path)
@@ -24,7 +24,7 @@ def usable(path):
 
 
 def cache():
-    """The first of three places with room, else the first that can be written at all."""
+    """The first of three places with enough room, else the first writable one."""
     home = os.environ.get("HOME") or os.path.expanduser("~")
     base = os.environ.get("XDG_CACHE_HOME", "")
     base = base if base.startswith("/") else home + "/.cache"
@@ -35,16 +35,16 @@ def cache():
 
 def configurations(request, root):
     """
-    [[source, lines], ...] of the files NCCL may read, in the order of who wins.
+    [[source, lines], ...] of the files NCCL may read; the first one takes precedence.
 
-    "named" is NCCL_CONF_FILE, "passwd" and "home" are .nccl.conf in the directory of the user's
-    entry in /etc/passwd and in $HOME (one of the two counts, by NCCL's release), then "system".
+    "named" is NCCL_CONF_FILE; "passwd" and "home" are .nccl.conf in the home directory of /etc/passwd and in
+    $HOME (NCCL's release decides which one counts); then "system".
     """
     named = request.get("env", {}).get("NCCL_CONF_FILE") or os.environ.get("NCCL_CONF_FILE")
     entry, variable = passwd_home(root), os.environ.get("HOME", "")
     places = [("named", named), ("passwd", entry and entry + "/.nccl.conf")]
     places += [("home", variable and variable + "/.nccl.conf"), ("system", root + "/etc/nccl.conf")]
-    # A text in the answer is bounded at 4096 characters, a file of variables need not be.
+    # A text in the answer has at most 4096 characters; a file of variables may be longer.
     return [
         [source, [line for line in optional(path).splitlines() if "=" in line][:500]]
         for source, path in places
@@ -53,11 +53,11 @@ def configurations(request, root):
 
 
 def passwd_home(root):
-    """Home directory of /etc/passwd, else the system's own answer where a directory server knows the user."""
+    """Home directory from /etc/passwd, else the system's answer if a directory server knows the user."""
     known = passwd(root).get(os.getuid())
     if known:
         return known[5]
-    import pwd  # may ask a directory server; this part may be late
+    import pwd  # may query a directory server; this part may be slow
 
     try:
         return pwd.getpwuid(os.getuid()).pw_dir

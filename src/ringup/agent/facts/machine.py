@@ -1,4 +1,4 @@
-"""The machine and what confines the job's shell: cgroup limits, memory, space, shared memory, settings."""
+"""The machine and the limits of the job's shell: cgroups, memory, space, shared memory, settings."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from ringup.agent.proc.files import listed, maker, numbers, optional, required, 
 
 MOST_SHM = 200
 UNLIMITED = 1 << 60
-"""Version 1 of cgroups writes nearly 2^63 for no limit."""
+"""Version 1 of cgroups writes nearly 2^63 for "no limit"."""
 
 MARKS = (
     ("kubernetes", "KUBERNETES_SERVICE_HOST", "/var/run/secrets/kubernetes.io"),
@@ -22,8 +22,8 @@ def cgroups(root):
     """
     Controller -> directories of this process's cgroup and all above it, innermost first.
 
-    Version 2 is the controller "" (one hierarchy for all); see cgroups(7).  In a container the
-    path may be the machine's, of which nothing is mounted: the mount's own top is what counts then.
+    Version 2 has the controller "" (one hierarchy for all); see cgroups(7).  In a container the path may be
+    the machine's path, which is not mounted there: then the top of the mount counts.
     """
     found = {}
     required(root + "/proc/self/cgroup")
@@ -43,7 +43,7 @@ def cgroups(root):
 
 
 def limits_in(places, name):
-    """Numbers in a file of each cgroup, None where there is no limit."""
+    """Numbers in one file of each cgroup, None for no limit."""
     found = []
     for place in places:
         words = optional(place + "/" + name).split()
@@ -63,13 +63,13 @@ def cpus_of(groups):
 
 
 def least(groups, *files):
-    """The tightest limit in these files (controller, name), None for none."""
+    """The smallest limit in these files (controller, name), None for no limit."""
     rows = [row for controller, name in files for row in limits_in(groups.get(controller, []), name)]
     return min((row[0] for row in rows if row[0] < UNLIMITED), default=None)
 
 
 def memory_left(root):
-    """Bytes that this process's cgroups may still take, None without a limit; file cache counts as free."""
+    """Bytes that this process's cgroups may still use, None without a limit; file cache counts as free."""
     groups, left = cgroups(root), []
     for name, limit, usage, cache in (
         ("", "memory.max", "memory.current", "inactive_file"),
@@ -85,9 +85,9 @@ def memory_left(root):
 
 def oom_kills_of(groups):
     """
-    Of this very cgroup, not of those above it, which other jobs share; nothing of the machine's top.
+    Of this cgroup, not of those above it, which other jobs share; never of the machine's root cgroup.
 
-    Where nothing of the path is there but the mount's top, that is this cgroup: docker's under version 1.
+    If only the top of the mount exists, it is this cgroup (docker's under version 1).
     """
     count = 0
     for name, file in (("", "memory.events"), ("memory", "memory.oom_control")):
@@ -103,7 +103,7 @@ def kind_of_container(root):
     for kind, *marks in MARKS:
         if any(os.path.exists(root + mark) if "/" in mark else os.environ.get(mark) for mark in marks):
             return kind
-    # systemd writes down what its manager's container= said; see the CONTAINER_INTERFACE page.
+    # systemd stores the `container=` of its container manager; see the CONTAINER_INTERFACE page.
     named = os.environ.get("container") or optional(root + "/run/systemd/container")
     return named[:40]
 
@@ -125,7 +125,7 @@ def memory(root):
     total = used = 0
     for line in optional(root + "/proc/swaps").splitlines()[1:]:  # absent in a kernel without swap
         fields = line.split()
-        if len(fields) >= 4 and "/zram" not in fields[0]:  # that is memory, not a disk
+        if len(fields) >= 4 and "/zram" not in fields[0]:  # swap space in memory, not on a disk
             total += int(fields[-3]) * 1024
             used += int(fields[-2]) * 1024
     required(root + "/proc/vmstat")
@@ -154,7 +154,7 @@ def numa(root):
 
 
 def remove_ipc(root):
-    """RemoveIPC as logind.conf(5) orders its files, "" where unset; "no" where systemd is not the init."""
+    """RemoveIPC from logind.conf(5)'s files, in their order; "" if unset; "no" if the init is not systemd."""
     if not os.path.isdir(root + "/run/systemd/system"):
         return "no"
     found = {}
@@ -172,7 +172,7 @@ def remove_ipc(root):
 
 
 def lingers(root):
-    """Whether systemd keeps the user's manager, and the IPC, without any login (`loginctl enable-linger`)."""
+    """Whether systemd keeps the user's manager and IPC objects without a login (`loginctl enable-linger`)."""
     name = os.environ.get("USER") or os.environ.get("LOGNAME") or ""
     return bool(name) and "/" not in name and os.path.exists(root + "/var/lib/systemd/linger/" + name)
 
@@ -184,13 +184,13 @@ def ptrace_scope(root):
 
 
 def product(root):
-    """Vendor and model as the firmware tells them: on clouds that is the kind of instance."""
+    """Vendor and model from the firmware; on clouds that is the instance type."""
     base = root + "/sys/class/dmi/id/"
     return " ".join(p for p in (optional(base + "sys_vendor"), optional(base + "product_name")) if p)
 
 
 def owner(name, root):
-    """Whether the process that made a file lives, where its name tells."""
+    """Whether the process that made a file lives, if the file's name has its pid."""
     pid = maker(name)
     if not pid:
         return "unknown"
@@ -198,7 +198,7 @@ def owner(name, root):
 
 
 def shm_files(root):
-    """Files of NCCL's, torch's and of POSIX semaphores; who uses them only `ringup clean` looks for."""
+    """Files of NCCL, torch and POSIX semaphores; only `ringup clean` checks which processes use them."""
     found, known = [], user_names(root)
     for name in os.listdir(root + "/dev/shm"):
         if not name.startswith(("nccl-", "torch_", "sem.")):

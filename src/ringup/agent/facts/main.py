@@ -1,20 +1,20 @@
 """
-Ask one node for its facts: parts run side by side, each in a child with a deadline.
+Collects one node's facts: the parts run in parallel, each in a child process with a deadline.
 
 Runs on a node by Python 3.8+ (3.6 does), standard library only, started as
 
     python3 -E -S -c BOOT ringup-facts RUNNER
 
-where BOOT runs $RU_PROGRAM (agent_bundle.py); $RU_TOKEN and $RU_REQUEST say what is asked
-(variables, so that `ps` stays readable).  Every part is a module beside this one and defines
-`questions(request, root)`, which gives pairs of a field of the answer and a function that gives its
-value or raises.  `root` is where /proc, /sys and /etc are looked for, "" except in tests.
+where BOOT runs $RU_PROGRAM (agent_bundle.py); $RU_TOKEN and $RU_REQUEST hold the request (as variables, so
+that `ps` stays readable).  Every part is a module in this directory and defines `questions(request, root)`,
+which yields pairs of a field of the answer and a function that returns its value or raises.  `root` is the
+prefix of /proc, /sys and /etc, "" except in tests.
 
-Why children: reading /proc/PID/cmdline, a statvfs on a dead NFS server or a lookup may
-hang where no signal reaches; a child can be abandoned, a thread cannot.
+Why children: reading /proc/PID/cmdline, a statvfs on a dead NFS server or a lookup may hang where no signal
+reaches it.  A child process can be abandoned, a thread cannot.
 
-Start-up is what this costs (64 nodes on two cores), hence no json, socket or re here:
-each is 7-8 ms of CPU on a machine where bare Python is 7.
+The start-up time dominates (64 nodes on two cores), hence no json, socket or re here: each costs 7-8 ms of
+CPU on a machine where bare Python costs 7.
 """
 
 import os
@@ -38,26 +38,26 @@ def quote(text):
     return encode_basestring_ascii(text[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
-encode = make_encoder(None, list, quote, None, ":", ",", False, False, False)  # as package json calls it
+encode = make_encoder(None, list, quote, None, ":", ",", False, False, False)  # the format of package json
 
 
 def written(value):
-    """JSON of plain data; text is bounded, bytes that are no UTF-8 are shown as escapes."""
+    """JSON of plain data.  Text is bounded; bytes that are not UTF-8 become escapes."""
     return "".join(encode(value, 0))
 
 
 END = "end"
 WAITED = '"?waited":%r'
-"""Seconds a part had no CPU: what it missed meanwhile proves nothing."""
+"""Seconds a part had no CPU. Its missing answers prove nothing if it waited."""
 
 
 def words_of(error):
-    """The system's own words, or the kind of any other error and its words."""
+    """The operating system's error text; for any other error its class and text."""
     return str(error) if isinstance(error, OSError) else "%s: %s" % (type(error).__name__, error)
 
 
 def longest_wait_s(pid):
-    """Seconds the thread of a process that waited longest was ready to run and had no CPU."""
+    """The longest time that a thread of the process was ready to run but had no CPU, in seconds."""
     return round(max(waits_s(pid), default=0.0), 3)
 
 
@@ -68,21 +68,19 @@ def tell(fd, line):
 
 
 class Probe:
-    """One part, running in a process of its own."""
-
     def __init__(self, name, request, root):
         self.name, self.data = name, b""
         self.pid, self.fd = fork(lambda write_end: self.work(request, root, write_end))
 
     def work(self, request, root, write_end):
-        """In the child: nothing it (or an abandoned child of it) holds may keep the answer's pipe open."""
+        """In the child: no descriptor here (or in an abandoned child) may keep the answer's pipe open."""
         os.setpgid(0, 0)
         null = os.open("/dev/null", os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(null, number)
         try:
             part = __import__("ringup.agent.facts." + self.name, fromlist=["questions"])
-            # Told one by one: what hangs later does not take the earlier ones along.
+            # Each answer is sent at once: a later question that hangs does not lose the earlier answers.
             for name, question in part.questions(request, root):
                 try:
                     line = written(name) + ":" + written(question())
@@ -100,7 +98,7 @@ class Probe:
         return not data or len(self.data) > LONGEST_ANSWER_BYTES
 
     def result(self, reason=""):
-        """(JSON of what it told, why the rest is missing)."""
+        """(JSON of its answers, why the rest is missing)."""
         lines = self.data.decode("ascii", "replace").split("\n")[:-1]
         if lines and lines[-1] == END:
             lines.pop()
@@ -112,7 +110,7 @@ class Probe:
         return "{%s}" % ",".join(lines), reason
 
     def end(self):
-        """Kill with all it started; its pid."""
+        """Kill it and its descendants; returns its pid."""
         os.close(self.fd)
         try:
             os.killpg(self.pid, 9)
@@ -122,7 +120,7 @@ class Probe:
 
 
 def reap(pids, limit_s=0.0):
-    """Wait for children that were ended; what is in uninterruptible sleep is left to the kernel."""
+    """Wait for killed children; a process in uninterruptible sleep is left to the kernel."""
     until = time.monotonic() + limit_s
     while pids:
         for pid in list(pids):
@@ -138,7 +136,7 @@ def reap(pids, limit_s=0.0):
 
 
 def listener():
-    """[stdout], which can be read once nobody reads it any more; [] for what is no pipe."""
+    """[stdout], which becomes readable when its reader closes the pipe; [] if stdout is not a pipe."""
     try:
         return [1] if stat.S_ISFIFO(os.fstat(1).st_mode) else []
     except OSError:
@@ -146,7 +144,7 @@ def listener():
 
 
 def run(parts, request, root, limits):
-    """Name -> (JSON text, why fields are missing); a part without CPU time gets as long as the slowest."""
+    """Name -> (JSON text, why fields are missing).  A part that lacks CPU time gets the longest deadline."""
     longest = max(limits.values(), default=0.0)
     begin = time.monotonic()
     children, results, given, ended, out = {}, {}, dict(limits), [], listener()
@@ -171,7 +169,7 @@ def run(parts, request, root, limits):
         wait = min(given[c.name] for c in children.values()) - now
         ready = select.select(list(children) + out, [], [], max(0.0, wait))[0]
         for fd in ready:
-            if fd in out:  # the connection is gone: nobody waits for an answer
+            if fd in out:  # the connection is lost: nobody waits for an answer
                 ended += [child.end() for child in children.values()]
                 reap(ended, REAP_S)
                 sys.exit(1)
@@ -183,7 +181,7 @@ def run(parts, request, root, limits):
 
 
 def is_present(part, root):
-    """Whether a node has what a part asks of; without driver a GPU is in the kernel's PCI list (10de)."""
+    """Whether a node has the hardware of a part; a GPU without driver is in the kernel's PCI list (10de)."""
     places = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
     if any(os.path.exists(root + place) for place in places):
         return True
@@ -195,7 +193,7 @@ def is_present(part, root):
 
 
 def new_python(runner):
-    """A Python of 3.8 or later, which our other programs need: this one, or another on PATH; "" for none."""
+    """A Python of 3.8 or later for our other programs: this one, or another on PATH; "" for none."""
     if sys.version_info >= (3, 8):
         return runner
     places = os.environ.get("PATH", os.defpath).split(":")
@@ -204,7 +202,7 @@ def new_python(runner):
 
 
 def rename(name):
-    """What `ps` shows, and what is left of a process that has ended: who counts zombies knows ours by it."""
+    """Set the name that `ps` shows; it also identifies our zombies, whose command line is empty."""
     try:
         with open("/proc/self/comm", "w") as file:
             file.write(name)
@@ -220,7 +218,7 @@ def main():
     "?field": reason, "?waited": seconds}}}
     """
     token, runner = os.environ.pop("RU_TOKEN"), sys.argv[2]
-    # Our own launcher wrote it with repr(); json would cost its import.
+    # Our own launcher wrote it with repr(); importing json would cost time.
     request = eval(os.environ.pop("RU_REQUEST"), {"__builtins__": {}})
     request["runner"] = runner
     rename("ringup-facts")
@@ -236,8 +234,8 @@ def main():
     head = {"begin": begin, "runner": new_python(runner), "failed": failed, "absent": absent, "load": load}
     body = '%s,"parts":{%s},"end":' % (written(head)[:-1], ",".join(answered))
     out = sys.stdout
-    # The length goes ahead alone, in a packet of its own: if it arrives and the rest
-    # does not, large packets are lost on the way (an MTU black hole on ssh's path).
+    # The length goes first, in a packet of its own: if it arrives and the rest does not, large packets are
+    # lost on the way (an MTU black hole on ssh's path).
     out.write("\n\x1e%s ready %d\n" % (token, len(body)))
     out.flush()
     pause(0.01)

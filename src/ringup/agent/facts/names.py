@@ -1,8 +1,8 @@
 """
-What names resolve to on this node, and how long the resolver takes: each lookup in a thread.
+Addresses that names resolve to on this node, and the resolver's speed; each lookup has its own thread.
 
-A lookup that has not ended when time is up is an answer too: "no answer within N s" is
-what every rank would meet.  getaddrinfo gives no way to end it, the process does.
+A lookup that has not ended in time is an answer too: every rank would wait for it as well. getaddrinfo cannot
+be cancelled; the process ends it.
 """
 
 import _socket as socket  # the C half: `import socket` costs 8 ms more
@@ -12,11 +12,11 @@ from _thread import start_new_thread
 
 MOST_THREADS = 32
 LEAST_S = 2.0
-"""With less time than this left, a slow lookup cannot be recognized."""
+"""With less time than this left, a slow lookup cannot be detected."""
 
 
 def forward(name):
-    """Resolution of a name: addresses in getaddrinfo's order, each once."""
+    """Addresses of a name in getaddrinfo's order, without duplicates."""
     begin = time.monotonic()
     found, error = [], ""
     try:
@@ -28,7 +28,7 @@ def forward(name):
 
 
 def reverse(address):
-    """Seconds of a reverse lookup of ::ffff:a.b.c.d, which is what torch's TCPStore asks for."""
+    """Seconds of a reverse lookup of ::ffff:a.b.c.d, which torch's TCPStore does."""
     begin = time.monotonic()
     try:
         socket.getnameinfo((address if ":" in address else "::ffff:" + address, 0), 0)
@@ -38,7 +38,7 @@ def reverse(address):
 
 
 def answers(jobs, seconds):
-    """(function, argument) -> result of those that ended in time; at most MOST_THREADS at once."""
+    """(function, argument) -> result of the lookups that ended in time; at most MOST_THREADS run at once."""
     waiting, done, running = list(reversed(jobs)), {}, []
 
     def work():
@@ -51,13 +51,13 @@ def answers(jobs, seconds):
         running.pop()
 
     end = time.monotonic() + seconds
-    # One thread answers a few names from /etc/hosts in less than it takes to start more.
+    # One thread resolves a few names from /etc/hosts faster than more threads start.
     running.append(1)
     start_new_thread(work, ())
     pause = 0.001
     while running and time.monotonic() < end:
         select.select([], [], [], pause)  # time.sleep fails under libfaketime
-        # However few wait: those that were begun may all be stuck.
+        # Even if few are waiting: all running lookups may be stuck.
         if pause > 0.02 and waiting and len(running) < MOST_THREADS:
             running.append(1)
             start_new_thread(work, ())
@@ -67,7 +67,7 @@ def answers(jobs, seconds):
 
 
 class Lookups:
-    """The resolver's answers of names and addresses when time was up."""
+    """The resolver's answers for names and addresses that came in time."""
 
     def __init__(self, names, addresses, seconds):
         self.seconds = seconds
@@ -85,7 +85,7 @@ def questions(request, root):
     begin, left_s = time.monotonic(), max(0.0, request["limits"]["names"] - 0.5)
     found = Lookups([own] + names, peers, left_s)
     if not peers:
-        # Who the peers are is known only from their names so far.
+        # So far the peers are known by name only.
         known = [found.resolution(name)["addresses"] for name in names]
         peers = [address for addresses in known for address in addresses][:2]
         left_s -= time.monotonic() - begin
@@ -96,7 +96,7 @@ def questions(request, root):
             raise OSError("no name of another node resolves here")
         if left_s < LEAST_S and any((reverse, a) not in found.done for a in peers):
             raise OSError("the name lookups used up all the time")
-        # One that has not ended took at least so long.
+        # A lookup that has not ended took at least this long.
         return max([found.done.get((reverse, a), left_s) for a in peers] or [0.0])
 
     yield "own_name", lambda: found.resolution(own)

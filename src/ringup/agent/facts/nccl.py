@@ -1,9 +1,9 @@
 """
-NCCL itself, asked without a GPU: which interface its bootstrap takes, and which release it is.
+Queries NCCL without a GPU: the interface of its bootstrap, and its release.
 
-The interpreter is chosen in software.py.  A child, which is the
-job's own interpreter in the job's environment, loads the libnccl that torch would load and calls
-ncclGetVersion and ncclGetUniqueId; no GPU is touched, and its listening thread dies with it.
+software.py chooses the interpreter.  A child, which is the job's interpreter in the job's environment, loads
+the libnccl that torch would load and calls ncclGetVersion and ncclGetUniqueId.  It touches no GPU, and NCCL's
+listening thread ends with it.
 """
 
 import os
@@ -11,7 +11,7 @@ import os
 from ringup.agent.proc.command import output_of
 
 ASK_S = 8.0
-"""Seconds for an answer (0.6 s on an idle machine); more while the child only waits for its turn."""
+"""Seconds for an answer (0.6 s on an idle machine); more while the child only waits for a CPU."""
 MOST_LINES = 60
 LINE_LENGTH = 400
 MARK = "ringup-nccl "
@@ -78,7 +78,7 @@ def ask(torch):
         return
     plugin()
     libc = ctypes.CDLL(None)
-    # Lines at once: a library that hangs or dies has said what it could.
+    # Lines at once: a library that hangs or dies has already printed its lines.
     libc.setlinebuf(ctypes.c_void_p.in_dll(libc, "stdout"))
     nccl, number = ctypes.CDLL(path), ctypes.c_int()
     nccl.ncclGetVersion(ctypes.byref(number))
@@ -97,7 +97,7 @@ os._exit(0)
 
 
 def why_not(request, counted, found):
-    """Why NCCL is not asked here: another backend, no GPU (`counted`), no Python with it; else ""."""
+    """Why NCCL is not queried: another backend, no GPU (`counted`), no Python with it; else ""."""
     backend = request.get("backend")
     if backend and backend != "nccl":
         return "the job uses %s" % backend
@@ -109,12 +109,12 @@ def why_not(request, counted, found):
 
 
 def ask_nccl(request, counted, found):
-    """What NCCL says on this node; raises OSError with its last words where it hangs or dies."""
+    """NCCL's answer on this node; raises OSError with its last output if it hangs or dies."""
     reason = why_not(request, counted, found)
     if reason:
         return {"not_asked": reason}
     os.environ.update(request.get("nccl_env", {}))
-    # Its words come to us, and at the level that holds the answer, whatever the job wants.
+    # NCCL must write its log to us, at the level that has the answer, whatever the job sets.
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,BOOTSTRAP,ENV,NET", NCCL_DEBUG_FILE="")
     limit = request["limits"]["software"]
     words = [found["path"], "-c", ASK_NCCL, found.get("torch_path", "")]

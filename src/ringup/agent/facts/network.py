@@ -1,9 +1,9 @@
 """
 Interfaces, addresses and routes of a node, from the kernel's own dump (rtnetlink).
 
-Netlink answers for this network namespace whatever is mounted on /sys, knows what kind a
-device is, and costs one read where sysfs takes hundreds.  Numbers are from linux/rtnetlink.h,
-linux/if_link.h, linux/if_addr.h and net/if_arp.h.
+Netlink answers for this network namespace whatever is mounted on /sys, knows the kind of a device, and needs
+one read where sysfs needs hundreds.  Numbers are from linux/rtnetlink.h, linux/if_link.h, linux/if_addr.h and
+net/if_arp.h.
 """
 
 import _socket as socket  # the C half: `import socket` costs 8 ms more
@@ -26,7 +26,7 @@ MOST_BYTES = 8 << 20
 
 
 def dump(kind, body, flags=0x301):
-    """Yield the body of each message that answers an rtnetlink dump (or, by other flags, a request)."""
+    """Yield the body of each message that answers an rtnetlink dump (or, with other flags, a request)."""
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
     try:
         sock.settimeout(2.0)
@@ -75,7 +75,7 @@ def uint(data):
 def links():
     """Interface facts by index, without addresses."""
     found = {}
-    # Without SKIP_STATS (8) a card with 128 virtual functions answers tens of kilobytes.
+    # Without SKIP_STATS (8) a NIC with 128 virtual functions answers tens of kilobytes.
     body = struct.pack("=BxHiII", 0, 0, 0, 0, 0) + struct.pack("=HHI", 8, 29, 8)
     for data in dump(GETLINK, body):
         _, arp_type, index, flags, _ = struct.unpack_from("=BxHiII", data)
@@ -105,7 +105,7 @@ def add_addresses(found):
         shown = socket.inet_ntop(family, raw)
         name = SCOPES.get(scope, "global")
         if shown.startswith("169.254."):
-            name = "link"  # RFC 3927, whatever scope it was given
+            name = "link"  # RFC 3927, whatever its scope
         elif shown.startswith("127."):
             name = "host"
         kind = "inet" if family == socket.AF_INET else "inet6"
@@ -126,7 +126,7 @@ def kind_of(link, device):
 
 
 def has_device(base, name, deep=3):
-    """Whether a real device stands behind a link; a bond's or VLAN's lower links count if all are real."""
+    """Whether a link has a physical device; a bond's or VLAN's lower links must all have one."""
     if os.path.exists("%s/%s/device" % (base, name)):
         return True
     if not deep:
@@ -142,12 +142,12 @@ def add_hardware(found, root):
     everywhere = {setting: text("%s/all/%s" % (conf, setting)) for setting in SETTINGS}
     for link in found.values():
         name = link["name"]
-        # In a namespace with the host's /sys a like-named link may be another one.
+        # In a namespace with the host's /sys, a link of the same name may be another one.
         same = text("%s/%s/ifindex" % (base, name)) == str(link["index"])
         device = same and os.path.exists("%s/%s/device" % (base, name))
         link["kind"] = kind_of(link, device)
         link["speed_gbit_s"] = None
-        # veth and tun claim 10 Gbit/s; a bridge has no rate of its own.
+        # veth and tun claim 10 Gbit/s; a bridge has no rate.
         if same and link["kind"] not in ("bridge", "veth", "tunnel") and has_device(base, name):
             speed = text("%s/%s/speed" % (base, name))
             if speed.isdigit() and 0 < int(speed) < 100000000:
@@ -182,7 +182,7 @@ def next_hops(attrs):
 
 
 def routes(names):
-    """Unicast routes of the main table; defaults are kept whatever the number."""
+    """Unicast routes of the main table; the number is bounded, except for default routes."""
     found, defaults = [], []
     for family in (socket.AF_INET, socket.AF_INET6):
         for data in dump(GETROUTE, struct.pack("=BBBBBBBBI", family, 0, 0, 0, 0, 0, 0, 0, 0)):
@@ -202,7 +202,7 @@ def routes(names):
 
 
 def bond(name, content):
-    """One file of /proc/net/bonding: the bond's own lines, then some for each slave."""
+    """One file of /proc/net/bonding: lines of the bond, then lines of each slave."""
     found = {"name": name, "mode": "", "hash_policy": "", "slaves": [], "down": []}
     for line in content.splitlines():
         key, _, value = [part.strip() for part in line.partition(":")]
@@ -223,7 +223,7 @@ def bonds(root):
 
 
 def whole(path):
-    """The last number of a file, as of tcp_rmem's three; 0 where there is none."""
+    """The last number of a file (tcp_rmem has three); 0 if there is none."""
     return integer((text(path).split() or [""])[-1])
 
 

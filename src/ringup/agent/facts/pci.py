@@ -21,7 +21,7 @@ def is_address(name):
 
 
 def of_interest(path):
-    """A GPU, an NVSwitch or a network card; virtual functions only where RDMA runs over them."""
+    """A GPU, an NVSwitch or a NIC; virtual functions only if RDMA uses them."""
     kind, vendor = integer(text(path + "/class"), 16) >> 8, integer(text(path + "/vendor"), 16)
     if kind in GPU_CLASSES and vendor in (NVIDIA, AMD):
         return True
@@ -31,7 +31,7 @@ def of_interest(path):
 
 
 def rate(speed):
-    """ "16.0 GT/s PCIe" -> 16.0; None for "Unknown" or nothing."""
+    """16.0 for "16.0 GT/s PCIe"; None for "Unknown" or ""."""
     try:
         return float(speed.split()[0])
     except (ValueError, IndexError):
@@ -39,14 +39,14 @@ def rate(speed):
 
 
 def width(count):
-    """Lanes; None where there is no link to speak of."""
+    """Lanes; None without a link."""
     lanes = integer(count)
     return lanes if 0 < lanes <= 32 else None
 
 
 def access_control(path):
     """
-    The ACS control register, None where there is none or only root may see it.
+    The ACS control register; None if it is missing or only root may read it.
 
     Extended capabilities begin at byte 256: identity (16 bits), version (4), next (12); PCIe base
     specification 7.6.3.  Without root the file is 64 bytes long.
@@ -90,7 +90,7 @@ def facts_of(path, root_name, above):
 
 def way(real):
     """
-    (root complex, bridges from the root port down, paths of the bridges) of a device's path in /sys/devices.
+    (root complex, bridges from the root port down, paths of the bridges) of a device.
 
     /sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0
     """
@@ -119,7 +119,7 @@ def pci(root):
 
 
 def cpuinfo(root):
-    """Of the first CPU: /proc/cpuinfo's names and values."""
+    """Names and values of the first CPU in /proc/cpuinfo."""
     block = text(root + "/proc/cpuinfo", 8192).partition("\n\n")[0]
     pairs = [line.partition(":")[::2] for line in block.splitlines()]
     return {name.strip(): value.strip() for name, value in pairs}
@@ -135,7 +135,7 @@ def processor(root):
 
 
 def virtual_machine(root):
-    """Who made this virtual machine, "" on bare metal: by the CPU's flag, else by the firmware."""
+    """The hypervisor's vendor, "" on bare metal: from the CPU's flag, else from the firmware."""
     dmi = root + "/sys/class/dmi/id/"
     name = "%s %s" % (text(dmi + "sys_vendor"), text(dmi + "product_name"))
     if "hypervisor" in cpuinfo(root).get("flags", "").split():

@@ -1,4 +1,4 @@
-"""Who listens on which port, and what earlier runs left; processes behind others' sockets need root."""
+"""Listening processes and leftovers of earlier runs; other users' sockets need root."""
 
 import os
 import select
@@ -25,7 +25,7 @@ MOST_LEFTOVERS = 300
 FD_SECONDS = 3.0
 MOST_BLOCKED = 50
 BLOCKED_S = 2.0
-"""A disk that is merely slow answers sooner, or lets its process run in between."""
+"""A slow but working disk answers sooner, or lets its process run in between."""
 
 SHELLS = (
     "sh", "bash", "dash", "zsh", "ksh", "fish", "timeout", "env", "nohup", "setsid", "stdbuf", "nice", "time",
@@ -33,14 +33,14 @@ SHELLS = (
 TERMINALS = ("tmux", "screen", "ssh-agent", "gpg-agent", "dbus-daemon", "mosh-server", "emacs")
 REMOTE = ("ssh", "pdsh", "clush", "parallel-ssh", "pssh")
 WAITERS = ("sleep", "tail", "pause", "cat")
-"""What the script of a container becomes once it has started everything."""
+"""Programs that a container's script becomes after it has started everything."""
 INITS = (
     "systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan", "runit", "runsvdir",
     "sshd",
 ) + WAITERS  # fmt: skip
-"""A process 1 that starts no jobs later on: what hangs directly under it came with it, or is an orphan."""
+"""An init (process 1) that starts no jobs later: its children started with it, or are orphans."""
 BORN_WITH_S = 5.0
-"""How long after itself a container's init may start its eldest child: the container's own job."""
+"""A container's init may start its eldest child, the container's own job, this many seconds after itself."""
 
 
 class ProcessTable:
@@ -63,7 +63,7 @@ class ProcessTable:
             self.commands[pid], self.uids[pid] = name, uid
 
     def environment(self, pid):
-        """Variables of a process of ours, {} where they cannot be read."""
+        """Variables of a process of our user, {} if they cannot be read."""
         if pid not in self.environments:
             ours = self.uids.get(pid) == self.uid
             pairs = raw_environ(pid, self.root).split(b"\0") if ours else []
@@ -78,14 +78,14 @@ class ProcessTable:
         return self.uids[pid] == self.uid or self.uid == 0
 
     def own(self):
-        """Processes of our user but ourselves, those above us, and the kernel's."""
+        """Processes of our user without this one, its ancestors, and the kernel's."""
         us = self.ancestors(os.getpid())
         return [
             p for p, above in self.parents.items() if self.uids[p] == self.uid and p not in us and above != 2
         ]
 
     def ancestors(self, pid):
-        """pid, its parent, ... up to process 1 or to where the table ends."""
+        """pid, its parent, ... up to process 1 or to the end of the table."""
         chain = []
         while pid in self.parents and pid not in chain:
             chain.append(pid)
@@ -93,7 +93,7 @@ class ProcessTable:
         return chain
 
     def facts(self, pid, evidence="", is_blocked=False):
-        """Of a process blocked in the kernel only what its status tells: other reads would hang as well."""
+        """For a process blocked in the kernel, only its status is read: other reads would hang as well."""
         command, run_id = self.commands[pid], ""
         if not is_blocked:
             command = " ".join(shown_words(self.words(pid)[:60]))[:400] or "[%s]" % command
@@ -106,7 +106,7 @@ class ProcessTable:
 
 
 def owners(table, inodes):
-    """inode -> pid, for the processes whose descriptors may be read."""
+    """inode -> pid, for the processes whose descriptors we may read."""
     wanted = {"socket:[%s]" % inode: inode for inode in inodes}
     found = {}
     end = time.time() + FD_SECONDS
@@ -114,7 +114,7 @@ def owners(table, inodes):
         if len(found) == len(wanted) or time.time() > end:
             break
         for name in descriptors(pid, table.root) if table.may_read(pid) else ():
-            # The first is the eldest: who listens, not who inherited.
+            # The first one is the eldest: the process that listens, not one that inherited the socket.
             if name in wanted:
                 found.setdefault(wanted[name], pid)
     return found
@@ -122,7 +122,7 @@ def owners(table, inodes):
 
 def listening(root):
     """(address, port, user id, inode) of every listening TCP socket of this network namespace."""
-    os.stat(root + "/proc/net/tcp")  # raises OSError where nothing can be known
+    os.stat(root + "/proc/net/tcp")  # raises OSError if nothing can be read
     return [end(own) + (uid, inode) for own, _, uid, inode in tcp(LISTENING, root + "/proc")]
 
 
@@ -139,11 +139,11 @@ def listeners(table):
 
 
 def rank_evidence(env, own):
-    """What in an environment says "rank of a distributed job"; "" when nothing does."""
+    """The variables that mark a rank of a distributed job; "" without any."""
     if env.get("RINGUP_RUN") and env["RINGUP_RUN"] != own.get("RINGUP_RUN"):
         return "run tag %s" % env["RINGUP_RUN"][:80]
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
-    # In a pod the whole container may carry these: then they prove nothing.
+    # In a pod the whole container may have these variables: then they prove nothing.
     if all(n in env for n in names) and [env[n] for n in names] != [own.get(n) for n in names]:
         return "rank %s of %s, MASTER_ADDR=%s" % tuple(env[n][:60] for n in names)
     if env.get("TORCHELASTIC_RUN_ID") and env["TORCHELASTIC_RUN_ID"] != own.get("TORCHELASTIC_RUN_ID"):
@@ -168,7 +168,7 @@ def ignores_hangup(table, pid):
 
 
 def output_is_lost(root, pid):
-    """Whether its output is a pipe without a reader, or a terminal that is gone; None where hidden."""
+    """Whether the output is a pipe without a reader, or a closed terminal; None if that is hidden."""
     lost = None
     for fd in (1, 2):
         path = "%s/proc/%d/fd/%d" % (root, pid, fd)
@@ -182,7 +182,7 @@ def output_is_lost(root, pid):
 
 
 def twin(table, pid):
-    """A process that the same start forked for another node, without a parent, above an ssh; 0 for none."""
+    """An orphan that the same start forked for another node, above an ssh; 0 for none."""
     if not has_remote(table, pid):
         return 0
     key = table.parents[pid], table.sessions[pid], table.words(pid), raw_environ(pid, table.root)
@@ -199,7 +199,7 @@ def has_remote(table, pid):
 
 
 def has_no_reader(path):
-    """Whether nobody reads from the pipe that a descriptor writes to, in whatever container."""
+    """Whether nobody reads from the pipe that a descriptor writes to, in any container."""
     pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         poll = select.poll()
@@ -210,7 +210,7 @@ def has_no_reader(path):
 
 
 def topmost(table, pid, jobs):
-    """From a process of a job up over its launchers and the shells around them."""
+    """The topmost process of a job: its launcher, or a shell around it."""
     top = pid
     for above in table.ancestors(pid)[1:]:
         if above in jobs or (above != 1 and table.commands[above] in SHELLS):
@@ -221,14 +221,14 @@ def topmost(table, pid, jobs):
 
 
 def came_with_init(table, top):
-    """Whether a child of process 1 is what its container was started for, and no orphan."""
+    """Whether a child of process 1 is the container's own job, not an orphan."""
     of_script = table.commands[1] in WAITERS and table.sessions[top] == table.sessions[1]
     began, eldest = min((table.starts[pid], pid) for pid, parent in table.parents.items() if parent == 1)
     return of_script or (eldest == top and began - table.starts[1] <= BORN_WITH_S * HZ)
 
 
 def fate(table, pid, jobs):
-    """ "orphan: ..." when nobody is above the job any more, else "running: ..." with who is."""
+    """Begins with "orphan:" if the job has no launcher any more, else "running: ..." with its launcher."""
     top = topmost(table, pid, jobs)
     parent = table.parents[top]
     name = table.commands.get(parent, "")
@@ -237,7 +237,7 @@ def fate(table, pid, jobs):
     unit = service(table, top)
     if unit:
         return "running: service %s" % unit
-    # Without a name /proc hides it from us (hidepid), as it does with an init of root's.
+    # If /proc hides it from us (hidepid, or an init of root), it has no name.
     if parent == 1 and name and (name not in INITS or came_with_init(table, top)):
         return "running: started by process 1 (%s)" % name
     if parent == 0:
@@ -258,9 +258,9 @@ def fate(table, pid, jobs):
 
 def is_ours(table, pid):
     """
-    Whether a process is ringup itself: who launches, its shells and ssh, what asks or guards on a node.
+    Whether a process is part of ringup: the launcher, its shells and ssh, the agents and guards on nodes.
 
-    Never a rank nor its launcher.  What has ended has its name alone.
+    False for ranks and their launchers.  An ended process has only its name.
     """
     name = table.commands.get(pid, "")
     if name.startswith("ringup") or table.states.get(pid) in ("D", "Z", None):
@@ -275,7 +275,7 @@ def jobs_of(table):
     """Ranks and launchers of our user, running or not: pid -> evidence."""
     own, jobs = dict(os.environ), {}
     for pid in table.own():
-        # A shell, an editor or a terminal's server hands on what somebody has exported.
+        # A shell, an editor or a terminal's server may have inherited exported variables.
         hands_on = table.commands[pid] in SHELLS or table.commands[pid].split(":")[0] in TERMINALS
         evidence = "" if hands_on else rank_evidence(table.environment(pid), own)
         if not evidence:
@@ -287,18 +287,18 @@ def jobs_of(table):
 
 
 def leftovers(table):
-    """Ranks and launchers of our user, each with evidence; "running: ..." where its launcher lives."""
+    """Ranks and launchers of our user, with evidence; it begins with "running:" if the launcher lives."""
     jobs = jobs_of(table)
     found = [table.facts(pid, "%s; %s" % (fate(table, pid, jobs), jobs[pid])) for pid in sorted(jobs)]
-    # Orphans first: the list is bounded.
+    # Orphans first, because the list is bounded.
     return sorted(found, key=lambda p: not p["evidence"].startswith("orphan"))[:MOST_LEFTOVERS]
 
 
 def blocked(table):
     """
-    Processes that sleep uninterruptibly all through BLOCKED_S, with how long they were watched.
+    Processes in uninterruptible sleep during all of BLOCKED_S; and how long they were watched.
 
-    Nothing is waited for where there is none.  Threads of the kernel (children of 2) sleep so by design.
+    No time is spent if there are none.  Kernel threads (children of 2) are left out: they sleep so by design.
     """
     count = {
         pid: moves(pid, table.root)

@@ -1,8 +1,8 @@
 """
 RDMA devices and their ports, from sysfs (Documentation/ABI/stable/sysfs-class-infiniband), and libibverbs.
 
-No verbs call is made and no tool is needed; an ordinary user may read all of it.  qos/trust and
-tc/N/traffic_class are of NVIDIA's own driver package (MLNX_OFED, DOCA) and absent elsewhere.
+Needs no verbs call and no tool; an ordinary user may read everything. qos/trust and tc/N/traffic_class belong
+to NVIDIA's driver package (MLNX_OFED, DOCA) and are absent elsewhere.
 """
 
 import os
@@ -22,7 +22,7 @@ UNSET = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:00
 
 
 def natural(name):
-    """mlx5_2 before mlx5_10: the order in which the kernel numbered them, and libibverbs lists them."""
+    """mlx5_2 before mlx5_10: the order in which the kernel numbers and libibverbs lists them."""
     return [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in re.split("([0-9]+)", name) if p]
 
 
@@ -32,7 +32,7 @@ def after_colon(shown):
 
 
 def shortest(gid):
-    """A GID as ipaddress writes it: an IPv4 address mapped, zeros left out."""
+    """A GID as ipaddress writes it: a mapped IPv4 address, zeros left out."""
     import ipaddress
 
     address = ipaddress.IPv6Address(gid)
@@ -40,7 +40,7 @@ def shortest(gid):
 
 
 def gids(port, roce):
-    """The entries that are set; of an InfiniBand port the first alone is used."""
+    """The non-empty entries; for an InfiniBand port only the first one."""
     found = []
     for number in numbered(port + "/gids")[: MOST_GIDS if roce else 1]:
         gid = text("%s/gids/%d" % (port, number))
@@ -53,8 +53,8 @@ def gids(port, roce):
 
 
 def netdev(device, number, table):
-    """The interface above a port: as its first GID names it, else the device's own for this port."""
-    # Later entries may be of VLANs.
+    """The interface of a port: from its first GID, else the device's interface for this port."""
+    # Later entries may belong to VLANs.
     if table and table[0]["netdev"]:
         return table[0]["netdev"]
     for name in listed(device + "/device/net"):
@@ -67,7 +67,7 @@ def netdev(device, number, table):
 
 
 def can_open(device, root):
-    """Whether the character device libibverbs opens is here and ours to open; a container may lack it."""
+    """Whether we may open the character device of libibverbs; a container may lack it."""
     names = listed(device + "/device/infiniband_verbs")
     return not names or any(os.access("%s/dev/infiniband/%s" % (root, n), os.R_OK | os.W_OK) for n in names)
 
@@ -81,14 +81,14 @@ def pkeys(port):
 
 
 def traffic_class(device, number):
-    """ "Global tclass=106" or a bare number; None where it is not set or cannot be."""
+    """ "Global tclass=106" or a bare number; None if unset or unsupported."""
     match = re.search(r"(?:^|tclass=)(\d+)", text("%s/tc/%d/traffic_class" % (device, number)))
     return int(match.group(1)) if match else None
 
 
 def dcb_settings(data):
     """
-    (PFC's bitmap or None, whether packets are sorted by DSCP) of an answer to DCB_CMD_IEEE_GET.
+    (PFC's bitmap or None, whether DSCP sorts packets) from an answer to DCB_CMD_IEEE_GET.
 
     struct ieee_pfc begins with pfc_cap and pfc_en; an entry of the APP table is selector, priority,
     protocol, and selector 5 is DSCP (linux/dcbnl.h).
@@ -106,7 +106,7 @@ def dcb_settings(data):
 
 
 def dcb(netdev):
-    """The same for an interface, by RTM_GETDCB, which an ordinary user may ask (net/dcb/dcbnl.c)."""
+    """The same for an interface, by RTM_GETDCB, which an ordinary user may send (net/dcb/dcbnl.c)."""
     import struct
 
     from ringup.agent.facts.network import dump
@@ -173,7 +173,7 @@ def rdma_ports(root):
 
 
 def loaded(names):
-    """(Path of the first of the names that the dynamic loader takes, its words when it takes none)."""
+    """(Path of the first of these libraries that the dynamic loader finds, its error text if none)."""
     import _ctypes  # only where there is a device
 
     error = ""
@@ -189,7 +189,7 @@ def loaded(names):
 
 
 def beside(pythons):
-    """Where an environment (conda) brings a library of its own: its interpreter looks there first."""
+    """The library folder of an environment (conda): its interpreter searches it first."""
     places = [os.path.dirname(os.path.dirname(os.path.realpath(p))) for p in pythons if p and "/" in p]
     return [name for name in ("%s/lib/%s" % (place, LIBRARY) for place in places) if os.path.exists(name)]
 
@@ -204,7 +204,7 @@ def library(request, root):
 
 
 def providers(path):
-    """Drivers of the library, which lie beside it or one folder below (rdma-core)."""
+    """Drivers of the library, in its folder or one folder below (rdma-core)."""
     folder = os.path.dirname(path)
     found = [re.match(r"lib(\w+)-rdmav\d+\.so$", n) for n in listed(folder + "/libibverbs") + listed(folder)]
     return sorted({match.group(1) for match in found if match})

@@ -1,9 +1,9 @@
 """
-The python the job would use and what is installed beside it, read from files.
+The job's Python and the packages in it, read from files.
 
-torch is never imported: that costs seconds and gigabytes.  Versions come from the
-names of dist-info directories and from torch/version.py, in the order of the
-interpreter's own sys.path, so the first one found is the one an import would take.
+torch is never imported: that costs seconds and gigabytes.  Versions come from the names of dist-info
+directories and from torch/version.py, in the order of the interpreter's sys.path, so the first one is the one
+that an import would load.
 """
 
 import os
@@ -29,7 +29,7 @@ SYSTEM_FOLDERS = (
     "/opt/aws-ofi-nccl/lib", "/opt/hpcx/nccl_rdma_sharp_plugin/lib", "/var/lib/tcpx/lib64",
     "/usr/local/nvidia/lib64", "/usr/local/gib/lib64",
 )  # fmt: skip
-"""Of the loader and of the plugins' own packages (AWS, NVIDIA's HPC-X, Google)."""
+"""Folders of the loader and of plugin packages (AWS, NVIDIA's HPC-X, Google)."""
 
 ASK_PATH = "import sys;print(repr((sys.version.split()[0],sys.path[1:])))"
 ASK_TORCH = (
@@ -39,7 +39,7 @@ ASK_TORCH = (
 
 
 def chosen(request):
-    """The job's interpreter: named, else the environment's unless --setup brought one, else python3."""
+    """The job's interpreter: as named, else the environment's unless --setup brought one, else python3."""
     if request.get("python"):
         return which(request["python"])
     default, first = request.get("default_python", ""), which("python3")
@@ -48,10 +48,10 @@ def chosen(request):
 
 
 def own_path():
-    """sys.path of this very interpreter as a job would have it (we run with -E -S)."""
+    """sys.path of this interpreter as a job would have it (we run with -E -S)."""
     import site
 
-    # -E hid PYTHONPATH and PYTHONNOUSERSITE from us, not from the job.
+    # -E hides PYTHONPATH and PYTHONNOUSERSITE from us, but not from the job.
     if os.environ.get("PYTHONNOUSERSITE"):
         site.ENABLE_USER_SITE = False
     given = [p for p in os.environ.get("PYTHONPATH", "").split(":") if p]
@@ -60,8 +60,8 @@ def own_path():
 
 
 def literal(printed):
-    """A value another interpreter printed; raises SyntaxError or ValueError for anything else."""
-    from ast import literal_eval  # 3 ms, where they are needed
+    """A value that another interpreter printed; raises SyntaxError or ValueError for anything else."""
+    from ast import literal_eval  # an import of 3 ms
 
     return literal_eval(printed)
 
@@ -70,7 +70,7 @@ def version_and_path(python, runner):
     if python == runner and not os.environ.get("PYTHONHOME"):
         return own_path()
     lines = output_of([python, "-c", ASK_PATH], 4.0).splitlines()
-    # Start-up files of a site may print lines of their own.
+    # A site's start-up files may print lines, too.
     answer = next((line for line in reversed(lines) if line.startswith("('")), "")
     version, path = literal(answer)
     return str(version), [str(p) for p in path]
@@ -87,7 +87,7 @@ def distribution(name):
 
 
 def versions_in(directory):
-    """Distributions of interest in one directory of sys.path."""
+    """Relevant distributions in one directory of sys.path."""
     found = {}
     for name in os.listdir(directory)[:MOST_ENTRIES]:
         known = distribution(name)
@@ -96,12 +96,12 @@ def versions_in(directory):
             versions = [line.partition(":")[2].strip() for line in lines if line.startswith("Version:")]
             found[known[0]] = known[1] or (versions or [""])[0]
         elif name in LAUNCHERS and os.path.isfile(os.path.join(directory, name, "__init__.py")):
-            found.setdefault(name, "")  # a checkout on PYTHONPATH has no record of its version
+            found.setdefault(name, "")  # a checkout on PYTHONPATH has no version file
     return found
 
 
 def torch_version(directory):
-    """(version, cuda) as torch/version.py states them."""
+    """(version, cuda) from torch/version.py."""
     values = {}
     for line in required(os.path.join(directory, "version.py")).splitlines():
         left, equals, right = line.partition("=")
@@ -113,7 +113,7 @@ def torch_version(directory):
 
 
 def library_folders(request, found):
-    """(where it is from, directory), in the loader's order as far as it is known."""
+    """(source, directory), in the loader's order as far as it is known."""
     given = request.get("env", {}).get("LD_LIBRARY_PATH") or os.environ.get("LD_LIBRARY_PATH", "")
     places = [("LD_LIBRARY_PATH", p) for p in given.split(":") if p]
     torch = found.get("torch_path", "")
@@ -128,12 +128,12 @@ def library_folders(request, found):
 
 
 def release(name):
-    """ "2.27.7" of libnccl.so.2.27.7; "" where the file's name does not tell."""
+    """ "2.27.7" of libnccl.so.2.27.7; "" if the name has no version."""
     return name[len(LIBRARY) + 1 :] if name.startswith(LIBRARY + ".") and name.count(".") >= 4 else ""
 
 
 def libraries(request, found, root):
-    """(libraries, network plugins) a process of the job could load, each file once."""
+    """(libraries, network plugins) that a process of the job could load, without duplicates."""
     given = request.get("env", {}).get("LD_PRELOAD") or os.environ.get("LD_PRELOAD", "")
     named = [("LD_PRELOAD", w) for w in given.replace(":", " ").split()]
     candidates = [(s, w) for s, w in named if "libnccl" in os.path.basename(w)]
@@ -151,14 +151,14 @@ def libraries(request, found, root):
         if name.startswith(PLUGIN):
             plugins.append(path)
         elif name.startswith(LIBRARY):
-            # Else the wheel it came in tells.
+            # Else the version of its wheel.
             version = release(os.path.basename(real)) or (found.get("nccl", "") if source == "wheel" else "")
             cores.append({"path": path, "version": version, "source": source})
     return cores[:MOST_LIBRARIES], plugins[:MOST_LIBRARIES]
 
 
 def nccl_version(site, torch_directory, packages, cuda):
-    """Of the nvidia-nccl wheel for torch's CUDA, of any, else of a library file with it in its name."""
+    """Version of the nvidia-nccl wheel for torch's CUDA, else of any, else from a library's file name."""
     wheels = [name for name in packages if name.startswith("nvidia_nccl") and packages[name]]
     for name in ["nvidia_nccl_cu" + cuda.partition(".")[0], *wheels]:
         if packages.get(name):
@@ -185,7 +185,7 @@ def installed(python, version, path):
         if not torch_directory and os.path.isfile(os.path.join(directory, "torch", "__init__.py")):
             torch_directory = os.path.join(directory, "torch")
     if not torch_directory and not version.startswith("2."):
-        # An editable install hides behind a finder: only the interpreter itself knows.
+        # An editable install uses an import hook: only the interpreter itself can locate it.
         found = literal((output_of([python, "-c", ASK_TORCH], 4.0).splitlines() or [""])[-1])
         torch_directory = str(found[0]) if found else ""
     torch, cuda, nccl = "", "", ""
@@ -211,11 +211,11 @@ def interpreter(request):
 
 def gpus(root, found):
     """
-    Counts of GPUs into `found`, without waking the driver where its files tell enough; else OSError.
+    Put counts of GPUs into `found`, without waking the driver if its files suffice; else raises OSError.
 
-    `proc` counts /proc/driver/nvidia/gpus (None where there is none), `devices` counts
-    /dev/nvidiaN.  A container may see the machine's /proc and no device file, a fresh
-    machine has made none yet: then `listed` is nvidia-smi's list.
+    `proc` counts /proc/driver/nvidia/gpus (None without it), `devices` counts /dev/nvidiaN. A container may
+    see the machine's /proc and no device file, and a fresh machine may not have made device files yet: then
+    `listed`, nvidia-smi's list, counts.
     """
     folder = root + "/proc/driver/nvidia/gpus"
     found["proc"] = len(os.listdir(folder)) if os.path.isdir(folder) else None
@@ -223,7 +223,7 @@ def gpus(root, found):
     found["devices"] = len(names)
     found["driver"] = os.path.exists(root + "/proc/driver/nvidia/version")
     if os.path.exists(root + "/dev/kfd"):
-        # AMD's driver lists a CPU with the number 0, and hides the GPUs that a container may not use.
+        # AMD's driver lists a CPU with the number 0, and hides GPUs that a container may not use.
         base = root + "/sys/class/kfd/kfd/topology/nodes"
         numbers = [text("%s/%s/gpu_id" % (base, node)) for node in listed(base)]
         found["amd"] = len([number for number in numbers if number not in ("", "0")])
@@ -244,5 +244,5 @@ def questions(request, root):
     yield "interpreter", lambda: found.update(interpreter(request)) or found
     yield "nccl_libraries", lambda: libraries(request, found, root)[0]
     yield "nccl_plugins", lambda: libraries(request, found, root)[1]
-    # Last: it takes the longest, and may hang.
+    # Last, because it takes the longest and may hang.
     yield "nccl_answer", lambda: nccl.ask_nccl(request, counted, found)

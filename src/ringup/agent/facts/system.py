@@ -1,4 +1,4 @@
-"""Who the node and its user are, the job shell's limits and environment: nothing here can block for long."""
+"""The node's name and user, the limits and environment of the job's shell; nothing here blocks for long."""
 
 import _socket as socket  # the C half: `import socket` costs 8 ms more
 import os
@@ -30,7 +30,7 @@ def user_name(root):
 
 
 def environment():
-    """Variables that steer a job, as the job's shell has them; secret-looking values stay on the node."""
+    """Variables that affect a job, as the job's shell has them; values that look secret stay on the node."""
     chosen = {}
     for name, value in sorted(os.environ.items()):
         if not (name in NAMES or name.startswith(PREFIXES)) or len(chosen) >= MOST_VARIABLES:
@@ -41,13 +41,13 @@ def environment():
 
 
 def limit(kind):
-    """Soft limit; None is unlimited."""
+    """Soft limit; None for unlimited."""
     soft = resource.getrlimit(kind)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def locks_freely(root):
-    """Whether memory locks without a limit: CAP_IPC_LOCK, and not of a user namespace of its own."""
+    """Whether memory can be locked without a limit: CAP_IPC_LOCK, outside a user namespace."""
     try:
         if [int(n) for n in required(root + "/proc/self/uid_map").split()] != [0, 0, 4294967295]:
             return False

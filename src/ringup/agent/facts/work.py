@@ -1,4 +1,4 @@
-"""The job's directory, script and disks; how long each path takes to answer."""
+"""The job's directory, script and disks; the response time of each path."""
 
 import os
 import select
@@ -11,7 +11,7 @@ from ringup.agent.proc.process import state, waited_s
 LARGEST_SCRIPT_BYTES = 64 << 20
 NO_FILE = {"path": "", "exists": False}
 LOOK_S = 5.0
-"""Of the part's seven seconds: what takes longer is on a file server that is down, and no automounter's."""
+"""Of the part's seven seconds.  A slower path is on a file server that is down; an automounter is faster."""
 
 
 def sha256(path, size):
@@ -38,7 +38,7 @@ def file_fact(path):
 
 
 def looks(paths):
-    """How long a stat() of each path takes, in a child; paths behind one that does not answer are skipped."""
+    """Seconds of a stat() of each path, in a child; paths after one that does not answer are skipped."""
     child, late = Child(lambda write_end: stat_each(paths, write_end)), []
     begin = child.began
     while child.status is None and not late:
@@ -61,7 +61,7 @@ def stat_each(paths, write_end):
 
 
 def disks(places):
-    """The space of each file system below these directories, once; a missing directory has another rule."""
+    """Free space of each file system below these directories; another rule reports missing directories."""
     found, seen = [], set()
     for path in places:
         try:
@@ -75,7 +75,7 @@ def disks(places):
 
 
 def revision(directory):
-    """Commit that git has checked out in the directory or above it, "" for none; git itself is not run."""
+    """The commit that git has checked out in the directory or above it, "" for none; git is not run."""
     at = os.path.abspath(directory)
     while at != "/" and not os.path.exists(at + "/.git"):
         at = os.path.dirname(at)
@@ -106,10 +106,10 @@ def questions(request, root):
     seen = places + ([path] if path else []) + request.get("paths", [])
     yield "looks", lambda: looks(list(dict.fromkeys(seen)))
     yield "chdir", lambda: file_fact(directory)
-    # Of a directory, or a package, Python runs __main__.py.
+    # Python runs the __main__.py of a directory or package.
     folder = path[:-3] if request.get("is_module") else path
     script = os.path.join(folder, "__main__.py") if os.path.isdir(folder) else path
-    # A module may be installed somewhere.
+    # A module may be installed elsewhere.
     is_asked = path and (os.path.isfile(script) or not request.get("is_module"))
     yield "script", lambda: file_fact(script) if is_asked else NO_FILE
     yield "disks", lambda: disks(places)

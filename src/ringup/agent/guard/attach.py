@@ -1,4 +1,4 @@
-"""`ringup attach` on the head (`attach.py RUN_DIR`): stdin and stdout to the guard, else its journal."""
+"""`ringup attach` on the head (`attach.py RUN_DIR`): connects to the guard, else prints its journal."""
 
 import contextlib
 import os

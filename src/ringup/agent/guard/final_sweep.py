@@ -1,4 +1,4 @@
-"""`final_sweep.py RUN PORT WAIT_S`: waits for the run's guards, ends what has its tag, prints JSON."""
+"""`final_sweep.py RUN PORT WAIT_S`: waits for the run's guards, ends its tagged processes, prints JSON."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def holder(inodes):
 
 
 def sweep(run_id, port, wait_s):
-    """End and list what is left of a run; its guards get `wait_s` to do so first."""
+    """End and list the remaining processes of a run; its guards get `wait_s` to do so first."""
     until = time.monotonic() + wait_s
     while guards(run_id) and time.monotonic() < until:
         pause(0.05)

@@ -1,8 +1,8 @@
 """
 How the guards of a detached run connect: `Gate` on the head node, `Joining` on every other.
 
-Both sides authenticate by TLS before any message is read.  A stranger's connection lasts HANDSHAKE_S at most.
-Beyond the limit of connections, the address with the most loses its oldest.
+Both sides authenticate by TLS before any message is read.  A stranger's connection lasts at most HANDSHAKE_S.
+Above the limit of connections, the address with the most connections loses its oldest one.
 """
 
 import collections
@@ -36,8 +36,8 @@ def as_link(connection, spool, table, tls=None):
 
 
 def listen(address, ports):
-    """A socket that listens on the first of these ports that is free, else on any."""
-    from socket import create_server  # a head alone needs it
+    """A socket that listens on the first free port of these, else on any port."""
+    from socket import create_server  # a head without other nodes needs none
 
     for port in ports:
         with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ class Gate:
         if link.ended or link.gone:
             self._close(link)
         elif link.tls.is_open:
-            # The number is the certificate's, which the launcher has issued.
+            # The certificate, which the launcher issued, has the node's number.
             kind, _, number = link.tls.peer().partition("-")
             node = int(number) if kind == "node" and number.isdigit() and len(number) < 9 else -1
             if node not in self.awaited:
@@ -130,11 +130,11 @@ class Joining:
             self._connect()
 
     def on_time(self, now):
-        """Retry or give up; whether it is over.  To be called after every turn of the loop."""
+        """Retry or give up; True once it is over.  To be called after every turn of the loop."""
         if self.is_in or self.problem:
             return True
         if now > self.until:
-            self._fail("not let in within %.0f s" % JOIN_S)
+            self._fail("not admitted within %.0f s" % JOIN_S)
         elif self.again_at and now >= self.again_at:
             self._connect()
         return bool(self.problem)
@@ -160,15 +160,15 @@ class Joining:
             self.is_in = True
         elif self.link.tls.problem:
             self.problem = (
-                "whatever answers at %s port %d is not the head of this run (%s). Another host or process "
-                "answers in its place; nothing was sent to it. This node's address is %s"
+                "the program at %s port %d is not the head of this run (%s). Another host or process has its "
+                "address; nothing was sent to it. This node's address is %s"
                 % (self.address, self.port, self.link.error, self.own)
             )
             self._drop()
         elif self.link.ended and self.link.error:
             self._fail(self.link.error)
         elif self.link.ended:
-            # The head had no room for us: strangers may occupy it for some seconds.
+            # The head had no room: strangers may occupy it for some seconds.
             self._drop()
             self.again_at = time.monotonic() + AGAIN_S
 

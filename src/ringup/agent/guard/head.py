@@ -1,8 +1,8 @@
 """
 The head node's guard takes the launcher's place in a detached run.
 
-Before the job starts the other guards connect (gate.py) and have a lease with it as with the launcher.
-Then they leave the launcher; when all have, the head does, and the job starts.  The head writes a
+Before the job starts, the other guards connect (gate.py) and hold a lease with the head as with the launcher.
+Then they leave the launcher; after all have left, the head leaves, and the job starts.  The head writes a
 journal, ends every node at the first failure, and serves `ringup attach` through a socket in the run's
 directory: a reader gets the journal, `look` takes a snapshot of one node's ranks, `end` ends the run.
 """
@@ -22,12 +22,12 @@ from ringup.agent.guard.tls import missing
 ATTACH = "attach.sock"
 BEAT_S = 2.0
 FIRST_BEATS_S = 0.1
-"""In the first second, for good clock offsets."""
+"""Frequent in the first second, for good clock offsets."""
 ACKNOWLEDGE_EVERY_BYTES = 64 << 10
 MOST_REQUESTED = 64
 MOST_CLIENTS = 16
 LINGER_S = 15.0
-"""After the end: how long to wait for a reader or a node that neither takes nor sends any more output."""
+"""After the end: seconds to wait for a reader or a node that neither takes nor sends output."""
 
 
 class Peer:
@@ -40,7 +40,7 @@ class Peer:
 
 
 class Head:
-    """Takes the messages of this node, as `Guard.up`, and of all others."""
+    """Takes the messages of this node, as `Guard.up`, and of all other nodes."""
 
     ended = gone = False
     read_fd = -1
@@ -233,7 +233,7 @@ class Head:
         return [fd for link in self._links() for fd in link.writing()]
 
     def flush(self):
-        """Write this node's output to the journal, and to each link what it takes without waiting."""
+        """Write this node's output to the journal, and to each link as much as it takes without waiting."""
         while self.spool.wait_s() <= 0:
             popped = self.spool.pop()
             if popped is None:
@@ -272,7 +272,7 @@ class Head:
             self._write({"type": "finished", "at": now, "reason": self.ending, "lost_bytes": lost_bytes})
 
     def is_drained(self):
-        """Whether the other nodes' last output is here, and readers have everything."""
+        """Whether the other nodes' last output has arrived, and readers have everything."""
         if not self.finished_at or time.monotonic() - max(self.finished_at, self.moved_at) > LINGER_S:
             return bool(self.finished_at)
         return not self._linked() and all(client.is_drained() for client in self.clients)

@@ -15,21 +15,21 @@ from ringup.agent.proc.process import below, command, family, stat
 
 PR_SET_PDEATHSIG = 1
 LAUNCHER = -1
-"""The "rank" under which the launcher's own output travels."""
+"""The "rank" of the launcher's own output."""
 UNKILLABLE_S = 6.0
-"""How long after the first SIGKILL a process may take to end; then it is reported as left."""
+"""Seconds after the first SIGKILL; a process that remains longer is reported."""
 LEFT_BEHIND_S = 1.0
-"""Grace for what still runs when its launcher has failed."""
+"""Grace period for the remaining processes after their launcher has failed."""
 FINISH_S = 3.0
-"""After a launcher that ended with 0, other processes may finish: uploads, writers of checkpoints."""
+"""After a launcher exits with 0, other processes may finish: uploads, writers of checkpoints."""
 
-# --setup runs in the shell that becomes the job, so that its changes reach the job; in bash where there is
-# one.  Its text is not an argument: it may hold a secret.
+# --setup runs in the shell that becomes the job, so that its changes reach the job; in bash if available.
+# Its text is not an argument, because it may contain a secret.
 _SETUP = 'ringup_setup=$RINGUP_SETUP; unset RINGUP_SETUP; eval "$ringup_setup"; unset ringup_setup; exec "$@"'
 
 
 class Job:
-    """`over` once nothing of it is left (or what is left cannot be ended)."""
+    """`over` once no process of it is left (or the remaining ones cannot be ended)."""
 
     def __init__(self, order, loop, up, began):
         self.order, self.loop, self.up, self.began = order, loop, up, began
@@ -48,11 +48,11 @@ class Job:
         self.sigterm_rest_at = self.kill_at = float("inf")
         self.first_kill_at = 0.0
         self.shared = {}
-        """Files in shared memory that are the job's when its end begins."""
+        """The job's files in shared memory when its end begins."""
         self.oom_kills = tree.oom_kills()
         self.world = World(self)
         self.stayed = {}
-        """pid -> command of processes that ran on after the launcher had ended with 0."""
+        """pid -> command of processes that ran on after the launcher exited with 0."""
 
     def start(self):
         """Start the launcher; once."""
@@ -64,7 +64,7 @@ class Job:
             problem = "no process can be started (`ulimit -u`, `ulimit -n`)"
             self._start_launcher()
         except (OSError, ValueError) as error:
-            name = getattr(error, "filename", None)  # subprocess names what the child could not use
+            name = getattr(error, "filename", None)  # subprocess names the file that the child could not use
             if name or isinstance(error, ValueError):
                 enters = name == self.order["chdir"]
                 problem = "cannot enter %s" % name if enters else "cannot start %s" % self.order["words"][0]
@@ -142,7 +142,7 @@ class Job:
         return tree.members(self.run_id, self.place, os.getpid(), self.began, spare=parents)
 
     def signal(self, number):
-        """A signal for every rank, which ends nothing by itself; for the launcher where it has no shims."""
+        """Send a signal that does not end the job to every rank; without shims, to the launcher."""
         shims = [rank for rank in self._ranks() if rank.pid and not rank.ended]
         for rank in shims:
             tree.send(rank.shim, rank.shim_started, number)
@@ -172,7 +172,7 @@ class Job:
             self._sigterm_rest(left)
 
     def _sigterm_rest(self, left):
-        """SIGTERM to all others, but not to what a rank itself has started: the rank ends that."""
+        """SIGTERM to all other processes except those that a rank started: the rank ends them."""
         self.sigterm_rest_at = float("inf")
         ranks = {rank.pid for rank in self._ranks() if rank.pid}
         if not self.sigterm_at:

@@ -1,8 +1,8 @@
 """
 The messages of a detached run on disk, in bounds, for `ringup attach`.
 
-A directory: `out-N` hold output, of which the oldest are deleted; `control` holds everything else.
-A full disk loses output, never the run.
+A directory: `out-N` hold output, and the oldest are deleted; `control` holds everything else.  A full
+disk loses output, never the run.
 """
 
 import contextlib
@@ -52,13 +52,13 @@ class Journal:
             return False
         self.control.append(line)
         self.control_bytes += len(line)
-        self.unsaved += line  # what a full disk does not take is tried again with the next line
+        self.unsaved += line  # bytes that a full disk refuses are retried with the next line
         with contextlib.suppress(OSError):
             self.unsaved = self.unsaved[os.write(self._control_fd, self.unsaved) :]
         return True
 
     def keep(self, now):
-        """Renew the directory's time, so that other runs do not delete it as old."""
+        """Renew the directory's modification time, so that other runs do not delete it as old."""
         if now - self.kept_at > KEEP_EVERY_S:
             self.kept_at = now
             with contextlib.suppress(OSError):

@@ -19,10 +19,10 @@ WINDOW_BYTES = 512 << 10
 PIECE_BYTES = 4096
 """
 A pipe that polls writable takes PIPE_BUF bytes without blocking.  We may not set O_NONBLOCK: the shell that
-waits for us shares the description behind stdout.
+waits for us shares the open file of stdout.
 """
 MOST_WAITING_BYTES = 64 << 20
-"""Of messages that the other side has not read; with more of them the link counts as gone."""
+"""Unread messages; above this the link counts as gone."""
 
 
 class Loop:
@@ -33,7 +33,6 @@ class Loop:
         self.actions = {}
 
     def watch(self, fd, action):
-        """Call `action` when `fd` is readable or at its end."""
         self.actions[fd] = action
         self.poll.register(fd, select.POLLIN)
 
@@ -58,7 +57,7 @@ class Loop:
 
 
 class Link:
-    """One connection; `ended` once the other side sends no more, `gone` once it reads no more."""
+    """One connection; `ended` once the other side sends nothing more, `gone` once it reads nothing more."""
 
     def __init__(self, read_fd, write_fd, spool, table, tls=None):
         self.read_fd, self.write_fd, self.spool, self.tls = read_fd, write_fd, spool, tls
@@ -68,7 +67,7 @@ class Link:
         self.sent = self.acknowledged = 0  # bytes of output
         self.ended = self.gone = False
         self.error = ""
-        """Why it has ended or is gone, where known."""
+        """Why it has ended or is gone, if known."""
 
     def send(self, message):
         """Queue a message; messages go before output."""
@@ -80,7 +79,7 @@ class Link:
         self.gone = self.gone or self.control_bytes > MOST_WAITING_BYTES
 
     def receive(self):
-        """The messages that have come; to be called when the read end is readable."""
+        """The messages that have arrived; to be called when the read end is readable."""
         try:
             data = os.read(self.read_fd, 65536)
         except BlockingIOError:
@@ -116,7 +115,7 @@ class Link:
         return self.gone or not (self.piece or self.control or self.spool.dropped or len(self.spool))
 
     def wait_s(self):
-        """Seconds until something can be sent; infinite while there is nothing or no room."""
+        """Seconds until something can be sent; infinite if nothing is queued or there is no room."""
         shakes = self.tls and not self.tls.is_open
         if self.gone:
             return float("inf")

@@ -1,5 +1,5 @@
 """
-The guard: parent of the job on one node, which leaves no process of it behind.
+The guard: parent of the job on one node; it leaves no process of the job behind.
 
 Runs on every node with stdin and stdout open to the launcher; JSON lines go both ways
 (`docs/how/guard.md`), the launcher's first line is the order.
@@ -50,7 +50,7 @@ class Snapshots:
         try:
             null, pipe = subprocess.DEVNULL, subprocess.PIPE
             self.process = subprocess.Popen(self.words, bufsize=0, stdin=null, stdout=pipe, stderr=null)
-        except OSError as error:  # no reason to end what runs
+        except OSError as error:  # not a reason to end the job
             words = "no process for the snapshot can be started: %s" % error.strerror
             self.up().send({"type": "look", "problem": words, "number": self.number})
         else:
@@ -71,13 +71,13 @@ class Snapshots:
         self.up().send({**answer, "number": self.number})
 
     def on_time(self, now, ending):
-        """End one that takes too long, or that the job's end has overtaken."""
+        """End a snapshot that takes too long, or that the job's end has overtaken."""
         if self.process and (ending or now > self.until) and self.process.poll() is None:
             self.process.kill()
 
 
 class Guard:
-    """Runs the job and answers the launcher (of a detached run: the head); ends the job when that is gone."""
+    """Runs the job and answers the launcher (in a detached run, the head); ends the job when it is gone."""
 
     def __init__(self, order, rest, began, life, pulse, reaper):
         self.order, self.life, self.pulse, self.reaper = order, life, pulse, reaper
@@ -127,11 +127,11 @@ class Guard:
         return 0
 
     def _is_silent(self, now):
-        """Whether contact is lost: at 7/10 of the lease, so that all processes are gone by its end."""
+        """Whether contact is lost: at 7/10 of the lease, so that all processes are gone when it ends."""
         return now - self.contact_at > 0.7 * self.lease_s
 
     def _receive(self, link, messages):
-        """Messages of the launcher; of the head, which `leave` puts in the launcher's place."""
+        """Messages of the launcher, or of the head, which `leave` puts in the launcher's place."""
         if link.ended or self.up not in (link, self.stdio):
             return
         self.contact_at = time.monotonic()
@@ -228,7 +228,7 @@ class Guard:
             self.spool.ripe_s = 0.0
 
     def _is_over(self):
-        """The job is gone, and the launcher has every message or reads no more."""
+        """The job is gone, and the launcher has every message or reads nothing more."""
         if not self.job.over:
             return False
         now = time.monotonic()

@@ -1,10 +1,10 @@
 """
 The messages of guards: every kind, the bounds of its fields, and how many are accepted.
 
-Nodes and the launching side use the same tables.  A message is accepted or dropped as a whole: its kind
-has a row, every field is within its bounds, none is missing (but for `maybe`), and the row's count is not
-used up.  Fields that are not in the row are dropped.  No message carries code: programs come with the
-order, through ssh or srun.
+Nodes and the launching side use the same tables.  A message is accepted or dropped as a whole: its kind has a
+row, every field is within its bounds, no field is missing (except `maybe`), and the row's count is not used
+up.  Fields that are not in the row are dropped.  No message carries code: programs come with the order,
+through ssh or srun.
 
 A new message is a new row here; tests/test_guard_messages.py then sends it with arbitrary values.
 """
@@ -19,14 +19,13 @@ MOST_PARTS = 1 << 20
 DEEPEST = 12
 """The answer to a `look` nests 8 deep."""
 LONGEST_NUMBER = 25
-"""Characters.  Before Python 3.11 the time to read an integer grows with the square of its digits."""
+"""Characters.  Before Python 3.11, the time to read an integer grows with the square of its digits."""
 
 
 # -- fields ----------------------------------------------------------------------------------
 
 
 def whole(low, high):
-    """A whole number, bounds included."""
     return lambda value: type(value) is int and low <= value <= high
 
 
@@ -70,7 +69,7 @@ def record(**checks):
 
 
 def anything(value):
-    """Checked by its reader; its depth is bounded all the same."""
+    """Its reader checks it; only its depth is bounded here."""
     return True
 
 
@@ -90,23 +89,23 @@ CODE = whole(-128, 255)
 BYTES = whole(0, 1 << 60)
 PORT = whole(0, 65535)
 NUMBER = whole(0, 1 << 60)
-"""Of a question, so that its answer is known."""
+"""Number of a request; its answer has the same number."""
 PROCESSES = listed(process, 1 << 16)
 ADDRESSES = listed(text(64), 64)
 IDENTITY = record(key=text(8192), certificate=text(8192), authority=text(8192))
-"""A key, its certificate, and the authority that has signed it: PEM."""
+"""A key, its certificate, and the authority that signed it: PEM."""
 SEEN_RANK = record(rank=RANK, world_size=whole(-1, 1 << 24), has_group=flag, is_joined=flag, remote=ADDRESSES)
-"""A rank as world.py saw it."""
+"""A rank as world.py describes it."""
 
 
 # -- messages --------------------------------------------------------------------------------
 
 
 class Row:
-    """A kind of message: at most `most` in all, or `a_second`, with these fields."""
+    """A kind of message with these fields: at most `most` in all, or `a_second`."""
 
     def __init__(self, most=0, a_second=0, is_open=False, **fields):
-        """`is_open`: other fields stay, too."""
+        """With `is_open`, other fields are kept, too."""
         self.most, self.a_second, self.is_open = most, a_second, is_open
         self.fields = fields
 
@@ -123,7 +122,7 @@ class Row:
 
 
 MOST_RANKS = 4096
-"""Of one node; see ranks.py."""
+"""Ranks of one node; see ranks.py."""
 
 _COMMON = {
     "beat": Row(a_second=100, sent=seconds, acknowledged=maybe(BYTES)),
@@ -183,7 +182,7 @@ FROM_GUARD = {
     "detached": Row(most=2, problem=WORDS),
     "left": Row(most=1),
 }  # fmt: skip
-"""From a guard, to the launcher or the head's."""
+"""From a guard, to the launcher or the head's guard."""
 
 IN_JOURNAL = {
     **FROM_GUARD,
@@ -206,7 +205,7 @@ FROM_JOURNAL = {
 
 
 class Lines:
-    """Cuts bytes into lines; drops and counts those that are too long."""
+    """Cuts bytes into lines; drops and counts lines that are too long."""
 
     def __init__(self):
         self.rest, self.too_long, self._skips = b"", 0, False
@@ -232,7 +231,7 @@ def _number(digits):
 
 
 def parse(line):
-    """The object in a line of JSON; None for anything else, nested too deep or made of too many parts."""
+    """The object in a line of JSON; None for anything else, for deep nesting, and for too many parts."""
     if len(line) > LONGEST_LINE_BYTES or sum(map(line.count, (b",", b"[", b"{"))) > MOST_PARTS:
         return None
     try:

@@ -27,7 +27,7 @@ class Output:
         loop.watch(fd, self.read)
 
     def read(self):
-        """Take one piece; whether there was one."""
+        """Read one piece; whether there was one."""
         try:
             data = os.read(self.fd, READ_BYTES) if self.fd >= 0 else b""
         except BlockingIOError:
@@ -43,7 +43,7 @@ class Output:
         return True
 
     def drain(self):
-        """Take what is in the pipe now, and no more: a process may still write."""
+        """Read the bytes that are in the pipe now, no more: a process may still write."""
         for _ in range(64):
             if not self.read():
                 break
@@ -56,8 +56,6 @@ class Output:
 
 
 class Rank:
-    """One shim and the rank below it."""
-
     def __init__(self, connection, shim):
         self.connection, self.shim = connection, shim
         self.shim_started = (stat(shim) or (0, -1))[1]
@@ -67,18 +65,17 @@ class Rank:
         self.world = 0
         """World size of its framework at the end; 0 unknown, -1 not to be judged."""
         self.late = 0
-        """The signal that ended it after its script had ended well."""
+        """The signal that ended it after its script had finished."""
         self.outputs = []
         self.tail = Tail()
         self.ended = False
 
     def is_gone(self):
-        """Whether the shim has ended since it connected."""
         return self.shim_started >= 0 and (stat(self.shim) or (0, -1))[1] != self.shim_started
 
 
 def wait_code(status):
-    """A wait status as an exit code, or minus the signal's number."""
+    """A wait status as an exit code, or as minus the signal's number."""
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
 
 
@@ -138,14 +135,14 @@ class Ranks:
                 connection.close()
 
     def receive_all(self):
-        """Take every message that has come; a shim that is gone without a word was killed."""
+        """Read every message that has arrived; a shim that is gone without an `exit` was killed."""
         self._accept()
         gone = [rank for rank in self.all if rank.is_gone()]
         for rank in self.all:
             while rank.connection.fileno() >= 0 and self._receive(rank):
                 pass
         for rank in gone:
-            # The fork that is not yet the rank's program holds the connection, too: its end comes late.
+            # The fork that is not yet the rank's program also holds the connection, so its end comes late.
             if rank.pid:
                 self._end(rank, -9, time.monotonic(), lost=True)
 
@@ -192,7 +189,7 @@ class Ranks:
         if rank.ended:
             return
         rank.ended = True
-        for output in rank.outputs:  # a rank that has ended adds nothing more
+        for output in rank.outputs:  # an ended rank adds nothing more
             output.drain()
         now = time.monotonic()
         at = at if now - 5 < at <= now else now

@@ -1,4 +1,4 @@
-"""The sentinel prepares the node, starts the guard and, as subreaper, ends what a killed guard leaves."""
+"""The sentinel prepares the node, starts the guard and, as subreaper, cleans up after a killed guard."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from ringup.agent.proc.process import stat
 LONGEST_ORDER_BYTES = 64 << 20
 ORDER_WITHIN_S = 60.0
 SENTINEL_PATIENCE_S = 10.0
-"""How much longer than the lease the sentinel waits for a guard that is stopped or stuck on a dead disk."""
+"""Seconds beyond the lease that the sentinel waits for a guard that is stopped or stuck on a dead disk."""
 UNHEARD = 75
 """Exit code that also ends the shell that started us (boot.UNHEARD)."""
 CLEAN, DETACHED, SILENT = b"!", b"d", b"?"
@@ -31,7 +31,7 @@ def read_order(fd):
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     while b"\n" not in data:
-        # A cut network closes no pipe, and the lease comes with the order: the wait needs its own limit.
+        # A cut network closes no pipe, and the lease comes with the order: this wait needs its own limit.
         piece = os.read(fd, 65536) if poll.poll(int(ORDER_WITHIN_S * 1000)) else b""
         if not piece or len(data) > LONGEST_ORDER_BYTES:
             sys.exit(0)
@@ -94,7 +94,7 @@ def print_message(order, message):
 
 
 def watch(guard, pulse, patience_s):
-    """Wait for the guard's end: its wait status, its marks, whether it was stuck."""
+    """Wait for the guard's end; returns its wait status, its marks, and whether it was stuck."""
     marks, is_stuck, pulse_at = set(), False, time.monotonic()
     poll = select.poll()
     poll.register(pulse, select.POLLIN)
@@ -111,7 +111,7 @@ def watch(guard, pulse, patience_s):
             is_stuck = True
             os.kill(guard, signal.SIGKILL)  # our child, not yet waited for
     for number in ENDING:
-        # Once it is reaped, the guard's pid may be another's; an error in a handler loses its status.
+        # After it is reaped, the guard's pid may be reused; an error in a handler would lose its status.
         signal.signal(number, lambda n, frame: None)
     while True:
         ended = tree.reap()
@@ -121,7 +121,7 @@ def watch(guard, pulse, patience_s):
 
 
 def clean_up(order, began, status, marks, is_stuck):
-    """End what the guard has left; the exit code."""
+    """End the guard's remaining processes; returns the exit code."""
     if CLEAN not in marks:
         run_id, place, own = order["run_id"], str(order["node"]), os.getpid()
         killed, left = tree.kill_all(lambda: tree.members(run_id, place, root=own, not_before=began), 6.0)

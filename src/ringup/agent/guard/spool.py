@@ -7,11 +7,11 @@ import time
 
 MEMORY_BYTES = 32 << 20
 PIECE_COST_BYTES = 200
-"""What a piece takes in memory besides its output."""
+"""Memory of a piece in addition to its output."""
 JOIN_BYTES = 32 << 10
 """Small writes of one rank are joined up to this size..."""
 RIPE_S = 0.02
-"""...if they come within this time: unbuffered, Python writes every argument of a `print` by itself."""
+"""...if they come within this time: unbuffered, Python writes every argument of a `print` separately."""
 
 
 def encode(message):
@@ -30,7 +30,6 @@ class Spool:
         return self.size
 
     def push(self, rank, stream, at, data):
-        """Add output of a rank (-1: the launcher's own)."""
         last = self.pieces[-1] if self.pieces else None
         if last and last[:2] == [rank, stream] and len(last[3]) + len(data) <= JOIN_BYTES:
             last[3].extend(data)
@@ -43,7 +42,7 @@ class Spool:
             self.dropped += lost
 
     def wait_s(self):
-        """Seconds until `pop` has something; infinite when there is nothing."""
+        """Seconds until `pop` has something; infinite if the spool is empty."""
         if self.dropped or self.size >= JOIN_BYTES:
             return 0.0
         return max(0.0, self.pieces[0][2] + self.ripe_s - time.monotonic()) if self.pieces else float("inf")
@@ -79,7 +78,7 @@ class Tail:
         """More output, read at a monotonic time."""
         text = self.rest[stream] + data
         found = text.rfind(TRACEBACK)
-        # In a chain of exceptions the first one counts.
+        # In a chain of exceptions the first traceback counts.
         if found >= 0 and not self._is_chained(text[:found]):
             self.traceback_at = at
         *whole, rest = text.rsplit(b"\n", TAIL_LINES)

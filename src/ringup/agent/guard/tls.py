@@ -15,7 +15,7 @@ SERVER, CLIENT = True, False
 
 
 def missing():
-    """Why this node's Python lacks TLS 1.3; "" where it has it."""
+    """Why this node's Python lacks TLS 1.3; "" if it has it."""
     try:
         import ssl
 
@@ -40,7 +40,7 @@ def context(identity, side):
         made.num_tickets = 0  # no connection is resumed
     fd = _private_file(identity["key"] + "\n" + identity["certificate"])
     try:
-        made.load_cert_chain("/proc/self/fd/%d" % fd)  # it accepts a path only
+        made.load_cert_chain("/proc/self/fd/%d" % fd)  # the function accepts only a path
     finally:
         os.close(fd)
     return made
@@ -59,7 +59,7 @@ def _private_file(words):
 
 
 class Tls:
-    """One connection: bytes of the socket on one side, bytes of messages on the other."""
+    """One connection: the socket's bytes on one side, the messages' bytes on the other."""
 
     def __init__(self, context, side):
         import ssl
@@ -88,7 +88,7 @@ class Tls:
             self.problem = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
 
     def decrypt(self, data):
-        """The bytes within what the socket gave; b"" while there are none."""
+        """The decrypted bytes of the socket's data; b"" while there are none."""
         self._in.write(data)
         if not self.is_open and not self.problem:
             self._shaking_bytes += len(data)
@@ -99,7 +99,7 @@ class Tls:
                 piece = self._object.read(65536)
             except self._ssl.SSLWantReadError:
                 break
-            except self._ssl.SSLError as error:  # also its regular end
+            except self._ssl.SSLError as error:  # also the regular end
                 self.problem = str(error.reason or error)
                 break
             if not piece:

@@ -1,9 +1,9 @@
 """
 Find and end the processes of one run on this node, and no others.
 
-A process belongs to a run if it descends from the run's guard, or if its environment has the run's tag, it is
-of our user, and in no other batch job or container than we are.  Before a signal, a pidfd (Linux 5.3) holds
-the process and its start time is compared again, so a reused pid is never hit.
+A process belongs to a run if it descends from the run's guard; or if it has the run's tag in its environment,
+is of our user, and is not in another batch job or container.  Before a signal, a pidfd (Linux 5.3) holds the
+process and its start time is compared again, so a reused pid is never signalled.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def prctl(option, value):
 
 
 def oom_kills():
-    """Processes that the kernel has ended for memory since this machine started (0 if unknown)."""
+    """Processes that the kernel has killed for memory since this machine started (0 if unknown)."""
     return numbers("/proc/vmstat", ("oom_kill",)).get("oom_kill", 0)
 
 
@@ -85,7 +85,7 @@ def note_session(pid, started):
 
 
 def members(run_id, place="", root=0, not_before=0, spare=()):
-    """The run's processes, `spare` never: below `root`, tagged since `not_before`, and below those."""
+    """The run's processes without `spare`: below `root`, tagged since `not_before`, and their descendants."""
     known, children = family()
     spare = {*spare, os.getpid()}
     roots = list(children.get(root, ())) if root else []
@@ -104,10 +104,10 @@ def descendants(root):
 
 def shared_memory(pids):
     """
-    What NCCL, torch and multiprocessing keep in /dev/shm for these processes: path -> status.
+    Files of NCCL, torch and multiprocessing in /dev/shm that belong to these processes: path -> status.
 
-    A process that is killed leaves such files behind.  A file is theirs if its name has the pid of one of
-    them, or if one of them has mapped it.
+    A killed process leaves such files behind.  A file belongs to a process if its name has that process's
+    pid, or if the process has mapped it.
     """
     files = own_files(SHM)
     makers = {path: maker(path) for path in files}
@@ -133,7 +133,7 @@ def own_files(folder):
 
 
 def remove_file(path, status):
-    """Remove a file of `own_files` where it is still the same; whether it is gone.  Raises OSError."""
+    """Remove a file of `own_files` if it is unchanged; whether it is gone.  Raises OSError."""
     is_same = os.path.samestat(os.lstat(path), status)
     if is_same:
         os.unlink(path)
@@ -141,7 +141,7 @@ def remove_file(path, status):
 
 
 def send(pid, started, number):
-    """Send a signal to exactly that process; False when it is gone or may not be signalled."""
+    """Send a signal to exactly that process; False if it is gone or may not be signalled."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -177,7 +177,7 @@ def reap():
 
 
 def kill_all(find, limit_s):
-    """SIGKILL what `find()` returns, until nothing or for `limit_s`; (killed, left): pid -> command."""
+    """SIGKILL the processes of `find()` until none is left or for `limit_s`; (killed, left) by pid."""
     killed = {}
     until = time.monotonic() + limit_s
     pause_s = 0.005

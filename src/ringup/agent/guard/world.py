@@ -1,9 +1,9 @@
 """
 The connections of each rank of this node, from its sockets.
 
-Ranks that form several worlds instead of one end with 0, too.  So the sockets of every rank's process tree
-are read a few times, until all ranks have a connection that leaves their tree.  The threads that torch and
-Gloo name show whether a rank has a process group.  The launcher compares the nodes.
+Ranks that form several worlds instead of one also exit with 0.  So the sockets of every rank's process tree
+are read a few times, until all ranks have a connection that leaves their tree.  The threads of torch and Gloo
+have names that show whether a rank has a process group.  The launcher compares the nodes.
 """
 
 import binascii
@@ -18,7 +18,7 @@ FIRST_S, GROWTH, LONGEST_S = 0.5, 1.2, 300.0
 """Seconds between reads, which grow: 18 reads in the first minute, 40 in the first hour."""
 LASTING_S = 0.5
 """
-A group counts if its threads were seen in two reads that far apart.
+A group counts if its threads exist in two reads that far apart.
 
 One read takes threads and sockets one after the other, and may run while a group is set up or torn down.
 """
@@ -29,7 +29,7 @@ MOST_THREADS = 4096
 
 
 class Connections:
-    """Of one rank, in any read; `is_joined`: with a process of this machine outside its own tree."""
+    """Connections of one rank in any read; `is_joined`: with a process here outside its own tree."""
 
     def __init__(self):
         self.has_group = self.is_joined = False
@@ -114,7 +114,7 @@ class World:
 
 
 def own_addresses():
-    """This machine's addresses: of /proc/net/fib_trie those marked "host LOCAL", and all of if_inet6."""
+    """This machine's addresses: the "host LOCAL" entries of /proc/net/fib_trie, and all of if_inet6."""
     found, last = set(), ""
     for line in text("/proc/net/fib_trie", MOST_TABLE_BYTES).splitlines():
         words = line.split()

@@ -1,10 +1,10 @@
 """
 Connections of the pair test: incoming, outgoing, and the end of an attempt.
 
-On the wire: the caller sends magic, the round's token and the size of the large message; the
-listener answers with magic and its own node's token, then sends one byte at once (which shows the
-direction of a path that loses full-size packets one way only), then as many bytes as it received.
-Strangers do not know the tokens, so their answers prove nothing.
+On the wire: the caller sends magic, the round's token and the size of the large message.  The listener
+answers with magic and its own node's token, then sends one byte at once (which shows the direction of a path
+that loses full-size packets one way only), then as many bytes as it received.  Strangers do not know the
+tokens, so their answers prove nothing.
 """
 
 import errno
@@ -27,18 +27,18 @@ READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 FRESH_S = (0.0, 0.3, 0.7, 1.2, 1.8, 2.5)
 """
-Seconds after the first at which further connections to a silent target are opened.
+Seconds after the first connection at which further ones are opened to a silent target.
 
-Linux repeats a lost SYN after 1 and 3 s only: under 20 % loss each way one connection in 20 is not
+Linux repeats a lost SYN only after 1 and 3 s: with 20 % loss in each direction, one connection in 20 is not
 established after 3.5 s.  With these it is one in a million.
 """
 LARGE_FRESH_S = (0.0, 0.8, 1.6)
 LARGE_S = 3.0
-"""Patience with the large message: Linux repeats a lost segment after 0.2, 0.6, 1.4 and 3 s."""
+"""Seconds for the large message: Linux repeats a lost segment after 0.2, 0.6, 1.4 and 3 s."""
 EXPLAIN_AFTER_S = 1.0
 EXPLAIN_PATIENCE_S = 2.4
 HALF_OPEN_AFTER_S = 2.8
-"""When the program looks for incoming connections that were never completed."""
+"""Seconds until the program lists incoming connections that were never completed."""
 TICK_S = 0.05
 
 CONNECTED, SMALL, THERE, BACK, WHOLE = 1, 2, 3, 4, 5
@@ -53,7 +53,7 @@ WORDS = {
     errno.EADDRNOTAVAIL: "address not available",
 }
 FINAL = ("connection refused", "network unreachable", "permission denied", "address not available")
-"""Words after which the same attempt gives the same answer."""
+"""Results that another attempt would not change."""
 ANOTHER, STRANGER = "another node answered", "stranger answered"
 
 SO_BINDTODEVICE = 25
@@ -66,7 +66,7 @@ tcpi_delivery_rate (64 bits, bytes a second), tcpi_dsack_dups (4.19).
 
 
 def kernel_counts(sock, *offsets):
-    """Figures of struct tcp_info, 0 where there are none; the handshake's rtt holds none of our own delay."""
+    """Fields of struct tcp_info, 0 if missing; the handshake's rtt includes no delay of this program."""
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
     except (OSError, AttributeError):
@@ -96,7 +96,7 @@ class Connection:
             self.lost(words(error.errno))
 
     def pour(self, most):
-        """Send what is to go out first, then zeros, `most` in all so far; the events to wait for."""
+        """Send the pending bytes first, then zeros, `most` in all; returns the events to wait for."""
         try:
             while self.out:
                 self.out = self.out[self.sock.send(self.out) :]
@@ -138,7 +138,7 @@ class Incoming(Connection):
                 received += len(data)
 
     def lost(self, word):
-        """The other end will notice."""
+        """The other end will notice it."""
 
     def close(self):
         super().close()
@@ -146,7 +146,7 @@ class Incoming(Connection):
 
 
 class Try(Connection):
-    """One connection of an attempt; several may be under way, the best counts."""
+    """One connection of an attempt; several may run at once, the best result counts."""
 
     def __init__(self, attempt):
         self.attempt = attempt
@@ -203,14 +203,14 @@ class Try(Connection):
         self.attempt.lost(self, word)
 
     def rate(self, began):
-        """MB/s as the kernel saw them delivered, or by our own clock, which other work delays."""
+        """MB/s as the kernel saw them delivered, or by our own clock, which other load delays."""
         low, high = kernel_counts(self.sock, DELIVERY_RATE, DELIVERY_RATE + 4)
         own = 2 * self.attempt.size / max(time.monotonic() - began, 1e-6)
         return round(max(low | high << 32, own) / 1e6, 1)
 
 
 class Attempt:
-    """One target tried in one way until it is reached, refused, or the patience ends."""
+    """One target tried in one way until it is reached, refused, or out of time."""
 
     def __init__(self, node, target, kind="routed", value="", patience=0.0):
         self.node, self.target, self.kind, self.value = node, target, kind, value
@@ -225,13 +225,14 @@ class Attempt:
         self.small_at = 0.0
 
     def open(self):
-        # A further connection before any was established means a lost SYN; later ones may mean a slow peer.
+        # A second connection before the first is established means a lost SYN; later ones may mean a slow
+        # peer.
         self.unheard += self.opened > 0 and self.stage == 0
         self.opened += 1
         try:
             self.tries.append(Try(self))
         except OSError as error:
-            # No descriptor is left: others are to end first; `tick` tries again.
+            # No descriptor is left: other attempts must end first; `tick` tries again.
             self.opened, self.word = self.opened - 1, words(error.errno)
         else:
             self.tries[-1].go_on()
@@ -287,7 +288,7 @@ class Attempt:
         for one in self.tries:
             if self.stage >= SMALL:
                 again, twice, sent = kernel_counts(one.sock, RETRANSMITTED, TWICE, SEGMENTS)
-                # What arrived twice was not lost but late, as on a busy machine.
+                # A packet that arrived twice was late, not lost, as on a busy machine.
                 self.again += max(0, again - twice)
                 self.segments += sent
             one.close()

@@ -1,5 +1,5 @@
 """
-The pair test on one node; it runs on every node at once.  Orders on stdin, one JSON object a line:
+The pair test on one node; it runs on every node at once.  Orders on stdin, one JSON object per line:
 
     begin -> listens on every address in it, answers `ready` with the ports
     try   -> connects to every target at once, reports `links`, then `done`
@@ -31,12 +31,12 @@ from ringup.agent.proc.process import waited_s
 from ringup.agent.proc.sockets import ASKED_FOR, end, family, tcp
 
 INCOMING_S = 5.0
-"""How long a connection that came in is kept when there is no room for others."""
+"""Seconds for which an incoming connection is kept if there is no room for others."""
 MOST_FILES = 8192
 
 
 def most_files():
-    """Raise the limit of open files; the limit then."""
+    """Raise the limit of open files; returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if resource.RLIM_INFINITY < soft < wanted:  # RLIM_INFINITY is -1
@@ -126,7 +126,7 @@ class Node:
             start_new_thread(self.look_up, (order["names"], order["reverse"], order["lookup_s"]))
 
     def look_up(self, names, addresses, limit_s):
-        """In a thread of its own: a lookup that hangs delays nothing else."""
+        """In its own thread: a lookup that hangs delays nothing else."""
         found = Lookups(names, addresses, limit_s)
         self.looked_up = {
             "names": [found.resolution(name) for name in names],
@@ -134,7 +134,7 @@ class Node:
         }
 
     def listen(self, address, port):
-        """The port it listens on: the wanted one, or any if that is taken."""
+        """The port it listens on: the requested one, or any if that is in use."""
         try:
             return self.bind(address, port)
         except OSError:
@@ -142,15 +142,15 @@ class Node:
 
     def listen_everywhere(self, port, prove_free):
         """
-        Bind as torch's store does, to the wildcard of both families; 0 or the errno.
+        Bind like torch's store, to the wildcard of both families; returns 0 or the errno.
 
-        A node simulated on one address listens on that one alone; a bind without listening then shows whether
-        the port is free for the store.  A port that a run which begins here has claimed is left to it.
+        A simulated node has one address and listens only there; a bind without listening then shows whether
+        the port is free for the store.  A port claimed by a run that begins here is left to that run.
         """
         try:
             if prove_free:
                 self.claims.append(socket.socket(socket.AF_UNIX))
-                self.claims[-1].bind("\0ringup-port-%d" % port)  # as transport/port_claims.py
+                self.claims[-1].bind("\0ringup-port-%d" % port)  # same as transport/port_claims.py
             if self.alone and prove_free:
                 with socket.socket() as probe:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -199,19 +199,19 @@ class Node:
             self.results = []
         if finished and not self.done:
             self.done = True
-            for claim in self.claims:  # the run that this check is part of may claim one now
+            for claim in self.claims:  # the run that includes this check may claim one now
                 claim.close()
             self.say(op="done", counters=[] if self.alone else self.counted(), waited=waited_s("self"))
 
     def counted(self):
-        """The error counters, to compare with those of before; none where they are unreadable."""
+        """The error counters, to compare with the earlier ones; empty if they are unreadable."""
         try:
             return all_counters("")
         except (OSError, ValueError, IndexError):
             return []
 
     def explain(self, attempt):
-        """The same target once more, bound to each own address and device."""
+        """Try the same target again, bound to each of our addresses and devices."""
         ways, attempt.explain = attempt.explain, []
         for kind, value, always in ways:
             if not always and self.has_room():
@@ -220,7 +220,7 @@ class Node:
                 other.open()
 
     def half_open(self):
-        """Connections to our ports that were asked for and never completed: [from, to, port], 256 at most."""
+        """Connections to our ports that were requested and never completed: [from, to, port], 256 at most."""
         ends = [(end(local), end(remote)) for local, remote, _, _ in tcp(ASKED_FOR)]
         return [[remote[0], *local] for local, remote in ends if local[1] in self.ports][:256]
 
@@ -235,7 +235,7 @@ class Node:
         while True:
             idle = self.done and not self.resolves and not self.paused
             for key, mask in self.selector.select(None if idle else TICK_S):
-                # What one handler closed must not be handed to the next.
+                # A descriptor that one handler closed must not be passed to the next.
                 if isinstance(key.fileobj, int) or key.fileobj in self.watched:
                     key.data(mask)
             if self.looked_up:

@@ -1,4 +1,4 @@
-"""Programs of the node (where one is, what it prints), and work in a child that may be given up."""
+"""Programs on the node (their paths and output), and work in a child process that can be abandoned."""
 
 import os
 import select
@@ -10,11 +10,11 @@ LONGEST_OUTPUT = 1 << 20
 
 
 def fork(work):
-    """Run `work(write_end)` in a child, which may hang; its pid and the read end of the pipe."""
+    """Run `work(write_end)` in a child, which may hang; returns its pid and the read end of the pipe."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        # Nothing may return from here: the stack belongs to the parent.
+        # This must not return: the stack belongs to the parent.
         try:
             os.close(read_end)
             work(write_end)
@@ -25,7 +25,7 @@ def fork(work):
 
 
 class Child:
-    """A child and what it writes; `status` is None while it runs, 128 + N after a signal."""
+    """A child and its output; `status` is None while it runs, 128 + N after a signal."""
 
     def __init__(self, work, most_bytes=LONGEST_OUTPUT):
         self.data, self.status, self.signal, self.most_bytes = b"", None, 0, most_bytes
@@ -33,7 +33,6 @@ class Child:
         self.pid, self.fd = fork(work)
 
     def read(self):
-        """A chunk of its output; True once it is over."""
         block = os.read(self.fd, 65536)
         self.data += block
         if block and len(self.data) < self.most_bytes:
@@ -50,7 +49,7 @@ class Child:
         self.stuck = stuck
         os.close(self.fd)
         os.kill(self.pid, 9)
-        # What is in uninterruptible sleep is left to the kernel.
+        # A process in uninterruptible sleep is left to the kernel.
         os.waitpid(self.pid, wait)
 
     def output(self):
@@ -58,7 +57,7 @@ class Child:
 
 
 def wait(children, until):
-    """Read what they write until a (monotonic) time; those that have not come to their end."""
+    """Read the output of children until a (monotonic) time; returns those that have not ended."""
     late = list(children)
     while late:
         left = max(0.0, until - time.monotonic())
@@ -83,7 +82,7 @@ def command(words):
 
 
 def output_of(words, seconds, most=0.0):
-    """Output of a program within `seconds`, `most` while it is busy; raises OSError with its last words."""
+    """Output of a program within `seconds`, `most` while it is busy; OSError with its last output."""
     child = command(words)
     end = child.began + seconds
     while wait([child], end):
@@ -101,10 +100,10 @@ def output_of(words, seconds, most=0.0):
 
 
 def which(name, path=None):
-    """A program as the job's shell would find it, "" when it would not."""
+    """The path of a program that the job's shell would run, "" for none."""
     if "/" in name:
         return os.path.abspath(name) if os.path.isfile(name) and os.access(name, os.X_OK) else ""
-    # A python3 that is a shim (pyenv) extends PATH for us; RU_PATH is what the job's shell had.
+    # A python3 that is a shim (pyenv) extends our PATH; RU_PATH has that of the job's shell.
     given = os.environ.get("RU_PATH") or os.environ.get("PATH", os.defpath)
     for directory in (given if path is None else path).split(":"):
         found = os.path.abspath(os.path.join(directory or ".", name))

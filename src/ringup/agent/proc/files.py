@@ -1,16 +1,16 @@
-"""Files of /proc, /sys and others: bounded, and absent ones read as nothing."""
+"""Files of /proc, /sys and others: reads are bounded, and an absent file reads as empty."""
 
 import os
 import select
 
 
 def pause(seconds):
-    """Sleep; not by time.sleep, which fails under libfaketime (Debian 12) with EINVAL."""
+    """Sleep; time.sleep fails with EINVAL under libfaketime (Debian 12)."""
     select.select([], [], [], seconds)
 
 
 def read(path, most=65536):
-    """The file's first bytes; b"" when it is gone or not ours to read."""
+    """The file's first bytes; b"" if it is gone or we may not read it."""
     try:
         with open(path, "rb", buffering=0) as file:
             data = piece = file.read(most) or b""
@@ -23,18 +23,18 @@ def read(path, most=65536):
 
 
 def text(path, most=65536):
-    """What a small file holds, stripped; "" where it cannot be read, as sysfs answers for what is not set."""
+    """Content of a small file, stripped; "" if unreadable (sysfs fails so for unset values)."""
     return read(path, most).decode("utf-8", "backslashreplace").strip()
 
 
 def required(path, most=65536):
-    """The same of a file that is always there; raises OSError where it is not."""
+    """Content of a file that always exists; raises OSError if it does not."""
     with open(path, "rb") as file:
         return file.read(most).decode("utf-8", "backslashreplace").strip()
 
 
 def optional(path, default=""):
-    """The same of a file that may well be absent; one that is forbidden or broken still raises."""
+    """Content of a file that may be absent; raises if it is forbidden or broken."""
     try:
         return required(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -42,7 +42,6 @@ def optional(path, default=""):
 
 
 def link(path):
-    """Where a link leads; "" where it cannot be read."""
     try:
         return os.readlink(path)
     except OSError:
@@ -50,7 +49,7 @@ def link(path):
 
 
 def integer(text, base=10):
-    """The whole number that a text is; 0 for anything else."""
+    """A whole number; 0 for other text."""
     try:
         return int(text, base)
     except ValueError:
@@ -58,7 +57,7 @@ def integer(text, base=10):
 
 
 def numbers(path, names):
-    """`name value` lines of a file of /proc: name -> number."""
+    """`name value` lines of a file in /proc: name -> number."""
     found = {}
     for line in text(path, 1 << 20).splitlines():
         fields = line.replace(":", " ").split()
@@ -68,7 +67,7 @@ def numbers(path, names):
 
 
 def listed(path):
-    """Names in a directory, sorted; none where it is gone or not ours."""
+    """Names in a directory, sorted; empty if it is gone or we may not read it."""
     try:
         return sorted(os.listdir(path))
     except OSError:
@@ -76,25 +75,25 @@ def listed(path):
 
 
 def numbered(path):
-    """The names there that are numbers, rising: processes, descriptors, ports."""
+    """Names in a directory that are numbers, ascending: processes, descriptors, ports."""
     return sorted(int(name) for name in listed(path) if name.isdigit())
 
 
 def paired(path, head):
-    """Of a file like /proc/net/snmp: the names in the first line with this head -> numbers of the second."""
+    """For a file like /proc/net/snmp: the names in the first line with this head -> numbers of the second."""
     lines = [line.split() for line in text(path).splitlines() if line.startswith(head)]
     return {name: integer(value) for name, value in zip(*lines[:2])}
 
 
 def traffic():
-    """Interface -> bytes it has received and sent, in this network namespace."""
+    """Interface -> bytes received and sent, in this network namespace."""
     rows = [line.partition(":")[::2] for line in text("/proc/net/dev", 1 << 20).splitlines()[2:]]
     counts = {name.strip(): rest.split() for name, rest in rows}
     return {name: (int(own[0]), int(own[8])) for name, own in counts.items() if len(own) > 8}
 
 
 def space(path):
-    """The file system below a directory."""
+    """Space of the file system of a directory."""
     st = os.statvfs(path)
     return {
         "path": path,

@@ -1,4 +1,4 @@
-"""What /proc tells of processes.  `root` is where /proc is looked for: "" except in tests."""
+"""Processes from /proc.  `root` is a prefix of /proc: "" except in tests."""
 
 import os
 
@@ -7,32 +7,32 @@ from ringup.agent.proc.files import integer, link, numbered, pause, read, text
 HZ = float(os.sysconf("SC_CLK_TCK"))
 LONGEST_ENVIRON_BYTES = 8 << 20
 LONGEST_COMMAND = 300
-EXEC_TRIES = 200  # looks a millisecond apart: under load an exec waits for a CPU
+EXEC_TRIES = 200  # reads a millisecond apart: under load an exec waits for a CPU
 
 
 def name_and_fields(pid, root=""):
-    """Of /proc/PID/stat the name and the fields from the state on: parent [1], session [3], start [19]."""
-    # The name in parentheses may hold anything, a parenthesis too.
+    """The name and later fields of /proc/PID/stat from the state on: parent [1], session [3], start [19]."""
+    # The name in parentheses may contain anything, even a parenthesis.
     head, _, tail = read("%s/proc/%s/stat" % (root, pid), 4096).rpartition(b")")
     return head.partition(b"(")[2].decode("utf-8", "replace"), tail.split()
 
 
 def stat_fields(pid, root=""):
-    """The same without the name."""
+    """The fields without the name."""
     return name_and_fields(pid, root)[1]
 
 
 def state(pid, root=""):
-    """One letter (proc(5)), "" for a process that is gone."""
+    """One letter (proc(5)), "" if the process is gone."""
     return (stat_fields(pid, root)[:1] or [b""])[0].decode()
 
 
 def stat(pid):
-    """(parent, start time in clock ticks since boot) of a living process; None for one that is gone."""
+    """(parent, start time in clock ticks since boot) of a living process; None if it is gone."""
     fields = stat_fields(pid)
     if len(fields) < 20:
         return None
-    # A zombie with more than one thread has only lost its first one and still runs.
+    # A zombie with several threads has only lost the first one and still runs.
     if fields[0] in (b"Z", b"X") and int(fields[17]) <= 1:
         return None
     return int(fields[1]), int(fields[19])
@@ -58,10 +58,10 @@ def family():
 
 
 def below(roots, children, spares=lambda pid: False):
-    """These processes and all that descend from them, but the spared ones and what is below those."""
+    """These processes and all their descendants, without the spared ones and those below them."""
     roots = list(roots)
     found, todo = {}, list(roots)
-    for pid in todo:  # it grows meanwhile
+    for pid in todo:  # the list grows meanwhile
         if pid not in found and (pid in roots or not spares(pid)):
             found[pid] = True
             todo += children.get(pid, ())
@@ -69,36 +69,34 @@ def below(roots, children, spares=lambda pid: False):
 
 
 def status(pid, root=""):
-    """/proc/PID/status: name -> value."""
     lines = text("%s/proc/%s/status" % (root, pid)).splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def switches(pid, root=""):
-    """How often a process has left the CPU, by its own will or not."""
+    """How often a process has left the CPU, voluntarily or not."""
     known = status(pid, root)
     return sum(integer(known.get(kind + "voluntary_ctxt_switches", "")) for kind in ("", "non"))
 
 
 def moves(pid, root="", states="D"):
-    """The same if its main thread is in one of these states, else None; in D no signal reaches it."""
+    """The same if its main thread is in one of these states, else None; no signal reaches state D."""
     how = state(pid, root)
     return switches(pid, root) if how and how in states else None
 
 
 def has_bit(pid, field, bit, root=""):
-    """A bit of a hexadecimal field of its status, as SigIgn and CapEff are; False where that is hidden."""
+    """A bit of a hexadecimal field of its status, such as SigIgn and CapEff; False if it is hidden."""
     return bool(integer(status(pid, root).get(field, ""), 16) >> bit & 1)
 
 
 def cgroups(pid, root=""):
-    """Controllers of a hierarchy ("" of version 2) -> the path of a process in it; see cgroups(7)."""
+    """Controllers of a hierarchy ("" in version 2) -> the path of a process in it; see cgroups(7)."""
     lines = [line.split(":", 2) for line in text("%s/proc/%s/cgroup" % (root, pid)).splitlines()]
     return {fields[1]: fields[2] for fields in lines if len(fields) > 2}
 
 
 def owner(pid, root=""):
-    """A process's user id; -1 when it is gone."""
     try:
         return os.stat("%s/proc/%s" % (root, pid)).st_uid
     except OSError:
@@ -106,13 +104,12 @@ def owner(pid, root=""):
 
 
 def words(pid, root=""):
-    """A process's command line; [] where it has none."""
     data = read("%s/proc/%s/cmdline" % (root, pid), 1 << 20).rstrip(b"\0")
     return [word.decode("utf-8", "backslashreplace") for word in data.split(b"\0")] if data else []
 
 
 def command(pid):
-    """A process's command line, bounded, safe to show, without secrets."""
+    """A process's command line as text, bounded, printable, without secrets."""
     from ringup.secret_names import shown_words  # imports re, which not every program needs
 
     data = read("/proc/%d/cmdline" % pid, 4096).strip(b"\0 ") or read("/proc/%d/comm" % pid, 64)
@@ -121,26 +118,27 @@ def command(pid):
 
 
 def environ(pid):
-    """The variables a process began with; empty for another user's process."""
+    """The initial variables of a process; empty for another user's process."""
     if owner(pid) != os.geteuid():
         return {}
     entries = (entry.partition(b"=") for entry in reversed(raw_environ(pid).split(b"\0")))
-    return {name: value for name, equals, value in entries if equals}  # the first of a name counts
+    return {name: value for name, equals, value in entries if equals}  # the first one of a name counts
 
 
 def raw_environ(pid, root=""):
     """
-    The variables as they lie in memory.
+    The variables as raw bytes.
 
-    While a process becomes another program /proc shows neither words nor variables (Linux
-    fs/proc/base.c: env_end is 0); a member of the run would be missed in that moment, so it is awaited.
-    A process without variables shows their place (env_start, env_end of proc(5)), and it stays the same.
+    While a process executes another program, /proc shows neither its command line nor its variables (Linux
+    fs/proc/base.c: env_end is 0).  A member of the run would be missed at that moment, so this function
+    waits.  A process without variables has their addresses (env_start, env_end of proc(5)), which do not
+    change.
     """
     folder = "%s/proc/%s/" % (root, pid)
     place = []
     for _ in range(EXEC_TRIES):
         data = read(folder + "environ", LONGEST_ENVIRON_BYTES)
-        # Threads of the kernel, and who is ending, have no program.
+        # Kernel threads and ending processes have no program.
         if data or not link(folder + "exe"):
             break
         before, place = place, stat_fields(pid, root)[47:49]
@@ -151,16 +149,16 @@ def raw_environ(pid, root=""):
 
 
 def descriptors(pid, root=""):
-    """What a process has open, as /proc names it, by rising descriptor; nothing where that is hidden."""
+    """Open files of a process, as /proc names them, by rising descriptor; empty if that is hidden."""
     folder = "%s/proc/%s/fd" % (root, pid)
     return [name for name in (link("%s/%d" % (folder, fd)) for fd in numbered(folder)) if name]
 
 
 def waited_s(task):
-    """Seconds a thread (PID or PID/task/TID) was ready and had no CPU (schedstat); 0 where not counted."""
+    """Seconds a thread (PID or PID/task/TID) was ready and had no CPU (schedstat); 0 if not counted."""
     return integer((read("/proc/%s/schedstat" % task, 200).split() + [b"0", b"0"])[1]) / 1e9
 
 
 def waits_s(pid):
-    """The same of every thread of a process."""
+    """The same for every thread of a process."""
     return [waited_s("%s/task/%d" % (pid, thread)) for thread in numbered("/proc/%s/task" % pid)]

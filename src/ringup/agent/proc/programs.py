@@ -1,4 +1,4 @@
-"""What a command line starts."""
+"""The programs and scripts that command lines start."""
 
 import os
 
@@ -24,7 +24,7 @@ def is_python(line):
 
 
 def script(line):
-    """What a Python command line runs, a path or "-m NAME"; "" for `-c` and for other programs."""
+    """The script of a Python command line, a path or "-m NAME"; "" for `-c` and for other programs."""
     if not is_python(line):
         return ""
     at = 1

@@ -1,4 +1,4 @@
-"""TCP sockets as /proc shows them."""
+"""TCP sockets from /proc."""
 
 import _socket as socket  # the C half: `import socket` costs 8 ms more
 import struct
@@ -12,7 +12,7 @@ MOST_TABLE_BYTES = 64 << 20
 
 
 def tcp(state=b"", folder="/proc"):
-    """(local end, other end, user id, inode) of TCP sockets in a network namespace; `end` reads ends."""
+    """(local end, other end, user id, inode) of TCP sockets in a network namespace; `end` parses ends."""
     for name in ("tcp", "tcp6"):
         for line in read("%s/net/%s" % (folder, name), MOST_TABLE_BYTES).splitlines()[1:]:
             fields = line.split(None, 10)
@@ -21,7 +21,6 @@ def tcp(state=b"", folder="/proc"):
 
 
 def family(address):
-    """Of a literal address."""
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 

@@ -27,14 +27,14 @@ LONGEST_SCRIPT_BYTES = 4 << 20
 
 
 def words():
-    """The script's own command line: the interpreter, unbuffered, then what the launcher added."""
+    """The script's command line: the interpreter, unbuffered, then the launcher's arguments."""
     script = os.environ.get("RINGUP_SCRIPT", "")
     if script.startswith("--no-python "):
         return [script.partition(" ")[2]] + sys.argv[1:]
     is_module = script.startswith("-m ")
     start = ["-m", script[3:].strip()] if is_module else [script]
     runner = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank_main.py")
-    # Python itself reports a script that it cannot read (no such file, an archive).
+    # Python itself reports a script that it cannot read (a missing file, an archive).
     readable = is_module or (script.endswith(".py") and os.access(script, os.R_OK) and os.path.isfile(script))
     if os.environ.get("RINGUP_STACKS") != "0" and readable and os.path.isfile(runner):
         start.insert(0, runner)
@@ -42,7 +42,7 @@ def words():
 
 
 def local_rank_word(given, script):
-    """`--local-rank=K` (torch 2) or `--local_rank=K` (torch 1, DeepSpeed) in the script's spelling."""
+    """`--local-rank=K` (torch 2) or `--local_rank=K` (torch 1, DeepSpeed), in the script's spelling."""
     option, _, value = given.partition("=")
     if option not in LOCAL_RANK_OPTIONS or value != os.environ.get("LOCAL_RANK"):
         return given
@@ -76,7 +76,7 @@ def start(pipes, world_end):
     import ctypes
 
     prctl = ctypes.CDLL(None).prctl
-    # Orphans of the rank become our children, so that we can end them when the guard is gone.
+    # Orphans of the rank become our children, so that we can end them after the guard is gone.
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     me = os.getpid()
     pid = os.fork()
@@ -103,7 +103,7 @@ def start(pipes, world_end):
 
 
 def watch(guard, pid, wake):
-    """Forward signals until the rank has ended; its wait status."""
+    """Forward signals until the rank has ended; returns its wait status."""
     poll = select.poll()
     poll.register(guard.fileno(), select.POLLIN)
     poll.register(wake, select.POLLIN)
@@ -131,7 +131,7 @@ def watch(guard, pid, wake):
 
 
 def last_word(pipe):
-    """From rank_main: the world size of the rank's framework (0 unknown); whether the script ended well."""
+    """From rank_main: the world size of the rank's framework (0: unknown); whether the script ended well."""
     try:
         size, ended_well = os.read(pipe, 40).split()
         return int(size), int(ended_well)
@@ -140,7 +140,7 @@ def last_word(pipe):
 
 
 def end_group(pid):
-    """SIGKILL to the rank and its group (it is our child and not yet waited for, so the pid is its)."""
+    """SIGKILL to the rank and its group (it is our unreaped child, so the pid is not reused)."""
     for kill, target in ((os.killpg, pid), (os.kill, pid)):
         try:
             kill(target, signal.SIGKILL)
@@ -160,15 +160,15 @@ def reap(pid):
 
 
 def end_descendants(pid):
-    """SIGKILL to the rank and all that comes from it, in whatever session and with whatever environment."""
+    """SIGKILL to the rank and its descendants, in any session and with any environment."""
     end_group(pid)
-    from ringup.agent.guard.tree import descendants, kill_all  # not before: every rank would wait for it
+    # imported late, because every rank would pay for it
+    from ringup.agent.guard.tree import descendants, kill_all
 
     kill_all(lambda: descendants(os.getpid()), END_WITHIN_S)
 
 
 def end_alike(status):
-    """End with the rank's exit code, or by its signal."""
     if os.WIFEXITED(status):
         os._exit(os.WEXITSTATUS(status))
     number = os.WTERMSIG(status)
@@ -183,7 +183,7 @@ def end_alike(status):
 
 
 def become(rank, local_rank):
-    """Take a rank's numbers: RANK and LOCAL_RANK, and `{rank}`, `{local_rank}` in variables and arguments."""
+    """Set a rank's numbers: RANK and LOCAL_RANK, `{rank}`, `{local_rank}` in variables and arguments."""
     os.setsid()
     numbers = {"{rank}": str(rank), "{local_rank}": str(local_rank)}
     os.environ.update({name: numbers[value] for name, value in os.environ.items() if value in numbers})
@@ -202,7 +202,7 @@ def be_every_rank():
             become(int(first) + local_rank, local_rank)
             return
         ranks.add(pid)
-    for name in PASSED_ON:  # the guard signals each shim itself
+    for name in PASSED_ON:  # the guard signals each shim directly
         signal.signal(getattr(signal, name), lambda number, frame: None)
     failed = 0
     while ranks:
@@ -213,7 +213,7 @@ def be_every_rank():
 
 
 def count_restarts():
-    """A launcher knows its own attempt alone: what torch's variables say of the whole run."""
+    """A launcher knows only its own attempt: correct torch's variables for the whole run."""
     attempt = os.environ.get("RINGUP_ATTEMPT", "")
     if attempt.isdigit():
         most = os.environ.get("RINGUP_MAX_RESTARTS", "0")
@@ -255,7 +255,7 @@ def main():
     status = watch(guard, pid, wake)
     size, ended_well = last_word(world_pipe)
     late = os.WTERMSIG(status) if ended_well and os.WIFSIGNALED(status) else 0
-    status = 0 if late else status  # what is torn down after a good end may crash, and fails no training
+    status = 0 if late else status  # a crash in the teardown after a good end does not fail the training
     try:
         guard.send(b"exit %d %.6f %d %d" % (status, time.monotonic(), size, late))
     except OSError:

@@ -1,7 +1,8 @@
 """
-Runs the training script as `python SCRIPT` would, and makes its stack readable from outside.
+Runs the training script as `python SCRIPT` does, and makes its stack readable from outside.
 
-`rank.py` starts it as `rank_main.py SCRIPT ARGS` or `rank_main.py -m NAME ARGS`.  Two ways to its stack:
+`rank.py` starts it as `rank_main.py SCRIPT ARGS` or `rank_main.py -m NAME ARGS`.  There are two ways to read
+its stack:
 
 A thread writes the stacks on request.  It holds the interpreter's lock, so no frame changes meanwhile.  It
 starts when the script imports a framework: Python 3.12 warns a process with threads that forks, and
@@ -9,10 +10,10 @@ frameworks start threads anyway.  A second thread answers requests for torch's f
 when torch.distributed is imported.
 
 Before the script begins, faulthandler gets two signals and a file in memory named ringup-stack: on SIGWINCH
-it writes the stack of the main thread, on SIGURG those of all threads.  The handler reads frames without
-the lock: in a process that runs Python it can meet one that is being made or freed, and end the process.  So
-agent/snapshot/stacks.py signals none but those that wait.  A process without a handler ignores both signals.
-A script can take them for itself; RINGUP_STACKS=0 leaves all of this out.
+it writes the stack of the main thread, on SIGURG those of all threads.  The handler reads frames without the
+lock: in a process that runs Python it can meet a frame that is being made or freed, and crash the process.
+So agent/snapshot/stacks.py signals only processes that wait.  A process without a handler ignores both
+signals.  A script can use them for itself; RINGUP_STACKS=0 turns all of this off.
 
 At the end the shim gets the world size of the script's framework, and whether the script ended well.
 
@@ -34,7 +35,7 @@ def register_stack_signals():
     import faulthandler
     import fcntl
 
-    fd = os.memfd_create(NAME)  # closed on exec, where the handlers go, too
+    fd = os.memfd_create(NAME)  # closed on exec, where the handlers are lost, too
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
     for number, all_threads in ((_signal.SIGWINCH, False), (_signal.SIGURG, True)):
         if _signal.getsignal(number) == _signal.SIG_DFL:
@@ -43,7 +44,7 @@ def register_stack_signals():
 
 def stack_reader(main, most=MOST_FRAMES):
     """
-    A function that yields the stacks of all threads as faulthandler writes them, thread `main` last.
+    A function that yields the stacks of all threads in faulthandler's format, thread `main` last.
 
     Everything is imported here: this module's globals are the script's when a thread runs.
     """
@@ -53,13 +54,13 @@ def stack_reader(main, most=MOST_FRAMES):
         frames, lines = sys._current_frames(), []
         for ident in sorted(frames, key=lambda ident: ident == main):
             lines.append("Thread 0x%016x (most recent call first):" % ident)
-            frame, count = frames.pop(ident), 0  # among them this very frame
+            frame, count = frames.pop(ident), 0  # this frame is among them
             while frame and count < most:
                 code, count = frame.f_code, count + 1
                 place = code.co_filename, frame.f_lineno or 0, code.co_name
                 lines.append('  File "%s", line %d in %s' % place)
                 frame = frame.f_back
-        frame = None  # it would keep the script's variables
+        frame = None  # the name would keep the script's variables alive
         yield "\n".join(lines).encode("ascii", "backslashreplace")
 
     return read
@@ -77,7 +78,7 @@ def flight_reader(most=MOST_ENTRIES):
         """
         Hides torch's compiler from this thread, unless it is loaded.
 
-        For source lines torch 2.13 evaluates `hasattr(torch, "_inductor")` (combined_traceback.cpp), which
+        For source lines, torch 2.13 evaluates `hasattr(torch, "_inductor")` (combined_traceback.cpp), which
         would import it: 1.5 s of CPU time, and memory for good.
         """
 
@@ -92,7 +93,7 @@ def flight_reader(most=MOST_ENTRIES):
         sys.meta_path.insert(0, finder)
         try:
             return pickle.loads(function(True, True, False))
-        except TypeError:  # before torch 2.4 nothing could be chosen
+        except TypeError:  # torch before 2.4 offers no choice
             return pickle.loads(function())
         finally:
             sys.meta_path.remove(finder)
@@ -117,11 +118,11 @@ def flight_reader(most=MOST_ENTRIES):
 
 def answering(name, reader, *args):
     """
-    A function that opens the way for requests and returns one that answers them, for a thread of its own.
+    A function that prepares for requests and returns one that answers them, to run in its own thread.
 
-    A byte in a pipe asks; the answers go to a file in memory named NAME:PID:PIPE, one after the other: a
-    count of answers and their length, four bytes each, then what `reader(*args)()` yields.  In a forked
-    child, which has the file and not the thread, PID is another's.
+    A byte in a pipe is a request.  The answers go to a file in memory named NAME:PID:PIPE, one after the
+    other: a count of answers and their length, four bytes each, then the output of `reader(*args)()`.  In a
+    forked child, which has the file but not the thread, PID is the parent's.
     """
 
     def prepare(os=os):
@@ -146,7 +147,7 @@ def answering(name, reader, *args):
 
 
 def start_threads():
-    """Start the thread for stacks at the import of a framework, the recorder's at torch.distributed."""
+    """Start the thread for stacks when a framework is imported, the recorder's when torch.distributed is."""
     import _thread
 
     stacks = answering(THREADS, stack_reader, _thread.get_ident())
@@ -154,7 +155,7 @@ def start_threads():
     waiting["torch.distributed"] = answering(FLIGHT, flight_reader)
 
     class Finder:
-        """Finds no module; notices imports."""
+        """Finds no module; only notices imports."""
 
         def find_spec(self, name, path=None, target=None):
             prepare = waiting.pop(name, None)
@@ -171,12 +172,12 @@ def start_threads():
 
 def report_end(fd, ended_well):
     """
-    Write the world size of the script's framework to the shim when the interpreter ends, and whether the
+    At the interpreter's exit, write the world size of the script's framework to the shim, and whether the
     script ended well.  Registered first, so run last: threads are joined by then, and the script's own
     handlers have run.
 
-    Accelerate's number goes before torch's: its training used it.  -1 with an engine that forms worlds of its
-    own within each rank.  Nothing is imported or started here.
+    Accelerate's number has priority over torch's, because its training used it. -1 with an engine that forms
+    a world within each rank.  Nothing is imported or started here.
     """
     import atexit
 
@@ -219,7 +220,7 @@ def before(**names):
 
 
 def run(namespace, ended_well):
-    """Become the script: from `clear` on only this frame is left.  `ended_well` gets an entry at the end."""
+    """Become the script: after `clear` only this frame is left.  `ended_well` gets an entry at the end."""
     system, ours, loader = sys, namespace["__file__"], type(namespace["__loader__"])
     path = getattr(sys.flags, "safe_path", False) or sys.path
     script = sys.argv[1]

@@ -1,4 +1,4 @@
-"""How busy the node's NVIDIA GPUs are, by NVML."""
+"""Use of the node's NVIDIA GPUs, by NVML."""
 
 import ctypes
 import threading
@@ -16,10 +16,10 @@ class _Process(ctypes.Structure):
 
 class Gpus(threading.Thread):
     """
-    Reads them in a thread of its own: a driver that is stuck holds up nothing else.
+    Reads the GPUs in its own thread: a driver that is stuck delays nothing else.
 
     `found`: (percent of the time busy, bytes used by all, bytes by pid) of each, in NVML's order; [] without
-    a driver.  A process has None where the driver does not tell its share.
+    a driver.  A process has None if the driver does not report its share.
     """
 
     def __init__(self):
@@ -59,15 +59,15 @@ class Gpus(threading.Thread):
         """
         [percent busy, bytes used by all, bytes used by these processes] of their GPU.
 
-        It is the one that they use most: often every rank has a little memory on the first one, too.  None
-        where it is not known; the last number where the driver does not tell it.
+        It is the GPU that they use most: often every rank has a little memory on the first one, too.  None
+        if unknown; the last number is None if the driver does not report it.
         """
         shares = [[users[pid] or 0 for pid in pids if pid in users] for _, _, users in self.found]
         own = [(sum(share), -index) for index, share in enumerate(shares) if share]
         if own:
             used, index = max(own)
             return [*self.found[-index][:2], used or None]
-        # A container hides the processes: there a rank's GPU is by custom the one of its local rank.
+        # A container hides the processes: there a rank usually has the GPU of its local rank.
         order = visible.split(",") if visible else [str(index) for index in range(len(self.found))]
         index = order[local_rank] if 0 <= local_rank < len(order) else ""
         if any(users for _, _, users in self.found) or not index.isdigit() or int(index) >= len(self.found):

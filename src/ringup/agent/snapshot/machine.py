@@ -17,16 +17,16 @@ RAS_ADDRESS = b"localhost:28028"
 RAS_S = 3.0
 LONGEST_REPORT_BYTES = 2 << 20
 FILES_S = 2.0
-"""How long files and file systems may take to answer; a dead file server never does."""
+"""Time limit for files and file systems; a dead file server never answers."""
 
 
 def bounded(work, limit_s=FILES_S):
-    """The items (plain data) that an iterator gives within the limit, made in a child: work may hang."""
-    # The parent may ignore it; we wait for the child ourselves.
+    """The items (plain data) that an iterator yields within the limit, in a child process: work may hang."""
+    # The parent may ignore SIGCHLD; we wait for the child ourselves.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         child = Child(lambda write_end: write_each(work, write_end), 2 * LONGEST_REPORT_BYTES)
-    except OSError:  # no process left to us
+    except OSError:  # no process is left for us
         return []
     if wait([child], child.began + limit_s):
         child.give_up()
@@ -40,7 +40,7 @@ def write_each(work, write_end):
 
 
 def interfaces():
-    """Interface -> bytes received and sent since it came up, loopback apart; RDMA ports likewise."""
+    """Interface or RDMA port -> bytes received and sent since it came up, without loopback."""
     found = {name: sum(both) for name, both in traffic().items() if name != "lo"}
     for folder in glob.glob("/sys/class/infiniband/*/ports/*/counters/"):
         device, _, port = folder.split("/")[4:7]
@@ -50,11 +50,11 @@ def interfaces():
 
 
 def disks(ranks):
-    """[path, free bytes, size] where the ranks write: /tmp, /dev/shm and their directories."""
+    """[path, free bytes, size] of the places the ranks write to: /tmp, /dev/shm and their directories."""
     seen = set()
     folders = {"/tmp": "/tmp", "/dev/shm": "/dev/shm"}
     for one in ranks:
-        path = "/proc/%d/cwd" % one["pid"]  # of a rank in a container the name alone may be another place
+        path = "/proc/%d/cwd" % one["pid"]  # the path of a rank in a container may be another place here
         folders.setdefault(link(path) or "/tmp", path)
     for folder, path in folders.items():
         with contextlib.suppress(OSError):
@@ -68,7 +68,7 @@ def node(ranks):
     """The node's own state, as counters since it came up."""
     memory = numbers("/proc/meminfo", ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree"))
     events = numbers("/proc/vmstat", ("pswpin", "pswpout", "oom_kill", "nr_written"))
-    group = cgroups(ranks[0]["pid"]).get("", "") if ranks else ""  # the ranks' own, in version 2
+    group = cgroups(ranks[0]["pid"]).get("", "") if ranks else ""  # the cgroup of the ranks, in version 2
     ended = numbers("/sys/fs/cgroup%s/memory.events" % group, ("oom_kill",))
     return {
         "memory_bytes": memory.get("MemTotal", 0) * 1024,
@@ -83,10 +83,10 @@ def node(ranks):
 
 
 def ras(environments):
-    """NCCL's own report (RAS, 2.24+), asked of any rank: {"address", "format", "report", "problem"}."""
+    """NCCL's own report (RAS, 2.24+), from any rank: {"address", "format", "report", "problem"}."""
     asked = [env for env in environments if env.get(b"NCCL_RAS_ENABLE") != b"0"]
     known = [env.get(b"NCCL_RAS_ADDR", RAS_ADDRESS).decode("utf-8", "replace") for env in asked]
-    # A connection to nobody is refused, but a filter may swallow it.
+    # A closed port refuses a connection, but a firewall may drop it.
     listening = {str(socket_port(own)) for own, _, _, _ in tcp(LISTENING)} if known else ()
     for address in list(dict.fromkeys(known))[:4]:
         host, _, port = address.rpartition(":")
@@ -99,7 +99,7 @@ def ras(environments):
 
 
 def ask_ras(host, port):
-    """{"format", "report"}: JSON where the server knows it (2.28.7), else text; or {"problem"}."""
+    """{"format", "report"}: JSON if the server supports it (2.28.7), else text; or {"problem"}."""
     try:
         connection = socket.create_connection((host.strip("[]") or "127.0.0.1", port), RAS_S)
         with connection, connection.makefile("rwb") as lines:
@@ -118,5 +118,5 @@ def ask_ras(host, port):
             lines.write(b"VERBOSE STATUS\n" if form == "text" else b"STATUS\n")
             lines.flush()
             yield {"format": form, "report": lines.read(LONGEST_REPORT_BYTES).decode("utf-8", "replace")}
-    except (OSError, ValueError) as error:  # a name that is none is no OSError
+    except (OSError, ValueError) as error:  # an invalid host name raises another error than OSError
         yield {"problem": getattr(error, "strerror", "") or str(error) or "no answer"}

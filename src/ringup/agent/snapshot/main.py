@@ -1,10 +1,9 @@
 """
 A snapshot of the ranks on this node: state, resources used so far, stacks.  Prints one line of JSON.
 
-Arguments: MODE RUN NODE [PYSPY].  "count" reads counters alone, "stacks" stacks, too ("threads": of all
-threads), "flight" torch's flight recorder as well; RUN and NODE ("" for any) name the run; PYSPY: see
-stacks.unpack.
-It reads processes of its own user only, and changes nothing.
+Arguments: MODE RUN NODE [PYSPY]. "count" reads only counters, "stacks" also stacks ("threads": of all
+threads), "flight" also torch's flight recorder; RUN and NODE ("" for any) name the run; PYSPY: see
+stacks.unpack.  It reads only processes of its own user, and changes nothing.
 """
 
 import json
@@ -21,14 +20,14 @@ from ringup.agent.proc.programs import launcher
 from ringup.agent.snapshot import machine, stacks
 
 KEYS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-"""Set by torchrun and its like, then by MPI, then by Slurm."""
+"""Set by torchrun and similar launchers, then by MPI, then by Slurm."""
 SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 SHIM = "rank.py"
 MOST_RANKS = 512
 MOST_CHILDREN = 64
 STACKS_S = 20.0
-"""For all ranks of a node together; those who come after it are shown without."""
+"""For all ranks of a node together; ranks that come later are shown without a stack."""
 SYSCALLS = {
     "x86_64": {
         0: "read", 1: "write", 3: "close", 7: "poll", 17: "pread64", 23: "select", 26: "msync",
@@ -56,7 +55,7 @@ def whole(value):
 
 
 def is_python(pid):
-    """Whether a process is an interpreter, whatever it calls itself."""
+    """Whether a process is a Python interpreter, whatever its name is."""
     return os.path.basename(link("/proc/%d/exe" % pid)).startswith(("python", "pypy"))
 
 
@@ -70,15 +69,15 @@ class RanksHere:
         ranks = candidates.keys() - launchers
         for pid, key in sorted(candidates.items()):
             if candidates.get(self.table[pid][0]) == key or len(self.all) >= MOST_RANKS:
-                continue  # its parent is the one
+                continue  # its parent is the rank
             rank = 0 if pid in launchers or ranks & self._above(pid) else self._python(pid, key, candidates)
             if rank:
                 self.all.append((rank, key))
 
     def _launches(self, pid, candidates):
         """
-        Whether it has started the ranks and is none: a launcher that Slurm or MPI has started here, or a
-        script that starts the ranks of a larger world.
+        Whether it started the ranks but is not a rank: a launcher that Slurm or MPI started here, or a script
+        that starts the ranks of a larger world.
         """
         own, others = candidates[pid], below([pid], self.children)
         ranks = [candidates[one] for one in others if one in candidates and candidates[one][0]]
@@ -88,7 +87,7 @@ class RanksHere:
         return bool(ranks)
 
     def _above(self, pid):
-        """The processes above it: what a rank has started is a part of it, whatever rank that has."""
+        """Its ancestors: a process that a rank started belongs to that rank, whatever rank it has."""
         found = set()
         while pid in self.table and pid not in found:
             pid = self.table[pid][0]
@@ -98,7 +97,7 @@ class RanksHere:
     def _key(self, pid, run, place):
         env = environ(pid)
         if not env and owner(pid) == os.geteuid() and not read("/proc/%d/cmdline" % pid, 1):
-            return None  # the kernel's own
+            return None  # a kernel thread
         rank, size = whole(first(env, *KEYS)), whole(first(env, *SIZES))
         tag, node = first(env, TAG), first(env, PLACE)
         if rank < 0 or size < 1 or (run and tag != run) or (place and node != place):
@@ -108,7 +107,7 @@ class RanksHere:
         return (b"RANK" in env, rank, whole(first(env, *LOCAL)), size, tag, node, job)
 
     def _python(self, pid, key, candidates):
-        """The interpreter that is the rank: not the shim, nor a shell or tool above it; 0 for none."""
+        """The interpreter of the rank: not the shim, nor a shell or tool above it; 0 for none."""
         for _ in range(20):
             names = [os.path.basename(word) for word in words(pid)[1:4]]
             if is_python(pid) and not (b"RINGUP_SCRIPT" in self.env[pid] and SHIM in names):
@@ -131,7 +130,7 @@ def used(pids):
 
 
 def waits(pid):
-    """(state, kernel function it waits in, system call with its file), "" for what cannot be read."""
+    """(state, kernel function it waits in, system call with its file), "" for each unreadable one."""
     channel = text("/proc/%d/wchan" % pid, 100)
     fields = read("/proc/%d/syscall" % pid, 300).split()
     call = ""
@@ -144,7 +143,7 @@ def waits(pid):
 
 
 def python(pid):
-    """The interpreter of a process, by the name it was called by: a virtual environment's is a link."""
+    """The interpreter of a process, by the name in its command line: a virtual environment's is a link."""
     name = (words(pid) or [""])[0]
     return name if name.startswith("/") and is_python(pid) else link("/proc/%d/exe" % pid)
 
@@ -161,7 +160,7 @@ def process(ranks, pid):
 
 
 def entry(ranks, pid, key, with_children=True):
-    """One rank without its stack; `switches` are its own alone: a hundred idle workers wake often."""
+    """One rank without its stack; `switches` counts only its own: a hundred idle workers wake often."""
     _, rank, local_rank, size, run, node, job = key
     pids = below([pid], ranks.children)
     cpu_s, io_bytes, _ = used(pids)
@@ -171,7 +170,7 @@ def entry(ranks, pid, key, with_children=True):
     return dict(
         process(ranks, pid), rank=rank, local_rank=local_rank, world_size=size, run=run, node=node,
         job=list(job), python=python(pid), age_s=max(0.0, age_s), cpu_s=cpu_s, io_bytes=io_bytes,
-        # How often it was given memory that it touched for the first time, or from a file.
+        # Page faults: memory used for the first time, or read from a file.
         faults=int(fields[7]) + int(fields[9]) if len(fields) > 9 else 0,
         children=[process(ranks, child) for child in children],
     )  # fmt: skip
@@ -189,14 +188,14 @@ def add_stacks(found, all_threads):
             known = stacks.stack(requests[one["pid"]], one["started"], all_threads and "rank" in one)
         one.update({name: known[name] for name in known if name != "how" or "rank" in one})
     processes = [process for one in found for process in [one] + one["children"]]
-    # Last those that hang at a file server: their source may lie on it, too.
+    # Ranks that hang at a file server come last: their source may be on that server, too.
     processes.sort(key=lambda process: process["state"] == "D")
     for i, j, line in machine.bounded(stacks.sources(processes)):
         processes[i]["threads"][0][0][j].append(line)
 
 
 def others():
-    """User -> how many Python processes of theirs there are, without the system's."""
+    """User -> number of their Python processes, without the system's."""
     found = {}
     for pid in numbered("/proc"):
         user, line = owner(pid), words(pid)[:2]

@@ -1,4 +1,4 @@
-"""Which frame of a Python stack is the user's: one answer on the nodes and where their answers are read."""
+"""Which frame of a Python stack is the user's: one function for the nodes and for the launching side."""
 
 import re
 
@@ -19,10 +19,10 @@ children are the ranks, without a rank in their environment.  Which number each 
 
 def own_frame(files):
     """
-    Index of the user's innermost frame, from a stack's files, innermost first; -1 where there is none.
+    Index of the user's innermost frame, from a stack's files, innermost first; -1 if there is none.
 
-    A script may be installed itself (`-m package.train`): where all frames are a library's, those count
-    that are in the folder of the outermost one, which is the script, or below it.
+    The script may itself be an installed package (`-m package.train`).  If all frames are in libraries, the
+    frames count that are in or below the folder of the outermost one, which is the script.
 
     >>> own_frame(["/v/site-packages/torch/x.py", "/home/u/model.py", "/home/u/train.py", "/r/rank_main.py"])
     1

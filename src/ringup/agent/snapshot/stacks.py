@@ -1,14 +1,15 @@
 """
 The Python stack of a process of the same user.
 
-1. By a thread of its own (rank_main.py starts it with the framework), which holds the interpreter's lock.
-2. By its faulthandler, where rank_main.py (or the job itself) has set it up: a file in memory named
-   ringup-stack, and a handler for SIGWINCH (SIGURG for all threads) that writes there.  The handler has no
-   lock, and a frame that it meets half made ends the process.  So only a process at rest is signalled; or
-   one whose thread cannot have the lock, for then it is in C code.  A process without both file and
-   handler gets no signal, and one that has lost the handler since ignores it.
-3. By py-spy, where the node has it or the launching side has sent one.
-Else there is none, with the reasons.
+1.  By a thread in the process (rank_main.py starts it with the framework), which holds the interpreter's
+lock.
+2.  By its faulthandler, if rank_main.py (or the job itself) has set it up: a file in memory named
+ringup-stack, and a handler for SIGWINCH (SIGURG for all threads) that writes there.  The handler has no lock,
+and an incomplete frame crashes the process.  So only a waiting process is signalled; or one whose thread
+cannot have the lock, because it is in C code.  A process without the file and the handler gets no signal, and
+one that has lost the handler since ignores it.
+3.  By py-spy, if the node has it or the launching side has sent it.  Else there is no stack, only the
+reasons.
 """
 
 import binascii
@@ -34,16 +35,16 @@ FLIGHT_S = 7.0
 LONGEST_ANSWER_BYTES = 8 << 20
 """Two hundred entries with forty frames each are 1.3 MB."""
 MOST_ENTRIES, LEAST_ENTRIES = 4000, 20
-"""Of all ranks of a node together, at 350 bytes each; of a rank at least."""
+"""For all ranks of a node together, at 350 bytes each; the minimum for one rank."""
 UNREAD = ("output_sizes", "output_dtypes", "op_id", "thread_id", "thread_name", "duration_ms")
 UNREAD += ("time_discovered_started_ns",)
 RUNNER = "rank_main.py"
 STOPPED = "it is stopped and answers nothing"
 ANSWER_S = 2.0
-"""How long a process may take to write its stack; a loaded machine needs it."""
+"""Seconds for a process to write its stack; a loaded machine needs them."""
 REST_S = 0.1
 HELD_S = 0.2
-"""CPU time of a main thread after which ours would have got the lock from Python code (every 5 ms)."""
+"""CPU time of a main thread after which our thread would have got the lock from Python code (every 5 ms)."""
 SETTLED_S = 0.05
 PYSPY_S = 8.0
 MOST_FRAMES = 100
@@ -55,13 +56,14 @@ FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 
 
 def memory_file(pid, name):
-    """The path of a file in memory that rank_main.py has opened there; "" for none."""
-    paths = ("/proc/%d/fd/%d" % (pid, fd) for fd in numbered("/proc/%d/fd" % pid))  # it is among the lowest
+    """The path of a file in memory that rank_main.py opened in that process; "" for none."""
+    # its descriptor is one of the lowest
+    paths = ("/proc/%d/fd/%d" % (pid, fd) for fd in numbered("/proc/%d/fd" % pid))
     return next((path for path in paths if link(path).startswith(name)), "")
 
 
 class Request:
-    """A process that has been asked for its stack, where it has a thread that answers."""
+    """A request for a process's stack, for its own thread to answer."""
 
     def __init__(self, pid):
         self.pid, self.rest, self.used = pid, moves(pid, states="SD"), used(pid)
@@ -72,7 +74,6 @@ class Request:
         self.until = time.monotonic() + ANSWER_S
 
     def answer(self):
-        """As `by_signal`."""
         while self.path:
             count, data = answered(self.path, self.before)
             found = threads_of(data.decode("ascii", "replace")) if count > self.before else []
@@ -86,18 +87,17 @@ class Request:
         return "it has no thread for this"
 
     def is_safe(self):
-        """Whether a signal to its main thread interrupts no Python code."""
+        """Whether a signal to its main thread cannot interrupt Python code."""
         at_rest = self.rest is not None and moves(self.pid, states="SD") == self.rest
         return at_rest or bool(self.path) and used(self.pid) - self.used > HELD_S
 
 
 def used(pid):
-    """CPU seconds of its main thread."""
     return sum(map(int, stat_fields("%d/task/%d" % (pid, pid))[11:13])) / HZ
 
 
 def by_signal(request, started):
-    """[(frames, thread)], innermost first, or why there are none; all threads' where the main is in D."""
+    """[(frames, thread)], innermost first, or why there are none; all threads if the main one is in D."""
     pid = request.pid
     path = memory_file(pid, FILE)
     if not path:
@@ -122,12 +122,11 @@ def by_signal(request, started):
 
 
 def runs(pid):
-    """Whether any of its threads has work to do."""
     return any(state("%d/task/%d" % (pid, thread)) == "R" for thread in numbered("/proc/%d/task" % pid))
 
 
 def signal_thread(pid, number):
-    """Send the signal to a thread that is not the main one; False when none takes it."""
+    """Signal a thread other than the main one; False if none accepts it."""
     import ctypes
 
     call = SYS_TGKILL.get(os.uname().machine)
@@ -138,7 +137,7 @@ def signal_thread(pid, number):
 
 
 def written(path):
-    """What a handler has written into an empty file, once it is complete."""
+    """The output of a handler in an empty file, once it is complete."""
     size, since, text = 0, time.monotonic(), ""
     until = since + ANSWER_S
     while time.monotonic() < until:
@@ -171,7 +170,7 @@ def threads_of(text):
 
 
 def flights(pids):
-    """pid -> dump of torch's flight recorder, of the ranks that answer (rank_main.serve_flight)."""
+    """pid -> dump of torch's flight recorder, for the ranks that answer (rank_main.serve_flight)."""
     asked, found = {}, {}
     for pid in pids:
         with contextlib.suppress(OSError, ValueError):
@@ -194,7 +193,7 @@ def flights(pids):
 
 
 def brief(plain, most):
-    """A dump without unread parts: the last entries, each with the user's frame alone."""
+    """A dump without unused parts: only the last entries, each with only the user's frame."""
     entries = [e for e in plain.get("entries") or () if isinstance(e, dict)]
     for entry in entries:
         for name in UNREAD:
@@ -207,9 +206,9 @@ def brief(plain, most):
 
 def ask(pid, name):
     """
-    Ask a thread that rank_main.py has started: (the file of its answer, the number of earlier answers).
+    Send a request to a thread of rank_main.py: (the file of its answer, the number of earlier answers).
 
-    Raises OSError or ValueError where there is none: a forked child has the file of its parent's.
+    Raises OSError or ValueError without such a thread: a forked child has its parent's file.
     """
     path = memory_file(pid, name)
     owner, _, number = link(path)[len(name) :].partition(" ")[0].partition(":")
@@ -232,7 +231,7 @@ def answered(path, before=0):
 
 def pyspy(pid):
     """The path of py-spy: next to the process's Python, on its PATH, or on ours; "" for none."""
-    # A virtual environment's Python is a link: the name it was called by tells where its tools are.
+    # A virtual environment's Python is a link: its tools are next to the link.
     pythons = [(words(pid) or [""])[0], link("/proc/%d/exe" % pid), sys.executable]
     paths = os.fsdecode(environ(pid).get(b"PATH", b"")) + ":" + os.environ.get("PATH", "")
     folders = [os.path.dirname(python) for python in pythons] + paths.split(":")
@@ -241,11 +240,11 @@ def pyspy(pid):
 
 NO_PYSPY = "no py-spy on this node"
 SENT = ["", NO_PYSPY]
-"""The path of the py-spy that the launching side has sent; the reason why there is none."""
+"""The path of the py-spy that the launching side sent; the reason if there is none."""
 
 
 def unpack(sent):
-    """Keep a py-spy ("MACHINE:BASE64", zlib inside) in a file without a name: nothing of it is ever left."""
+    """Put a py-spy ("MACHINE:BASE64", zlib inside) into an unnamed file, which cannot be left behind."""
     machine, _, packed = sent.partition(":")
     if machine != os.uname().machine:
         SENT[:] = "", "the py-spy that was sent is for %s, this node is %s" % (machine, os.uname().machine)
@@ -276,7 +275,7 @@ SCOPES = {"1": "only its parent may", "2": "only root may", "3": "nobody may"}
 
 
 def forbidden(scope):
-    """Why py-spy may not read a process of its own user; `scope`: Yama's, "" without it."""
+    """Why py-spy may not read a process of its own user; `scope`: Yama's setting, "" without Yama."""
     if scope not in SCOPES:
         return " (a container needs the capability SYS_PTRACE for this)"
     root = "; root can: sysctl kernel.yama.ptrace_scope=0" if scope != "3" else ""
@@ -284,7 +283,7 @@ def forbidden(scope):
 
 
 def by_pyspy(pid):
-    """As `by_signal`, from `py-spy dump --json`, without stopping the process."""
+    """The same as `by_signal`, from `py-spy dump --json`, without stopping the process."""
     path = pyspy(pid) or SENT[0]
     if not path:
         return SENT[1]
@@ -302,7 +301,7 @@ def by_pyspy(pid):
     try:
         found = []
         for thread in json.loads(done.stdout):
-            # Since Python 3.11 it gives qualified names: "Queue.get", where a code object says "get".
+            # Since Python 3.11 it has qualified names: "Queue.get", where a code object has "get".
             calls = [(str(f["filename"]), int(f["line"]), str(f["name"])) for f in thread["frames"]]
             own = [call for call in calls if not call[0].endswith("/" + RUNNER)][:MOST_FRAMES]
             frames = [[file, line, name.rpartition(".")[2]] for file, line, name in own]
@@ -321,7 +320,7 @@ def sources(processes):
         frames = (process.get("threads") or [[[]]])[0][0]
         own = max(0, own_frame([frame[0] for frame in frames]))
         places += [(j != own, i, j, *frames[j][:2]) for j in sorted({own, 0}) if frames]
-    # Libraries last: their file server may be another, and not answer.
+    # Libraries last: they may be on another file server, which may not answer.
     for _, i, j, name, number in sorted(places):
         text = line_of(processes[i]["pid"], name, number)
         if text:
@@ -329,7 +328,7 @@ def sources(processes):
 
 
 def line_of(pid, name, number):
-    """A line of a file as a process sees it: in a container the same name may be another file here."""
+    """A line of a file as a process sees it: in a container the same path may be another file."""
     path = "/proc/%d/%s" % (pid, "root" + name if name.startswith("/") else "cwd/" + name)
     if not number or not os.path.isfile(path):
         return ""

@@ -1,12 +1,12 @@
 """
-Watches the ranks on this node for `ringup top`: prints a snapshot as one line of JSON again and again.
+Watches the ranks on this node for `ringup top`: prints snapshots, each as one line of JSON.
 
-Arguments: EVERY JOURNAL.  Every so many seconds, counters alone; stacks less often.  JOURNAL: where the head
-of a detached run keeps what the ranks print ("" elsewhere).  `MODE NUMBER` on stdin asks for one more
-snapshot; its answer has the number.  End of file there, or a minute without a byte, ends it.
+Arguments: EVERY JOURNAL. Every EVERY seconds it reads counters; it reads stacks less often.  JOURNAL: the
+journal that the head of a detached run writes ("" elsewhere).  `MODE NUMBER` on stdin requests one more
+snapshot; its answer has the number.  It ends at end of file on stdin, or after a minute without a byte.
 
-The ranks come first: it runs at the lowest priority, and rests after each piece of work so long that all of
-them together take less than one percent of a core.
+The ranks have priority: it runs at the lowest priority, and pauses after each piece of work, so that in total
+it uses less than one percent of a core.
 """
 
 import json
@@ -23,23 +23,23 @@ from ringup.agent.snapshot.gpus import Gpus
 from ringup.agent.snapshot.stack_frames import WAITS_IN
 
 SHARES = {"ranks": 0.001, "count": 0.003, "stacks": 0.004, "asked": 0.01}
-"""Most CPU time for each kind of work, as a share of one core; requests wait until it allows them."""
+"""Most CPU time for each kind of work, as a share of one core; requests wait for it."""
 EVERY_S = {"ranks": 10.0, "stacks": 10.0, "asked": 1.0}
 FIRST_S = 1.1
 """
-Until the second count, whatever the first work cost: somebody waits for the first picture.  No long
-rest follows the second one either: the start of NVML's thread counts as its cost.
+Seconds until the second count, whatever the first one cost, because the user waits for a picture.  The pause
+after the second one is short, too: it includes the start of NVML's thread.
 """
 MODES = ("count", "stacks", "threads", "flight")
 SILENT_S = 60.0
 MOST_ASKED_S = 10.0
-"""The longest rest before a snapshot that was asked for."""
+"""The longest wait of a requested snapshot."""
 TAIL_BYTES = 64 << 10
-"""Of the journal, in one line; what comes faster is left out."""
+"""Of the journal, per line; more than that is left out."""
 
 
 class Journal:
-    """What is new at the end of a detached run's journal (agent/guard/journal.py): lines of JSON."""
+    """The new end of a detached run's journal (agent/guard/journal.py): lines of JSON."""
 
     def __init__(self, folder):
         self.folder, self.places = folder, {}
@@ -85,10 +85,10 @@ class Watch:
         self.due = dict.fromkeys(SHARES, 0.0)
         self.journal, self.gpus, self.ranks, self.asked = Journal(journal), Gpus(), None, []
         self.counts, self.parents = 0, set()
-        """Ranks that wait for processes which they have started as ranks."""
+        """Ranks that wait for processes that they started as ranks."""
 
     def work(self, kind, now):
-        """Do the work of a kind, and have it rest."""
+        """Do the work of a kind, and schedule its pause."""
         mode, number = self.asked.pop(0) if kind == "asked" else (kind, 0)
         if kind == "ranks" or mode != "count" or not self.is_whole():
             self.ranks = main.RanksHere("", "")
@@ -106,7 +106,6 @@ class Watch:
         self.due[kind] = now + max(least_s, rest_s)
 
     def is_whole(self):
-        """Whether every rank that is known still runs."""
         return bool(self.ranks and self.ranks.all) and all(
             stat(pid) and stat(pid)[1] == self.ranks.table[pid][1] for pid, _ in self.ranks.all
         )

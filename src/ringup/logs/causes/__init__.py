@@ -1,5 +1,5 @@
 """
-Causes: named problems read out of a run's logs, each with its evidence; one module a family of problems.
+Causes: named problems in a run's logs, each with its evidence; one module per family of problems.
 
 Importing this fills the registry.
 """

@@ -1,4 +1,4 @@
-"""What is reported only when nothing else is found: consequences, and logs that end too early."""
+"""Causes that are reported only if nothing else is found: consequences, and logs that end too early."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ringup.rules import Fix
 from ringup.units import ranges, show_ranks
 
 _GONE = r"was previously responsive|previously established|but handshake failed"
-"""What libfabric's EFA provider and rdma-core say of a peer that answered once, or whose process is gone."""
+"""Messages of libfabric's EFA provider and rdma-core about a peer that was lost after a first answer."""
 
 _MAY_BE_ALIVE = {"recv-vector", "store-get", "keepalive-failed", "pipe-broken"}
-"""What a proxy, a firewall or a late start brings about as well: nobody need have ended."""
+"""A proxy, a firewall or a late start also causes these: no process need have ended."""
 
 _FAILED_CALL = re.compile(r"Call to (\w+) failed with error ([^,;.\n]{1,80})")
 
@@ -51,10 +51,10 @@ def peer_died_first(log: LogEvidence) -> Found:
         if log.outcome.ended_well and not log.has("exit", "exception"):
             return None
         if log.has("tcpstore-retry") and not log.outcome.went_on:
-            return None  # nobody had met the store's owner yet
+            return None  # no rank had reached the store's owner yet
     peers = sorted({e["peer"] or e["address"] for e in lost} - {""})
     had_saved = {e.host for e in log.all("saved")}
-    # A process that has saved its model and ends closes its connections: nobody's call failed of it.
+    # A process that has saved its model and ends closes its connections: this fails no call of another.
     mild = bool(peers) and {p.split("<")[0] for p in peers} <= had_saved
     mild = mild and log.outcome.failure("closed-by-peer") is None
     own = {a for h in log.hosts.values() for _, a in h.sockets.values()} | set(log.hosts)
@@ -68,7 +68,7 @@ def peer_died_first(log: LogEvidence) -> Found:
 
 
 def _is_a_wrapping(log: LogEvidence, died: list[Event]) -> bool:
-    """Whether a worker's end, as Ray or an engine tells it, is that of an NCCL call that failed above it."""
+    """Whether a worker's end, as Ray or an engine reports it, is that of a failed NCCL call above it."""
     if log.has("nccl-system", "nccl-cuda", "nccl-internal", "nccl-usage", "cuda-failure"):
         return True
     return any(all(_after(e, w) for e in died) for w in log.all("work", "watchdog-stuck")[:1])
@@ -98,7 +98,7 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
     vague, other = log.all(*_VAGUE, "net-not-found"), log.all("wc-error")
     codes = [e for e in log.all("unwind", code="[1-5]") if is_unwinding(e)]
     if log.has("sharp-off") and not any("group." in e["source"] for e in codes):
-        codes = []  # NCCL unwinds from the refused offer and goes on; an error of the call passes its group
+        codes = []  # NCCL unwinds from the refused offer and continues; an error of the call passes its group
     if log.has("ib-open-failed") and not (cuda or other or log.outcome.set_up):
         return None  # the device that could not be opened is the detail
     text, fix = "NCCL or CUDA failed; only the category of the error is printed", None
@@ -116,7 +116,8 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
         fix = Fix(f"run again with NCCL_DEBUG=INFO on all ranks; collect the lines{where} before this one")
     timed_out = log.all("work")[:1]
     late = timed_out and not cuda and all(_after(e, timed_out[0]) for e in category)
-    sure = (category or cuda) and not late and not last and not said  # the watchdog aborts what then fails
+    # the watchdog aborts calls that then fail
+    sure = (category or cuda) and not late and not last and not said
     mild = not (category or cuda or vague or other or codes) and (log.outcome.went_on or not said)
     events = [*last, *category, *cuda, *other, *vague, *warned, *codes]
     return report(events, text, "medium" if sure else "low", severity="warning" if mild else None, fix=fix)

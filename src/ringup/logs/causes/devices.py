@@ -24,7 +24,7 @@ _TOO_LARGE = re.compile(
 )
 """c10/cuda/CUDACachingAllocator.cpp (torch 2.1 to 2.13)."""
 _UNOPENED = re.compile(r"unable to open shared memory object\b(?:.{0,160}mode)?(?P<why>: .+|$)?")
-"""torch's words for a failed shm_open, which needs a descriptor, not space; before 1.10 without errno."""
+"""torch's messages for a failed shm_open, which needs a descriptor, not space; before 1.10 without errno."""
 
 
 @cause("shm-too-small")
@@ -96,7 +96,7 @@ def nvlink_failed(log: LogEvidence) -> Found:
     errors = log.all("nvlink-error")
     host = next((e.host for e in errors if e.host), "")
     text = f"an NVLink of a GPU{f' of {host}' if host else ''} has an uncorrectable error"
-    # The driver's own code for a link says more than CUDA's word for it.
+    # The driver's own code for a link is more precise than CUDA's message.
     return report(errors, text, "medium" if xid_codes(log) else "high")
 
 
@@ -166,7 +166,7 @@ def gpus_hidden_between_ranks(log: LogEvidence) -> Found:
     In logs: `nvmlDeviceGetHandleByPciBusId() failed: Not Found`.
     """
     hidden = log.all("nvml-lookup") + [e for e in log.all("bad-ordinal") if is_of_a_peer(e)]
-    # NCCL asks first whether peers reach each other; who then cannot open the peer's handle does not see it.
+    # NCCL first checks whether peers reach each other; a rank that cannot open the peer's handle does not.
     shut = log.all("peer-access", has="(?i)ipc ?(?:open)?(?:mem)?handle")
     if hidden or shut:
         text = "a rank cannot look up its neighbour's GPU: containers or cgroups hide it"

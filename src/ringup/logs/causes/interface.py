@@ -1,4 +1,4 @@
-"""Which network interfaces NCCL and Gloo chose, and whether peers can be reached through them."""
+"""The network interfaces of NCCL and Gloo, and whether peers can be reached through them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _virtual(log: LogEvidence, host: HostNetworks, failed: Event | None) -> Caus
         return report(listed, text, "low", severity="note", fix=fix)
     if boot or bind or (failed and (carrying or _dialled_blindly(log))) or (most and not died):
         text = f"NCCL uses virtual interfaces{where}: {names}"
-        # A hang in which no connection failed may be of the path as well.
+        # A hang without a failed connection may also be the path's fault.
         unproven = carrying and not (bind or boot or log.has("nccl-connect"))
         sure: Confidence = "high" if bind or boot else "low" if unproven else "medium"
         return report([*bind, *listed], text, sure, fix=fix)
@@ -124,7 +124,7 @@ def _virtual(log: LogEvidence, host: HostNetworks, failed: Event | None) -> Caus
 
 def _dialled_blindly(log: LogEvidence) -> bool:
     """
-    Whether a data connection failed and no line says to which address.
+    Whether a data connection failed and no line has its address.
 
     NCCL before 2.4 spreads channels over all listed interfaces and leaves the address out.
     """
@@ -207,10 +207,10 @@ def loopback_interface_chosen(log: LogEvidence) -> Found:
 
 def network_of(address: str) -> str:
     """
-    The /24 an IPv4 address most likely stands in; "" for anything else.
+    The probable /24 of an IPv4 address; "" for other text.
 
-    Logs do not print prefix lengths; two addresses of one /24 are taken for neighbours,
-    two of different /16 for strangers.
+    Logs do not print prefix lengths; two addresses in one /24 count as neighbours, two in different /16 as
+    strangers.
 
     >>> network_of("10.12.5.64"), network_of("fe80::1")
     ('10.12.5', '')
@@ -227,10 +227,10 @@ def peer_unreachable_on_interface(log: LogEvidence) -> Found:
         return report(foreign, text)
     dialled = [e for e in log.all("nccl-connect", "gloo-connect") if _is_real_peer(e)]
     hard = [e for e in dialled if "retrying" not in e.text] or (dialled if not log.outcome.set_up else [])
-    if log.has("file-init"):  # the address stands in a file, and may be that of an earlier run
+    if log.has("file-init"):  # the address is in a file, and may be that of an earlier run
         hard = [e for e in hard if "Connection refused" not in (e["reason"], e["reason2"])]
     if log.has("root-count", "root-info", "rank-checked-in"):
-        # The root gave up after the ranks reported to it: nobody listens at its address any more.
+        # The root gave up after the ranks reported to it: nothing listens at its address any more.
         gone = ("Connection refused", "Software caused connection abort")
         hard = [e for e in hard if e["reason"] not in gone]
     apart = _strangers(log)
@@ -295,7 +295,7 @@ def _strangers(log: LogEvidence) -> list[Event]:
 
 
 def _shared_fix(log: LogEvidence) -> Fix | None:
-    """The interface of a network every host has an address in, where the lists show one."""
+    """The interface of a network in which every host has an address, if the lists show one."""
     names: dict[str, dict[str, str]] = defaultdict(dict)
     hosts = [h for h in log.hosts.values() if h.sockets]
     for host in hosts:

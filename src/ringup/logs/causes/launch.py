@@ -1,4 +1,4 @@
-"""The launch line and the shells it passes through."""
+"""The launch line and the shells that it passes through."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _LAUNCHERS = re.compile(
 )
 
 _OF_ONE_START = 8
-"""Lines between the headers of two that begin at a time."""
+"""Lines between the headers of two that begin at the same time."""
 
 
 @cause("world-never-formed")
 def world_never_formed(log: LogEvidence) -> Found:
-    """As `ringup run` has seen it by the ranks' sockets and by what their frameworks counted."""
+    """From the ranks' sockets and from the counts of their frameworks, as `ringup run` saw them."""
     apart = log.all("run-apart")[-1:]
     if apart:
         return report(apart, first_value(apart, "text"))
@@ -129,7 +129,7 @@ def device_ordinal_not_visible(log: LogEvidence) -> Found:
     rather than `--gpus-per-task`.
     In logs: `CUDA error: invalid device ordinal`.
     """
-    # A peer's number that means nothing here (transport/p2p) is another matter: GPUs hidden between ranks.
+    # A peer's number that has no meaning here (transport/p2p) is another cause: GPUs hidden between ranks.
     bad = [e for e in log.all("bad-ordinal") if not is_of_a_peer(e)]
     visible = log.all("visible-devices")
     devices = first_value(visible, "devices")
@@ -162,7 +162,7 @@ def same_gpu_twice(log: LogEvidence) -> Found:
 
 def _on_one_bus_id(log: LogEvidence) -> list[Event]:
     """Init lines of two ranks with one host, communicator and bus id, where NCCL was used wrongly."""
-    # NCCL calls a setting that it cannot read invalid usage, too.
+    # NCCL also calls a setting that it cannot read invalid usage.
     of_a_setting = log.has("bad-setting", "no-algorithm", "net-not-found")
     if of_a_setting or log.outcome.set_up or not log.has("nccl-usage"):
         return []
@@ -192,9 +192,9 @@ def ssh_not_passwordless(log: LogEvidence) -> Found:
     denied = [e for e in log.all("ssh-denied") if not of_the_web(e)]
     code, connect = log.all("ssh-255"), log.all("ssh-connect")
     if not (denied or connect) and log.all("name-unknown", has="ssh:"):
-        return None  # ssh says why it failed: it does not know the name
+        return None  # ssh reports why it failed: it does not know the name
     if connect and not denied:
-        broken = [e for e in connect if not e["reason"]]  # a reason has a name of its own
+        broken = [e for e in connect if not e["reason"]]  # another cause has the reason
         return report([*broken, *code] if broken else [], "ssh's connection to a node breaks", "medium")
     if denied or code:
         text = "a node refuses the launcher's ssh login"
@@ -222,7 +222,8 @@ def environment_breaks_remote_shell(log: LogEvidence) -> Found:
 @cause("python-or-launcher-missing", overcome=None)
 def python_or_launcher_missing(log: LogEvidence) -> Found:
     modules = [e for e in log.all("module-missing") if OWN_MODULES.match(e["module"]) and not made_do(e)]
-    found = log.all("command-missing", lacks="pyxis: |enroot")  # a container that does not start has a name
+    # a container that does not start is another cause
+    found = log.all("command-missing", lacks="pyxis: |enroot")
     missing = [*(e for e in found if _concerns_the_job(e)), *modules]
     if not missing:
         return None

@@ -1,4 +1,4 @@
-"""What the ranks were doing when they stopped: behind, apart, busy, wrong."""
+"""Causes by the state of the ranks when they stopped: behind, different calls, busy, wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _timeouts(log: LogEvidence) -> list[Event]:
 
 
 def _waiting(log: LogEvidence) -> dict[int, Event]:
-    """The earliest collective each rank says it timed out in."""
+    """The earliest collective in which each rank reports a timeout."""
     found: dict[int, Event] = {}
     for event in _timeouts(log):
         if event.rank is not None and event["op"]:
@@ -42,7 +42,7 @@ def _waiting(log: LogEvidence) -> dict[int, Event]:
 
 
 def _waiting_in_gloo(log: LogEvidence) -> dict[int, Event]:
-    """The call of each rank's traceback, where every rank ran into Gloo's limit: it prints no numbers."""
+    """The call in each rank's traceback, if every rank ran into Gloo's limit: it prints no numbers."""
     late = ranks_of(log.all("gloo-recv-timeout"))
     calls = by_rank(log.all("collective-frame"))
     ranks = ranks_of(log.events)
@@ -57,7 +57,7 @@ def _members(log: LogEvidence) -> list[int]:
     """
     The global ranks of the sub-group whose collective timed out, [] for the default group.
 
-    Two numbers of a rank, in the group and among all, tell the first member and the distance of two.
+    Two numbers of a rank, in the group and among all, give the first member and the distance of two.
     """
     pairs: dict[int, int] = {}
     for event in log.all("work", "work-state"):
@@ -89,7 +89,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _ended_beside(log: LogEvidence, bar: Event) -> bool:
-    """Whether a run ended at a bar that is not training's own, and no scheduler's limit ended it."""
+    """Whether a run ended at a progress bar that is not training's own, and no scheduler's limit ended it."""
     ended = log.has("exit", "exit-signal", "exception", "cancelled", "killed-word", "nccl-system")
     at_work = log.outcome.limit or log.outcome.went_on or re.search(r"(?i)epoch|train|\bloss", bar.text)
     return ended and not at_work
@@ -138,7 +138,7 @@ def rank_busy(log: LogEvidence) -> Found:
 
 
 def _one_timeout_before(log: LogEvidence, words: list[Event]) -> list[Event]:
-    """Busy lines whose clock stands one timeout before a watchdog's."""
+    """Busy lines whose time is one timeout before a watchdog's."""
     for work in log.all("work"):
         limit_s = (work.number("ran") or work.number("timeout")) / 1000
         for word in reversed(words):
@@ -157,7 +157,7 @@ def rank_fell_behind(log: LogEvidence) -> Found:
 
 def _printed_behind(log: LogEvidence) -> Cause | None:
     judged = log.ended and log.ended.verdict.rule
-    for event in log.all("run-hung")[: not judged]:  # `ringup run` has looked at every rank
+    for event in log.all("run-hung")[: not judged]:  # `ringup run` has checked every rank
         ranks = _numbers(event["ranks"] or " ".join(re.findall(r"\brank \d+", event["who"])))
         nodes = event["nodes"].split(", ") if event["nodes"] else re.findall(r"\(([^()]+)\)", event["who"])
         what = event["op"] or "what the others wait for"
@@ -177,9 +177,9 @@ def _printed_behind(log: LogEvidence) -> Cause | None:
 
 
 def _silent(log: LogEvidence) -> Cause | None:
-    """Who is behind, by the ranks that timed out and the watchdog's own numbers (enqueued, completed)."""
+    """Ranks that are behind, from the timed-out ranks and the watchdog's (enqueued, completed)."""
     timed_out = _waiting(log)
-    # The watchdog prints its numbers also where a call failed of a peer's end.
+    # The watchdog also prints its numbers if a call failed because of a peer's end.
     failed = ranks_of(e for e in log.all("work-async") if "timeout" not in e["text"].lower())
     states = {r: e for r, e in by_rank(log.all("work-state")).items() if r not in failed or r in timed_out}
     events = [*timed_out.values(), *states.values()]
@@ -191,8 +191,8 @@ def _silent(log: LogEvidence) -> Cause | None:
         text = "a rank waited in a collective until the limit; which rank is missing is not in this log"
         return report(lonely or log.all("gloo-recv-timeout"), text, "low")
     groups = {m[1] for e in states.values() if (m := _GROUP.search(e.text))}
-    # Who has enqueued the call that others stand in waits in it, or in one that does not fit, however few
-    # it has enqueued since.
+    # A rank that has enqueued the call in which others are waits in it, or in one that does not match,
+    # however few it has enqueued since.
     stuck = [
         e.number("completed") + 1 for e in states.values() if e.number("completed") < e.number("enqueued")
     ]
@@ -206,7 +206,7 @@ def _silent(log: LogEvidence) -> Cause | None:
     missing = _missing_ranks(log, everyone)
     who = show_ranks(everyone)
     if _members(log) and 2 * len(missing) > len(everyone):
-        return None  # a part of the group's log: nobody is known to be silent
+        return None  # a part of the group's log: no rank is known to be silent
     if len(everyone) > 1 and 0 < len(missing) <= len(everyone):
         text = f"{who} wait, {show_ranks(missing[:8])} silent: look there"
         return report(events, text, "medium", ranks=missing[:64])
@@ -217,7 +217,7 @@ def _silent(log: LogEvidence) -> Cause | None:
 
 
 def _counted_behind(log: LogEvidence, behind: tuple[Behind, ...]) -> Cause:
-    """Ranks whose own sequence of calls is shorter than their peers', from the counted COLL lines."""
+    """Ranks with a shorter sequence of calls than their peers, from the counted COLL lines."""
     first = min(behind, key=lambda b: (-b.ahead, -b.by))
     worst = [b for b in behind if (b.communicator, b.index) == (first.communicator, first.index)][:8]
     ends = [(b.member, *b.member.calls.last[1:]) for b in worst if b.member.calls.last]
@@ -314,7 +314,7 @@ _LEFT = re.compile(r"rank (\d{1,6}) on ([^\s,]{1,255})")
 
 
 def _gone_ahead(log: LogEvidence) -> list[Event]:
-    """Steps of ranks that came further than one whose peer was gone, and that no launcher lists."""
+    """Steps of ranks that got further than one whose peer was gone, and that no launcher lists."""
     closed = {e.rank for e in log.all("gloo-closed", "closed-by-peer")} - {None}
     ends = log.all("exit", "exit-signal", "child-failed", "exception")
     if not closed or not log.has("exit") or log.has("closing-signal", "cancelled") or len(log.hosts) > 1:
@@ -326,7 +326,7 @@ def _gone_ahead(log: LogEvidence) -> list[Event]:
 
 
 def _left_the_loop(log: LogEvidence) -> list[Event]:
-    """The ends of an epoch that some ranks printed and others, who print their own, had not come to."""
+    """The ends of an epoch that some ranks printed and others, which print their own, had not reached."""
     ended = by_rank(log.all("epoch-done"))
     epochs = {rank: int(m[1]) if (m := _EPOCH.search(e.text)) else 0 for rank, e in ended.items()}
     ahead = {rank for rank, epoch in epochs.items() if epoch == max(epochs.values())}
@@ -345,7 +345,7 @@ def _apart(log: LogEvidence) -> Cause | None:
 
 @cause("collective-mismatch")
 def collective_mismatch(log: LogEvidence) -> Found:
-    seen = None if _left_the_loop(log) else _apart(log)  # that is why, and has a name of its own
+    seen = None if _left_the_loop(log) else _apart(log)  # that is the reason, and another cause has it
     return ended_as(log, "collective-mismatch") or agreeing(recorded_mismatches(log), seen)
 
 

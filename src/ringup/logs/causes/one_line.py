@@ -1,4 +1,4 @@
-"""Causes that one line proves: rows, whose wordings stand in the table of tags."""
+"""Causes that one line proves: rows, whose wordings are in the table of tags."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ringup.logs.rule import Confidence, Found, cause, report
 
 @dataclass(frozen=True)
 class Row:
-    """A cause, the tags that prove it and what to say; `{field}` is the first value of a tag's field."""
+    """A cause, the tags that prove it and its text; `{field}` is the first value of a tag's field."""
 
     name: str
     tags: str
@@ -24,11 +24,11 @@ class Row:
     lacks: str = ""
     confidence: Confidence = "high"
     unless: str = ""
-    """Tags that say more than these do."""
+    """More specific tags."""
     beside: str = ""
-    """Tags of lines that are quoted, too."""
+    """Tags of lines that are also quoted."""
     until: str = ""
-    """A tag whose later line, of the same `pod` and `image` where both are printed, ends it."""
+    """A tag whose later line, with the same `pod` and `image` if both are printed, ends it."""
 
 
 _MEDIUM: Confidence = "medium"
@@ -93,7 +93,7 @@ def _finder(row: Row) -> Callable[[LogEvidence], Found]:
             name: first_value(found, name, *(f"{name}{n}" for n in range(2, 7)))[:120] for name in names
         }
         text = " ".join(row.text.format(**fields).split()).rstrip(": ")
-        # A row of pods tells a state and not its reason, which may be of the moment.
+        # A row of pods has a state but not its reason, which may be temporary.
         said = not (row.until and names) or any(fields.values())
         beside = log.all(row.beside) if found and row.beside else []
         return report([*found, *beside], text, row.confidence if said else _MEDIUM)
@@ -102,7 +102,7 @@ def _finder(row: Row) -> Callable[[LogEvidence], Found]:
 
 
 def _ends(end: Event, event: Event) -> bool:
-    """Whether a line says that what another reported is over; events are not always listed by time."""
+    """Whether a line reports the end of another line's state; events are not always listed by time."""
     same = [end[key] == event[key] for key in ("pod", "image") if end[key] and event[key]]
     return end.file == event.file and all(same) and (end.line > event.line or bool(same))
 

@@ -1,4 +1,4 @@
-"""Stacks that somebody pasted (py-spy dump): which process stands elsewhere than the others."""
+"""Pasted stacks (py-spy dump): the process that is at another place than the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, report
 
 INNERMOST = 12
-"""Frames of the main thread that tell what a process does; below them are loops of the program."""
+"""Frames of the main thread that show the activity of a process; below them are loops of the program."""
 _IN_A_COLLECTIVE = re.compile(
     r"distributed_c10d|c10d_logger|pynccl|/nccl|collectives?\.py|torch/cuda/__init__|streams\.py"
 )
@@ -35,7 +35,7 @@ class Stack:
 
     @property
     def collective(self) -> Event | None:
-        """The frame of a collective or of a wait for the GPU, None where the process does something else."""
+        """The frame of a collective or of a wait for the GPU, None if the process does something else."""
         inner = self.frames[:INNERMOST]
         found = (f for f in inner if _IN_A_COLLECTIVE.search(f["file"]) or _WAITS.search(f["function"]))
         return next(found, None)

@@ -35,16 +35,24 @@ WRAPPERS = re.compile(
     r"|TimeoutExpired|CancelledError|RemoteError|XlaRuntimeError|"
     r"EngineCore\w{0,99}|NodeDiedError|GeneratorExit|BackendCompilerFailed)$"
 )
-"""Exceptions that only carry another failure: what they wrap is what counts."""
+"""Exceptions that only carry another failure: the wrapped one counts."""
 
 _EITHER_WAY = (
     r"(?i)(?:common|likely|possible|potential) (?:root )?(?:causes|reasons)"
     r"|\(1\) the process (?:is|was) killed|may have been (?:killed|terminated)"
 )
-"""Sentences that list what may have happened (Ray prints one for every dead worker): they say nothing."""
+"""Sentences that list possible causes (Ray prints one for every dead worker): they prove nothing."""
 
 _OF_A_HANDLER = r"\bhandlers?\b(?! called)|\b(?:un)?regist|\binstall|\bignor|\btrap(?:s|ping)\b|\bmask"
-"""Sentences on what a process does if a signal comes: none has."""
+"""Sentences on the effect of a signal that may come: none has."""
+
+
+_OF_A_HANDLER_CALLED = re.compile(
+    r"(?i)caught signal|\*{3}|fatal python error|signal:? ?(?:\d|\(|seg|bus)|\breceived"
+    r"|segfault (?:at|encountered)|general protection|loader|corrupt|malloc\(|smashing"
+    r"|: {1,4}\d+ (?:segm|bus|ill)|died|exit"
+)
+"""How those print it that saw the signal: handlers, shells that name the process, the kernel, launchers."""
 
 
 def signal_of(event: Event) -> int:
@@ -85,7 +93,18 @@ _COUNTED = re.compile(r"(?i)Detected \d+ oom")
 def oom_killer_ran(log: LogEvidence) -> Found:
     lines = log.all("oom-kill", lacks=r"CUDA out of memory|torch\.")
     lines = [e for e in lines if not re.search(_EITHER_WAY, e.text) or _COUNTED.search(e.text)]
-    return report(lines, "a process was killed for host memory, and the log says so")
+    lines = [e for e in lines if not log.outcome.overcome(e)]
+    victims = {name for e in lines if (name := e["victim"] or e["victim2"])}
+    known = {e.pid for e in log.events if e.pid} | {e["pid"] for e in log.all("exit", "exit-signal")} - {""}
+    is_rank = any(_RANKS.match(v) for v in victims) or known & {e["pid"] for e in lines}
+    if not victims or is_rank or any(number == 9 for number, _ in exits(log)):
+        return report(lines, "a process was killed for host memory, and the log says so")
+    text = f"the kernel killed {', '.join(sorted(victims))} for host memory, which may be another job's"
+    return report(lines, text, "low")
+
+
+_RANKS = re.compile(r"python|pt_\w|ray\b|torchrun|deepspeed|accelerate|vllm|sglang|train", re.IGNORECASE)
+"""Names of training and serving processes in the kernel, which keeps 15 characters."""
 
 
 @cause("node-lost", overcome=None)
@@ -140,7 +159,9 @@ def rank_crashed(log: LogEvidence) -> Found:
     words = log.all("crash-word", lacks=f"{_EITHER_WAY}{other}{UNBACKED}|{_OF_A_HANDLER}")
     words += log.all("loader-killed", signal="(?i)segmentation|sigsegv")
     if fatal or words:
-        return report([*fatal, *words], f"{_who(fatal)} died of a fatal signal of its own")
+        is_sure = bool(fatal) or any(_OF_A_HANDLER_CALLED.search(e.text) for e in words)
+        text = f"{_who(fatal)} died of a fatal signal of its own"
+        return report([*fatal, *words], text, "high" if is_sure else "medium")
     of_gloo = log.has("gloo-mesh", "gloo-no-address", "gloo-name-not-here")
     if of_gloo or log.has("work", "work-aborted", "watchdog-stuck", "nccl-remote", "jax-died"):
         return None
@@ -148,14 +169,14 @@ def rank_crashed(log: LogEvidence) -> Found:
         return None
     aborted = [e for number, e in exits(log) if number == 6]
     text = f"{_who(aborted)} aborted (SIGABRT); that rank's output above has the reason"
-    # Python's handler of the signal and C++ speak on the rank that died, not on its peers.
+    # Python's handler of the signal and C++ print on the rank that died, not on its peers.
     words = log.all("abort-word", has="Fatal Python error|terminate called", lacks="c10::|gloo::|nccl")
     return report([*aborted, *words], text, "medium" if aborted and words else "low")
 
 
 @cause("rank-crashed", overcome=None, fallback=True)
 def aborted_with_a_word(log: LogEvidence) -> Found:
-    """An abort that says of what, or leaves a core, and nothing else tells more."""
+    """An abort with its reason, or with a core, if nothing else is more precise."""
     ends = log.all("abort-word", has="core dumped|terminate called|Assertion|received at time")
     ends += [e for number, e in exits(log) if number == 6]
     if not ends or log.has("work", "watchdog-stuck"):
@@ -181,17 +202,17 @@ def rank_raised_exception(log: LogEvidence) -> Found:
 
 
 def own_exceptions(log: LogEvidence) -> list[Event]:
-    """Exceptions of the program that the run did not overcome, and whose text no other name covers."""
+    """Exceptions of the program after which the run did not work, and whose text no other cause covers."""
     own = [e for e in log.all("exception") if _is_of_the_program(log, e) and not log.outcome.overcome(e)]
     own = [e for e in own if not LAUNCHER_FRAMES.search(e["frame"])]
-    if all(e["carried"] for e in own):  # Ray's head names a type, and the line it carries is told of above
+    if all(e["carried"] for e in own):  # Ray's head names a type, and the line above it has the details
         told = {(e.file, e["type"].rpartition(".")[2]) for e in log.all("exception") if not e["carried"]}
         own = [e for e in own if (e.file, e["type"]) not in told]
     return [e for e in own if not _of_others(log, e) - OF_ROLE["context"]]
 
 
 def _of_others(log: LogEvidence, event: Event) -> set[str]:
-    """The tags with which an exception may be the matter of another cause."""
+    """The tags with which an exception may belong to another cause."""
     missing = [e for e in log.at(event.file, event.line) if e.tag == "module-missing"]
     of_nobody = {"module-missing"} if not any(OWN_MODULES.match(e["module"]) for e in missing) else set()
     return _tags_with(log, event) - of_nobody
@@ -199,7 +220,7 @@ def _of_others(log: LogEvidence, event: Event) -> set[str]:
 
 @cause("rank-raised-exception", overcome=None, fallback=True)
 def exception_in_other_words(log: LogEvidence) -> Found:
-    """An exception that speaks of what another cause is about, where that cause did not come about."""
+    """An exception about another cause's subject, if that cause was not found."""
     left = [*filter(_is_its_own, _in_other_words(log))]
     return _raised(log, left) if left else None
 
@@ -207,7 +228,7 @@ def exception_in_other_words(log: LogEvidence) -> Found:
 def _in_other_words(log: LogEvidence) -> list[Event]:
     left = [e for e in log.all("exception") if _is_of_the_program(log, e) and not made_do(e)]
     left = [e for e in left if not log.outcome.overcome(e) and "cancelled" not in log.tags_at(e)]
-    if log.has("exit", "child-failed"):  # else a launcher's own exception is what ended it
+    if log.has("exit", "child-failed"):  # else a launcher's own exception ended it
         left = [e for e in left if not LAUNCHER_FRAMES.search(e["frame"])]
     return left
 
@@ -238,7 +259,8 @@ def shared_file_raced(log: LogEvidence) -> Found:
 def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     # torch's hook for uncaught exceptions puts the rank before every line.
     traced = [e for e in own if e["traceback"] or re.search(r"\[rank\d+\]: ", e.text)]
-    first = next((e for e in traced or own if not e["carried"]), own[0])
+    uncaught = [e for e in traced if e["uncaught"]]
+    first = next((e for e in uncaught or traced or own if not e["carried"]), own[0])
     kind = first["type"].rpartition(".")[2]
     text = f"{_who([first])} raised {kind}: {first['text'][:120]}".rstrip(": ")
     if first["frame"] and "site-packages" not in first["frame"]:
@@ -254,7 +276,7 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
 
 def _kernel_failed(log: LogEvidence) -> Cause | None:
     """A GPU kernel of the program itself broke; NCCL's watchdog only reports it."""
-    faults = [e for e in log.all("illegal-access") if "cuda-failure" not in log.tags_at(e)]
+    faults = [e for e in log.all("illegal-access") if not made_do(e) and "cuda-failure" not in log.tags_at(e)]
     if log.has("sxid", "ecc") or not PROGRAM_XIDS.issuperset(xid_codes(log)):
         return None
     asserted = any("assert" in e.text for e in faults)
@@ -268,9 +290,9 @@ _BELOW_A_TITLE = 12
 
 
 def _ended_elsewhere(log: LogEvidence) -> Cause | None:
-    """The launcher's summary names the first rank that failed; why, only that rank's own output says."""
+    """The launcher's summary names the first rank that failed; only that rank's own output has the reason."""
     codes = log.outcome.before_the_end((e for number, e in exits(log) if not number))
-    # Who follows every process's end knows which came first: what peers say of it followed.
+    # A program that follows every process's end knows which came first: messages of peers follow from it.
     if proven := [e for e in codes if e["first"]][:1]:
         if any(e.rank == proven[0].rank for e in _in_other_words(log)):
             return None  # its own output is here
@@ -279,7 +301,7 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
     roots = log.all("child-failed", has="Root Cause")
     first = [e for e in codes for r in roots if e.file == r.file and 0 < e.line - r.line < _BELOW_A_TITLE]
     first = first or [e for e in codes if e.rank is not None] or codes
-    # Whom the launcher saw end first, without a word of its own, the others' lost connections follow.
+    # The others' lost connections follow from the rank whose end the launcher saw first.
     lost = log.has(*OF_ROLE["consequence"])
     spoke = {e.rank for e in log.all("exception", *OF_ROLE["consequence"])} | {None}
     own = [e for e in log.all("exception") if _is_of_the_program(log, e)]
@@ -296,7 +318,7 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
 
 
 def _loader_gone(log: LogEvidence) -> Cause | None:
-    """A data loader's worker ended and nothing tells of what."""
+    """A data loader's worker ended, and nothing shows the reason."""
     if log.has("loader-killed", "loader-bus", "shm-torch", "oom-kill", "killed-word", "too-many-files"):
         return None
     gone = [e for e in log.all("loader-exited") if not log.outcome.overcome(e)]
@@ -305,7 +327,7 @@ def _loader_gone(log: LogEvidence) -> Cause | None:
 
 
 def _checkpoint_unfit(log: LogEvidence) -> Cause | None:
-    """The lines below a load_state_dict's error, where the error line itself is not in the log."""
+    """The lines below a load_state_dict's error, if the error line itself is not in the log."""
     if log.outcome.went_on or log.has("exception"):
         return None
     sizes = log.all("state-dict")
@@ -325,15 +347,15 @@ _OF_THE_HOST = re.compile(
 
 
 def _is_its_own(event: Event) -> bool:
-    """Whether an exception tells what the program did wrong; who waits in vain is not who is at fault."""
+    """Whether an exception shows a fault of the program; a rank that waits in vain is not at fault."""
     waits = event["type"].lower().endswith(("timeout", "timeouterror"))
     return not (waits or _OF_THE_HOST.search(event["text"]))
 
 
 def _is_of_the_program(log: LogEvidence, event: Event) -> bool:
-    """Whether an exception is neither a wrapping, nor a warning, nor the consequence of another's end."""
-    empty_file = event["type"] == "EOFError" and event["text"]  # a pipe that closed has no words
-    # Python prints no colon where there is no message: this one of torch's spawn begins on the next line.
+    """Whether an exception is neither a wrapper, nor a warning, nor the consequence of another's end."""
+    empty_file = event["type"] == "EOFError" and event["text"]  # a closed pipe has no message
+    # Python prints no colon without a message: this one of torch's spawn begins on the next line.
     if event["type"] == "Exception" and not event["text"]:
         return False
     if (WRAPPERS.search(event["type"]) and not empty_file) or _HARMLESS.search(event.text):
@@ -359,7 +381,7 @@ def terminal_closed(log: LogEvidence) -> Found:
 @cause("job-cancelled", severity="warning", overcome="warning")
 def job_cancelled(log: LogEvidence) -> Found:
     """
-    The scheduler or a user ended the job; this is no failure of the program.
+    The scheduler or a user ended the job; the program did not fail.
 
     Why: scancel, a time limit, preemption or Ctrl-C.
     Fix: for a time limit, checkpoints and a longer limit; otherwise nothing.

@@ -12,7 +12,7 @@ from ringup.logs.rule import Confidence, Found, cause, report
 from ringup.rules import Fix
 
 _NOT_PINNED = r"ibv_reg_mr(?:_iova2?)?\b.{0,120}(?:Bad address|\berrno:? ?14\b)"
-"""Only a peer-memory module can pin GPU addresses given as such; a DMA-BUF has a call of its own."""
+"""Only a peer-memory module can pin plain GPU addresses; a DMA-BUF has a separate call."""
 
 _NOT_ANSWERING = r"timed out|with 1(?:10|13)\b|status: 1(?:10|13) |Host is unreachable|No route to host"
 _OF_A_PORT = r"(?i)port (?:error|down|err|active|state)|link (?:down|error)"
@@ -44,9 +44,9 @@ def gid_missing_or_wrong(log: LogEvidence) -> Found:
         return report([*stuck, *local[:1], *roce[:1]], text, "medium")
     if log.outcome.trained:
         return None  # the GID worked
-    # NCCL prints GIDs for Ethernet links only: on InfiniBand, where fe80:: is what all have, there is none.
+    # NCCL prints GIDs only for Ethernet links: InfiniBand, where all have fe80::, prints none.
     if link_local := log.all("wc-error", has="(?i)localGid:? ?fe80", status="12|13"):
-        sure: Confidence = "medium" if roce else "low"  # what prints no port may be InfiniBand
+        sure: Confidence = "medium" if roce else "low"  # a line without a port may be about InfiniBand
         return report([*link_local, *roce[:1]], "the queue pair uses a link-local GID (fe80::)", sure)
     retry = log.all("wc-error", status="12|13")
     text = "RoCE with a chosen GID index and no answer from the peer: compare `show_gids` on both"
@@ -75,7 +75,7 @@ def rdma_peer_unreachable(log: LogEvidence) -> Found:
     """
     if stuck := log.all("modify-qp", has=_NOT_ANSWERING):
         text = "the address of a queue pair's peer cannot be resolved or reached"
-        return report(stuck, text, "low" if _on_a_link_local_gid(log) else "high")
+        return report(stuck, text, "low" if _on_a_link_local_gid(log) else "medium")  # a wrong GID, too
     if apart := [e for e in log.all("modify-qp") if e["handle"]]:
         return report(apart, "NVSHMEM cannot connect its queue pairs to a peer's", "medium")
     text = "EFA does not reach the peer: its security group must allow all traffic to and from itself"
@@ -142,12 +142,12 @@ def memlock_too_low(log: LogEvidence) -> Found:
     if not (memory or limits):
         text = "a queue or memory region is refused; the usual reason is the memlock limit"
         return report(bare, text, "low")
-    # NCCL asks for memory when it connects: its own complaint is the end, another library's may not be.
+    # NCCL requests memory when it connects: its own complaint is the end, another library's may not be.
     ended = log.has("nccl-system", "exit", "exception") or any("NCCL WARN" in e.text for e in refused)
     goes_on = not ended and any(h.kind == "Socket" for h in log.hosts.values())
     text = "memory cannot be locked for RDMA: the process's memlock limit"
     if not limits:
-        # ENOMEM from verbs is nearly always RLIMIT_MEMLOCK, but an exhausted adapter says the same.
+        # ENOMEM from verbs is nearly always RLIMIT_MEMLOCK, but an exhausted adapter reports the same.
         text += ", or the adapter has no more queues; `ulimit -l` in the job's shell tells"
     sure: Confidence = "high" if limits else "medium"
     return report([*limits, *memory, *bare], text, sure, severity="warning" if goes_on else None)

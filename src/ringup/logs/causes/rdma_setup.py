@@ -23,7 +23,7 @@ _RDMA_PLUGIN = r"(?i)IBext|RDMA|\bOFI\b|-ofi\b|Libfabric|\befa\b|sharp"
 
 
 def _on_sockets(log: LogEvidence) -> Iterator[tuple[HostNetworks, Event]]:
-    """Hosts whose data goes over TCP although NCCL looked for RDMA, and the line that says it found none."""
+    """Hosts whose data uses TCP although NCCL searched for RDMA, and the line that reports none."""
     for host in log.hosts.values():
         line = next(iter(host.events.get("ib-none") or log.all("ib-open-failed")), None)
         on_tcp = host.kind in ("Socket", "") and not host.ib_devices
@@ -45,7 +45,7 @@ def _intent(log: LogEvidence, host: HostNetworks) -> list[Event]:
 
 
 def _ports_down(log: LogEvidence, wanted: str) -> list[Event]:
-    """Lines of pasted tools that say a wanted device's port is not up."""
+    """Lines of pasted tools that show that a wanted device's port is not up."""
     names = {re.sub(r"[\^=:].*", "", w.lstrip("^=")) for w in wanted.split(",") if w}
     down = log.all("ibdev2netdev", state="(?i)down") + log.all("rdma-link", state="(?i)(?!active$).*")
     return [e for e in down if e["device"] in names]
@@ -86,7 +86,7 @@ def _network(event: Event) -> str:
 
 
 def _minority_on_sockets(log: LogEvidence) -> Cause | None:
-    """A few ranks use TCP while most use InfiniBand or RoCE; their own lines may say why."""
+    """A few ranks use TCP while most use InfiniBand or RoCE; their own lines may have the reason."""
     lines = [e for e in log.all("using-network", "channel", "channel-loose") if e.pid and _network(e)]
     slow, others = parted(lines, lambda e: _network(e) != "Socket")
     fast = [event for event in others.values() if _network(event) == "IB"]

@@ -1,4 +1,4 @@
-"""What dumps of torch's flight recorder show: ranks behind, ranks apart, all ranks in one call."""
+"""Causes in dumps of torch's flight recorder: ranks behind, different calls, all ranks in one call."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ringup.logs.rule import CONFIDENCES, MAX_EVIDENCE, Cause, Confidence, repor
 from ringup.units import show_ranks
 
 LONG_S = 10.0
-"""A collective of ranks that are all there is over sooner."""
+"""Seconds; a collective that all ranks have entered ends sooner."""
 
 DEFAULT_TIMEOUT_S = 1800.0
 COPIED_S = 600.0
-"""A file written longer than this after the timeout was copied: its time tells nothing."""
+"""Seconds; a file written longer than this after the timeout was copied, so its time is useless."""
 
 
 def recorded_mismatches(log: LogEvidence) -> Cause | None:
-    """Ranks that called something else under one number of a process group."""
+    """Ranks that called something else with one number of a process group."""
     for one in _differences(log, "mismatch"):
         is_vague = "may not fit" in one.doubt
         if is_vague and _waited(log, one.usual) is None:
@@ -59,13 +59,13 @@ def recorded_behind(log: LogEvidence) -> Cause | None:
 
 
 def _elsewhere(log: LogEvidence, rank: int, group: str) -> Entry | None:
-    """The call of another group, or the transfer, in which a rank stands itself."""
+    """The call of another group, or the transfer, in which a rank is."""
     last = next(reversed(log.recorded.dumps[rank].flight.entries), None)
     return last if last and not last.is_done and (last.is_p2p or last.group != group) else None
 
 
 def recorded_standing(log: LogEvidence) -> Cause | None:
-    """All ranks of a process group stand in one call: it does not finish."""
+    """All ranks of a process group are in one call: it does not finish."""
     for group, number, calls in _standing(log):
         if not group.members - set(calls) and (stood := _waited(log, calls)):
             call = _call(next(iter(calls.values())))
@@ -75,7 +75,7 @@ def recorded_standing(log: LogEvidence) -> Cause | None:
 
 
 def _unseen(log: LogEvidence) -> Cause | None:
-    """Ranks that left no dump, where all others of their process group wait in one call."""
+    """Ranks that left no dump, if all others of their process group wait in one call."""
     gone = set(not_seen(log))
     for group, number, calls in _standing(log):
         missing = sorted(gone & group.members or (gone if group.name.endswith(":default_pg") else ()))
@@ -90,7 +90,7 @@ def _unseen(log: LogEvidence) -> Cause | None:
 
 
 def _alone(log: LogEvidence) -> Cause | None:
-    """The one dump there is ends in a call that did not: whose fault it is the others' would tell."""
+    """The only dump ends in a call that did not finish: the others' dumps would show the faulty rank."""
     dumps = log.recorded.dumps
     calls = {rank: call for rank, dump in dumps.items() for call in dump.flight.entries[-1:]}
     stood = _waited(log, calls)
@@ -114,7 +114,7 @@ def not_seen(log: LogEvidence) -> list[int]:
 
 
 def agreeing(recorded: Cause | None, printed: Cause | None) -> list[Cause | None]:
-    """What dumps and lines show: one cause with the evidence of both where they name the same ranks."""
+    """Results from dumps and lines: one cause with the evidence of both if they name the same ranks."""
     if not recorded or not printed or (printed.ranks and not {*printed.ranks} & {*recorded.ranks}):
         return [printed, recorded]
     of_dumps = MAX_EVIDENCE - min(MAX_EVIDENCE // 2, len(printed.evidence))
@@ -131,7 +131,7 @@ def agreeing(recorded: Cause | None, printed: Cause | None) -> list[Cause | None
 def _differences(log: LogEvidence, kind: str) -> list[Difference]:
     flights = log.recorded.flights
     found = [one for one in compare(flights) if one.kind == kind] if len(flights) > 1 else []
-    # Where several groups differ the first wait is the cause of the later ones.
+    # If several groups differ, the first wait is the cause of the later ones.
     return sorted(found, key=lambda one: (bool(one.doubt), _begun_ns(one.usual)))
 
 
@@ -144,7 +144,7 @@ def _begun_ns(calls: Mapping[int, Entry]) -> int:
 
 
 def _waited(log: LogEvidence, calls: Mapping[int, Entry]) -> str | None:
-    """What shows that these calls did not finish in time, as part of a sentence; None where nothing does."""
+    """Evidence that these calls did not finish in time, as part of a sentence; None if there is none."""
     if any(call.is_timed_out for call in calls.values()):
         return "waited there until the timeout"
     if not calls:
@@ -172,7 +172,7 @@ def _call(call: Entry) -> str:
 def _report(
     log: LogEvidence, one: Difference, text: str, confidence: Confidence, ranks: Sequence[int]
 ) -> Cause | None:
-    """A difference as a cause; a dump does not tell the hosts: the largest communicators of the logs do."""
+    """A difference as a cause; dumps name no hosts, but the largest communicators in the logs do."""
     size = max((comm.nranks for comm in log.communicators), default=0)
     hosts = {comm.rank: comm.host for comm in log.communicators if comm.nranks == size and comm.host}
     text += f"; {one.doubt}" if one.doubt else ""

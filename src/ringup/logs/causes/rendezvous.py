@@ -1,4 +1,4 @@
-"""How ranks meet: store, rendezvous, ports, names, counts."""
+"""Rendezvous: store, ports, names, counts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNREACHABLE = {"101": "network unreachable", "110": "timed out", "111": "refuse
 
 
 def port_in(event: Event) -> str:
-    """The port a line is about, "" when it does not say."""
+    """The port in a line, "" if it has none."""
     match = _PORT.search(_CLOCK.sub(" ", message_of(event.text)))
     return event["port"] or event["port2"] or (match[1] if match and match[1] not in ("98", "48") else "")
 
@@ -36,7 +36,7 @@ _ANY_PORT = (
     r"NCCL WARN .{0,60}[Cc]all to (?:bind|connect) failed ?: (?:Address already in use|Cannot assign)"
     r"|socket\.cc:\d+.{0,40}bind failed ?: Address already"
 )
-"""NCCL binds its sockets to port 0, which any free port satisfies."""
+"""NCCL binds its sockets to port 0, for which any free port is enough."""
 
 
 @cause("port-in-use", overcome=None)
@@ -83,13 +83,13 @@ def store_unreachable(log: LogEvidence) -> Found:
     In logs: `client socket has timed out after 60s while trying to connect to (HOST, PORT)`.
     """
     failed = ["client-timeout", "client-failed-any", "tcpstore-retry", "store-errno"]
-    told = bars_at_a_limit(log) or log.has("clients-joined")  # what the wait at the store was for
+    told = bars_at_a_limit(log) or log.has("clients-joined")  # the reason of the wait at the store
     failed += [] if told else ["store-timeout"]
     refused = log.all("client-refused", errno="101|110|113")
     if not refused and not log.has(*failed) and not log.outcome.went_on:
         refused = log.all("client-refused", errno="111")
     events = sorted([*log.all(*failed), *refused], key=lambda e: e.place)
-    # To a rank that watches its peers, or has worked, the coordinator is gone: with the job, or rank 0.
+    # For a rank that watches its peers, or has worked, the coordinator is gone: with the job, or rank 0.
     jax = log.all("jax-register", "ray-head", lacks="WatchTasks|^:UNAVAILABLE:")
     jax = [e for e in jax if not log.outcome.worked_before(e)]
     if not events and not jax:
@@ -115,7 +115,7 @@ def store_unreachable(log: LogEvidence) -> Found:
 
 
 def _no_store_made(log: LogEvidence) -> Cause | None:
-    """The agents' own store could not be opened, and nothing says it was ever there."""
+    """The agents' own store could not be opened, and nothing shows that it ever existed."""
     if log.has("eaddrinuse", "name-unknown", "num-nodes-waiting", "keepalive-failed", "rdzv-closed"):
         return None
     if not (broken := log.all("rdzv-connection")):
@@ -167,13 +167,13 @@ def hostname_unresolvable(log: LogEvidence) -> Found:
 
     def proves(event: Event) -> bool:
         host = hosts.get(event.place, "")
-        # torch asks for IPv6 first, then for IPv4: a name without IPv6 is reported, and is fine.
+        # torch tries IPv6 first, then IPv4: a name without IPv6 is reported, but is fine.
         ipv6 = _OF_IPV6.search(event.text)
         fine = ipv6 and (ipv6["code"] in _NO_SUCH_FAMILY or host not in unmet)
         return not (fine or SHELL_TEXT.search(host) or of_the_web(event))
 
     refused = {(e.file, e.line - by) for e in log.all("bad-setting") for by in range(1, 4)}
-    # A setting's value that is no address is looked up as a name before it is refused.
+    # A setting's value that is not an address is looked up as a name before it is refused.
     names = [e for e in log.all("name-unknown") if proves(e) and e.place not in refused]
     only_warned = all("[W" in e.text for e in names)
     if not names or (only_warned and log.outcome.went_on):
@@ -189,9 +189,9 @@ _AGAIN_S = 10.0
 
 @cause("hostname-unresolvable-from-peer", overcome=None, fallback=True)
 def name_looked_up_again_and_again(log: LogEvidence) -> Found:
-    """A name that is asked for again and again, to the log's end, where nothing else is said."""
+    """A name that is looked up again and again, to the log's end, without other messages."""
     asked = [e for e in log.all("name-tried", has="IPv6 network") if e.time_s is not None]
-    times = [e.time_s or 0 for e in asked]  # every rank asks once, all in the same second or two
+    times = [e.time_s or 0 for e in asked]  # every rank does one lookup, all in the same second or two
     if log.outcome.went_on or len({e["host"] for e in asked}) != 1 or max(times) - min(times) < _AGAIN_S:
         return None
     return report(asked, f"the name {asked[0]['host']} is asked for without end", "medium")
@@ -207,7 +207,7 @@ def hostname_resolves_to_loopback(log: LogEvidence) -> Found:
     if elsewhere := log.all("gloo-name-not-here"):
         what = elsewhere[0]["name"] or elsewhere[0]["address"]
         text = f"the host's own name leads to {what}, and no interface here has such an address"
-        return report([*elsewhere, *fell_back, *listed], text)
+        return report([*elsewhere, *fell_back, *listed], text, "medium")  # no loopback, or Gloo could bind it
     if dialled:
         text = "a rank dials its own loopback: the host name maps to 127.x"
         return report([*dialled, *fell_back, *listed], text)
@@ -227,14 +227,14 @@ def peers_never_joined(log: LogEvidence) -> Found:
     """
     Fewer ranks or nodes came than the world size; the others waited until the limit.
 
-    Why: some were never started, died before joining, or stand in another rendezvous.
+    Why: some were never started, died before joining, or joined another rendezvous.
     Fix: start the missing ones and read their own logs; a longer join timeout only when a node is
     slow to prepare.
     In logs: `worker_count` below `world_size`, `RendezvousTimeoutError`, `1/2 clients joined`.
     """
     short = [e for e in log.all("store-barrier") if 0 < e.number("count") < e.number("size")]
     clients = [e for e in log.all("clients-joined") if e.number("joined") < e.number("wanted")]
-    # A wait at the store is one for a rank that never came only where no rank is seen at work.
+    # A wait at the store is for a missing rank only if no rank is seen at work.
     waits, programs = log.all("store-wait"), waits_of_the_program(log)
     meeting = [e for e in waits if e not in programs]
     at_work = bars_at_a_limit(log) or (waits and not meeting)
@@ -251,7 +251,7 @@ def peers_never_joined(log: LogEvidence) -> Found:
     elif clients:
         size = clients[-1].number("wanted")
         text = f"{clients[-1]['joined']} of {size} clients joined"
-    # Where a rank tells why it could not connect, that the head missed it is what followed.
+    # If a rank reports why it could not connect, the head's message about the missing rank is a consequence.
     unmet = ("client-timeout", "client-failed-any", "name-unknown", "store-errno")
     told = any(
         (e.file, e.label, e.host) != (c.file, c.label, c.host) for c in clients for e in log.all(*unmet)
@@ -267,7 +267,7 @@ _PER_NODE = re.compile(r"--nproc[-_]per[-_]node[= ](\d+)")
 
 
 def _fits(log: LogEvidence, size: int) -> bool:
-    """Whether the commands that are shown, where they tell, start at least this many ranks."""
+    """Whether the shown commands, if they have the number, start at least this many ranks."""
     each = [int(n) for e in log.all("command") for n in _PER_NODE.findall(e.text)]
     return not each or not log.nodes_wanted() or log.nodes_wanted() * max(each) >= size
 
@@ -313,7 +313,7 @@ def stale_rendezvous_state(log: LogEvidence) -> Found:
 
 
 def _closed_at_once(log: LogEvidence) -> list[Event]:
-    """Lines on a closed rendezvous where no worker had been started, and nothing had failed."""
+    """Lines about a closed rendezvous if no worker had been started and nothing had failed."""
     closed = log.all("rdzv-closed", has="RendezvousClosedError")
     at_work = log.has("all-registered", "step", "loss", "closing-signal", "cancelled", "sighup", "work")
     lines = {e.place for e in closed}
@@ -352,7 +352,7 @@ def launcher_started_per_task(log: LogEvidence) -> Found:
     return report([*twice, *taken], text, "medium") if twice and taken else None
 
 
-# Ranks and sizes that do not fit.
+# Ranks and sizes that contradict each other.
 
 
 @cause("node-rank-duplicate")
@@ -382,7 +382,7 @@ def node_rank_duplicate(log: LogEvidence) -> Found:
             text = "RANK is set where this launcher reads NODE_RANK: every node takes itself for node 0"
             return report([event, *shown], text, "high" if len(shown) > 1 else "low")
     if came := _came_twice(log):
-        # The one is refused the port that the other holds, who then waits for the rest.
+        # One is refused the port that the other holds, which then waits for the rest.
         sure = log.has("eaddrinuse") and log.has("clients-joined", "store-barrier")
         text = f"rank {came[0]['rank']} of {came[0]['nranks']} was started {len(came)} times"
         return report(came, text, "high" if sure else "medium", ranks=[came[0].number("rank")])
@@ -394,7 +394,7 @@ def node_rank_duplicate(log: LogEvidence) -> Found:
 
 
 def _came_twice(log: LogEvidence) -> list[Event]:
-    """The same words of one rank, twice before anything broke, where another rank of its world has none."""
+    """The same message of one rank, twice before any failure, if another rank of its world has none."""
     worlds = log.outcome.first_attempt(log.all("rank-of-world"))
     alike = grouped(((e["rank"], e["nranks"], re.sub(r"\d+", "", e.text)), e) for e in worlds).values()
     came = {e["rank"] for e in worlds}

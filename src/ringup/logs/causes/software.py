@@ -23,7 +23,7 @@ _MARKS: dict[str, tuple[int, int]] = {
     "v0226": (2_26, 9_99),
     "v0227": (2_27, 9_99),
 }
-"""Releases (major and minor) whose source holds that phrase, first and last; read off 62 tags of NCCL."""
+"""Releases (major and minor) whose source contains that phrase, first and last; from 62 tags of NCCL."""
 
 _PLANNING = re.compile(
     r"NCCL_(?:ALGO|PROTO|BUFFSIZE|LL_BUFFSIZE|NTHREADS|M(?:IN|AX)_N?CHANNELS|M(?:IN|AX)_CTAS|NRINGS"
@@ -61,12 +61,12 @@ def nccl_versions_differ(log: LogEvidence) -> Found:
 
 
 def _of_nccl_itself(log: LogEvidence) -> list[Event]:
-    """Versions that NCCL prints; torch's messages name the one it was linked with, not the one loaded."""
+    """Versions that NCCL prints; torch's messages name the linked one, not the loaded one."""
     return log.all("nccl-version", lacks="compiled with|NCCL error in") or log.all("installed-nccl")
 
 
 def _printed(log: LogEvidence) -> dict[str, Event]:
-    """One line per release named by NCCL itself, where processes differ in what they name."""
+    """One line per release that NCCL itself names, if processes differ in it."""
     found: dict[str, Event] = {}
     by_process: dict[tuple[int | str, ...], set[str]] = defaultdict(set)
     lines = _of_nccl_itself(log)
@@ -85,7 +85,7 @@ def _printed(log: LogEvidence) -> dict[str, Event]:
 
 
 def _phrased_apart(log: LogEvidence) -> list[Event]:
-    """A line of each of two hosts whose phrases no single release holds together."""
+    """A line of each of two hosts whose phrases are not in any single release together."""
     spans: dict[str, list[tuple[int, int, Event]]] = defaultdict(list)
     for event in log.all("made-of"):
         for mark, (first, last) in _MARKS.items():
@@ -125,7 +125,7 @@ def environment_differs(log: LogEvidence) -> Found:
 
 
 def _settings_apart(log: LogEvidence) -> list[Event]:
-    """A line of each value of the settings that plan transfers, of those whose value differs by process."""
+    """A line for each value of the settings that plan transfers, if the value differs by process."""
     found: dict[str, dict[str, Event]] = defaultdict(dict)
     for event in log.all("env-set"):
         if _PLANNING.match(event["name"]) and event.host:
@@ -141,7 +141,7 @@ def _handles_apart(log: LogEvidence) -> list[Event]:
 
 
 def _set_on_some(log: LogEvidence) -> list[Event]:
-    """Settings that plan transfers and that one host prints, and another, whose set-up is here, does not."""
+    """Settings that plan transfers and that one host prints, but not another whose set-up is here."""
     hosts = [h for h in log.hosts.values() if h.name and h.bootstrap]
     printed = [(h, e) for h in hosts for name, e in h.env.items() if _PLANNING.match(name)]
     return [event for _, event in printed if any(event["name"] not in other.env for other in hosts)]
@@ -158,7 +158,7 @@ def topology_detection_failed(log: LogEvidence) -> Found:
     dump what NCCL sees with NCCL_TOPO_DUMP_FILE.
     In logs: `Attribute busid of node nic not found`, `XML Import Channel : dev 3 not found`.
     """
-    # Where NCCL tries and has another way it turns the warning into a note.
+    # If NCCL tries this and has an alternative, it turns the warning into a note.
     if broken := log.all("topology-broken", lacks="NCCL INFO"):
         files, usb = log.all("env-set", name="NCCL_TOPO_FILE|NCCL_GRAPH_FILE"), log.all("not-pci")
         text = "NCCL's topology detection fails"
@@ -178,7 +178,7 @@ def topology_detection_failed(log: LogEvidence) -> Found:
 
 @cause("driver-too-old-for-cuda", overcome=None)
 def driver_too_old(log: LogEvidence) -> Found:
-    apart = log.all("driver-library", has="NVML")  # error 804 is what it comes to in CUDA
+    apart = log.all("driver-library", has="NVML")  # CUDA reports it as error 804
     refused = [e for e in log.all("driver-old") if not (apart and "driver-library" in log.tags_at(e))]
     if refused:
         return report(refused, "the installed NVIDIA driver does not support the CUDA runtime of this build")

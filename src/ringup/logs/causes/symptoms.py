@@ -1,4 +1,4 @@
-"""Questions several causes ask of a log: did it fail, did it hang, did it go on."""
+"""Facts about a log that several causes need: did it fail, did it hang, did it continue."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from ringup.units import printable
 Key = TypeVar("Key")
 
 UNBACKED = "nonexistent physical address"
-"""BUS_ADRERR, as UCX's handler words it: a mapped page could not be had, which is what a full tmpfs does."""
+"""BUS_ADRERR in UCX's handler: a mapped page was not available, which a full tmpfs causes."""
 
 LAUNCHER_FRAMES = re.compile(
     r"torch/distributed/(?:run|launch|elastic)|deepspeed/launcher|accelerate/commands|horovod/runner"
     r"|/bin/(?:accelerate|torchrun|deepspeed|horovodrun)(?::|$)"
 )
-"""Where a launcher's own exceptions come from."""
+"""Files of a launcher's own exceptions."""
 
 OWN_MODULES = re.compile(
     r"^(?:torch|deepspeed|accelerate|colossalai|transformers|horovod|mpi4py|jax|vllm|llamafactory"
     r"|megatron)(?:\.|$)"
 )
-"""Frameworks and launchers; another module that is missing is the program's own matter."""
+"""Frameworks and launchers; another missing module is the program's own problem."""
 
 SHELL_TEXT = re.compile(r"[/=$\"']|\.(?:sh|bashrc)\b")
 """A "host name" with one of these is a path or an assignment: a broken shell line."""
 
 
 def xid_codes(log: LogEvidence) -> list[int]:
-    """The driver's fault codes that were printed, each once, in order."""
+    """The driver's printed fault codes, without duplicates, in order."""
     found = {e["code"] or e["code2"] for e in log.all("xid", "sxid")}
     return sorted(int(c) for c in found if c and len(c) < 6)
 
 
 def is_of_a_peer(event: Event) -> bool:
-    """Whether a bad device number is one a peer sent, not this rank's own."""
+    """Whether a bad device number came from a peer, not from this rank."""
     return "p2p.cc" in event.text and "WARN" in event.text
 
 
 def is_absurd(event: Event) -> bool:
-    """Whether the counts in a root's complaint are none: another release's message reads as nonsense."""
+    """Whether the counts in a root's complaint are nonsense: another release's message."""
     return not all(0 <= event.number(f) < 100_000 for f in ("roots_a", "roots_b", "a", "b"))
 
 
 def ended_as(log: LogEvidence, rule: str) -> Cause | None:
-    """The cause that the run itself named when it was ended as hung, or while it hung, if it is this one."""
+    """The cause that the run itself recorded when it hung or was ended as hung, if it is this one."""
     end = log.ended
     if not end or end.outcome not in _ENDED_AS or end.verdict.rule != rule:
         return None
@@ -73,9 +73,9 @@ _ENDED_AS = {
 
 def bars_at_a_limit(log: LogEvidence) -> list[Event]:
     """
-    Progress bars that stood at a timeout's limit, not yet full, when they were last drawn.
+    Progress bars that were at a timeout's limit, not yet full, when they were last drawn.
 
-    Limits are those printed, else torch's defaults (NCCL 10 min, everything 30 min).
+    Limits are those printed, else torch's defaults (NCCL 10 min, others 30 min).
     """
     limits_s = {e.number("timeout") / 1000 for e in log.all("work") if e.number("timeout")}
     waited = {e.place for e in log.all("monitored-victim", "wait-poll", "store-get", "work")}
@@ -92,7 +92,7 @@ def bars_at_a_limit(log: LogEvidence) -> list[Event]:
 
 
 _OF_A_MEETING = re.compile(r"barrier|init|worker|//(?:[a-z]{2,4}//|\d|$)|torchelastic|rank_?\d")
-"""Keys that torch itself waits for while ranks meet."""
+"""Keys for which torch itself waits during the rendezvous."""
 
 
 def waits_of_the_program(log: LogEvidence) -> list[Event]:
@@ -108,12 +108,12 @@ def refused_semaphores(log: LogEvidence) -> list[Event]:
 
 
 def first_value(events: Iterable[Event], *fields: str) -> str:
-    """The first of these fields that any of the lines holds, else ""."""
+    """The first of these fields in any of the lines, else ""."""
     return next((e[name] for e in events for name in fields if e[name]), "")
 
 
 def on(host: str) -> str:
-    """A place for the end of a sentence: " on HOST", or nothing."""
+    """A place for the end of a sentence: " on HOST", or ""."""
     return f" on {host}" if host else ""
 
 
@@ -122,7 +122,7 @@ _WEB = re.compile(
     r"|clearml|comet|\bpip\b|conda|registry|github|NameResolutionError|MaxRetryError|\b40[13]\b"
 )
 _PATH = re.compile(r"(?<![:/\w.])(?:/[\w.+@-]{1,80}){2,30}")
-"""A file's path: that it lies under `conda` or `github` says nothing of the web."""
+"""A file's path: a path below `conda` or `github` does not mean the web."""
 
 
 def of_the_web(event: Event) -> bool:

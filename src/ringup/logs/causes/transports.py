@@ -1,4 +1,4 @@
-"""Ranks whose data takes a slower way than their peers', though nothing failed."""
+"""Ranks whose data takes a slower transport than their peers', although nothing failed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MOST_GB_S = 1000.0
 
 
 class _Slower(NamedTuple):
-    """Some that have less than most of their peers: a sentence, lines of both, whose they are."""
+    """Ranks that have less than most of their peers: a sentence, lines of both, their owners."""
 
     text: str
     events: list[Event]
 
 
 def channels(log: LogEvidence, via: str) -> list[Event]:
-    """Lines of channels; `via` is a pattern of the whole way, such as `NET/IB/0/GDRDMA`."""
+    """Lines of channels; `via` is a pattern of the whole transport, such as `NET/IB/0/GDRDMA`."""
     return log.all("channel", "channel-loose", via=via)
 
 
@@ -45,12 +45,12 @@ def parted(
 
 
 def _process(event: Event) -> Process:
-    """Whose line it is; without a process id the label or the file is taken for one."""
+    """The process of a line; without a process id, its label or its file."""
     return event.host, event.pid or event.label or str(event.file)
 
 
 def name_ranks(events: list[Event]) -> str:
-    """Whose lines these are: "rank 3 on n1", or how many processes on which hosts."""
+    """The ranks of these lines: "rank 3 on n1", or the number of processes and their hosts."""
     ranks = ranks_of(events)
     who = show_ranks(ranks) if ranks else plural(len(events), "process", "processes")
     hosts = [*dict.fromkeys(e.host for e in events if e.host)]
@@ -75,7 +75,7 @@ def transport_differs(log: LogEvidence) -> Found:
 
 
 def _p2p_off(log: LogEvidence) -> Iterator[_Slower]:
-    """Processes that reach GPUs of their own host through shared memory only, where most use P2P."""
+    """Processes that reach GPUs of their own host only through shared memory, if most use P2P."""
     within = channels(log, "(?!NET/).*")
     without, having = parted(within, lambda e: not e["via"].startswith("SHM"))
     if not without or len(without) >= len(having):
@@ -97,7 +97,7 @@ def _fewer_devices(log: LogEvidence) -> Iterator[_Slower]:
         for event in events:
             network, _, device = event["via"].partition("NET/")[2].partition("/")
             if network == "Socket":
-                on_tcp.add(host)  # a cause of its own
+                on_tcp.add(host)  # another cause
             elif network.startswith("IB"):
                 used[host].setdefault(device.split("/")[0].split("(")[0], event)
     usual = ranks.most_common(1)[0][1] if ranks else 0
@@ -139,7 +139,7 @@ def _slow_slots(log: LogEvidence) -> Iterator[_Slower]:
 
 
 def _below_most(values: Mapping[Key, float]) -> tuple[list[Key], float]:
-    """Whose value is below that of more than half of three or more, and that value."""
+    """Those with a value below that of more than half of three or more, and that value."""
     most, n = Counter(values.values()).most_common(1)[0] if len(values) > 2 else (0.0, 0)
     low = [key for key, value in values.items() if value < most]
     return (low, most) if 2 * n > len(values) else ([], most)

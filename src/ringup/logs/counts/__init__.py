@@ -1,8 +1,8 @@
 """
-Counting collective calls: per kind, rank, communicator and iteration, and who is behind.
+Counting collective calls: per kind, rank, communicator and iteration, and the ranks that are behind.
 
-Pure: bytes in, a small `Part` out, at any size of the file.  `scan` counts one file, `join` lines up the
-files of a run, `locate` finds the place of a difference that lies far back.
+Pure: bytes in, a small `Part` out, for any file size.  `scan` counts one file, `join` aligns the files of a
+run, `locate` finds the place of a difference far back.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ def scan(
     words: Collection[bytes] = (),
 ) -> Part:
     """
-    Count one file; `blocks` are its bytes in order, cut anywhere.
+    Count one file; `blocks` are its bytes in order, split anywhere.
 
-    `other` gets every line that is not one plain collective call, in order; of lines without any of the
-    `words` (where some are given, in any case) an engine may leave out those that were not asked for.
-    `iteration` finds the lines that begin an iteration (None: the common trainers').  `engine` is "native" or
-    "python", by default the native one where it was compiled; the answers are equal.  Raises ImportError for
-    an engine that is not there.
+    `other` gets every line that is not one plain collective call, in order; an engine may leave out lines
+    without any of the `words` (if given, in any case) that were not requested.  `iteration` finds the lines
+    that begin an iteration (None: the common trainers').  `engine` is "native" or "python", by default the
+    native one if it was compiled; the answers are equal.  Raises ImportError for a missing engine.
     """
     ledger = Ledger(iteration, other, engine, words)
     for block in blocks:

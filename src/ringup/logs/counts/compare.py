@@ -1,7 +1,7 @@
 """
-Who is behind, and who called something else: by each rank's own numbering, never by opCount.
+Ranks that are behind, and ranks that called something else: by each rank's own numbering, never by opCount.
 
-A difference far back is found in a second reading of the few lines that can hold it.
+A difference far back is found in a second reading of the few lines that can contain it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ringup.logs.grammar import CALL_MARK, HEAD, POINT_TO_POINT, bare, fields_of
 from ringup.units import grouped
 
 MAX_CALL_BYTES = 2048
-"""A line of a call with all that launchers put before it."""
+"""A line of a call with all prefixes of launchers."""
 
 MIN_SKIPS = 64
-"""Calls behind a difference that are compared to tell a call left out from another call."""
+"""Calls after a difference that are compared, to distinguish a skipped call from another call."""
 
 FIELD_NAMES = ("count", "datatype", "op", "root")
 
@@ -47,20 +47,20 @@ def behind_in(communicator: Communicator) -> Iterable[Behind]:
     for member in sorted(members, key=lambda m: m.position):
         if member.position < top:
             ahead = sum(m.position > member.position for m in members)
-            called = (_calls_from(m, member.position)[:1] for m in members)  # as far as kept ends reach
+            called = (_calls_from(m, member.position)[:1] for m in members)  # as far as the stored ends reach
             kinds = Counter(call[3] for calls in called for call in calls)
             kind = kinds.most_common(1)[0][0] if kinds else ""
             yield Behind(member, communicator.id, kind, member.position, ahead, top - member.position)
 
 
 def _calls_from(member: Member, index: int) -> list[NamedCall]:
-    """A member's collectives from a place on; none where the kept end does not reach back to it."""
+    """A member's collectives from a position on; empty if the stored end does not reach back to it."""
     at = index - member.position + len(member.calls.tail)
     return member.calls.tail[at:] if at >= 0 else []
 
 
 def differences(communicator: Communicator) -> Mismatch | Unlocated | None:
-    """Where the sequences of a communicator's ranks part, over what every rank has called."""
+    """Positions where the sequences of a communicator's ranks differ, over the calls that every rank made."""
     members = [m for m in communicator.members if m.judged and m.position]
     if len(members) < 2:
         return None
@@ -76,7 +76,7 @@ def differences(communicator: Communicator) -> Mismatch | Unlocated | None:
 
 
 def _first_block_that_differs(members: list[Member], blocks: int) -> int:
-    """Its number, `blocks` where the whole blocks are equal."""
+    """Its number, `blocks` if all whole blocks are equal."""
     digests = (m.calls.blocks[: 3 * blocks : 3] for m in members)
     return next((i for i, own in enumerate(zip(*digests, strict=True)) if len(set(own)) > 1), blocks)
 
@@ -84,13 +84,13 @@ def _first_block_that_differs(members: list[Member], blocks: int) -> int:
 def _first_difference(
     communicator: str, first: int, most: int, called: list[tuple[Member, list[NamedCall]]]
 ) -> Mismatch | None:
-    """Where the calls part, over at most so many; the lists begin at the `first`."""
+    """Where the calls differ, over at most so many; the lists begin at the `first`."""
     rows = enumerate(zip(*(calls[:most] for _, calls in called), strict=False))
     at = next((n for n, row in rows if len({asked for asked, *_ in row}) > 1), None)
     if at is None:
         return None
     groups = grouped((calls[at][0], (member, calls[at:])) for member, calls in called)
-    # Of two groups of one size the one with rank 0 counts as usual: no better sign is left.
+    # Of two groups of equal size, the one with rank 0 counts as usual: there is no better sign.
     usual, *rest = sorted(groups.values(), key=lambda g: (-len(g), g[0][0].rank or 0))
     odd = [one for group in rest for one in group]
     parties = [Party(member, *calls[0][1:]) for member, calls in (usual[0], *odd[:64])]
@@ -99,17 +99,17 @@ def _first_difference(
 
 
 def _skips(odd: list[NamedCall], usual: list[NamedCall]) -> bool:
-    """Whether a rank goes on, one place early, as another does."""
+    """Whether a rank continues, one position early, like another."""
     pairs = list(zip(odd, usual, strict=False))
     return bool(pairs) and all(one[0] == other[0] for one, other in pairs)
 
 
 def locate(unlocated: Unlocated, read: Read) -> Mismatch | None:
-    """Where the sequences part; None when they are equal as far as every rank has called."""
+    """Where the sequences differ; None if the calls that every rank made are equal."""
     windows = [_Window(member, unlocated.first) for member in unlocated.members]
     most = unlocated.last - unlocated.first
     for file, own in grouped((window.member.file, window) for window in windows).items():
-        # Calls behind the block show whether a rank left one out.
+        # Calls after the block show whether a rank skipped one.
         _fill(file, own, most + MIN_SKIPS, read)
     called = [(window.member, window.calls) for window in windows]
     found = _first_difference(unlocated.communicator, unlocated.first, most, called)
@@ -172,7 +172,7 @@ def _calls(raw: bytes) -> Iterator[tuple[str, str, str, int, str]]:
 
 
 def explain(mismatch: Mismatch, read: Read) -> Mismatch:
-    """The mismatch with each party's line read and what differs named."""
+    """The mismatch with the line of each party, and the differing fields."""
     usual = _read_party(mismatch.usual, read)
     odd = tuple(_read_party(p, read) for p in mismatch.odd)
     differs = [] if all(p.kind == usual.kind for p in odd) else ["kind"]

@@ -1,4 +1,4 @@
-"""The files of a run lined up: ranks named, communicators joined by commId, iterations by name."""
+"""The files of a run aligned: named ranks, communicators joined by commId, iterations by name."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _member(file: str, part: Part, key: SequenceKey, names: RankNames, comm: Com
 
 
 def _name_of(part: Part, key: SequenceKey, depth: int = 0) -> str:
-    """commId; of a split's child (none since 2.23) parent, split and color; else the order of making."""
+    """commId; for a split's child (none since 2.23) parent, split and color; else the order of creation."""
     comm = part.comms.get(key)
     if comm is None or depth > 8:
         return "?"
@@ -161,8 +161,8 @@ def _place_strangers(
     """
     Communicators whose Init lines are not in the log (NCCL_DEBUG_SUBSYS=COLL).
 
-    The one that has as many ranks as there are processes, once in each, can only be the world.  Of the
-    others it is not known who belongs together: their calls are counted and not lined up.
+    A communicator that has as many ranks as there are processes, once in each, must be the world.  The
+    members of the others are unknown: their calls are counted but not aligned.
     """
     processes = {key[:2] for _, part, key in strangers}
     sizes = grouped((part.sequences[key].nranks, key) for _, part, key in strangers)

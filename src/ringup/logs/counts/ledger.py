@@ -1,5 +1,5 @@
 """
-The book an engine writes into: columns, rows of iterations, processes, communicators.
+The tables that an engine fills: columns, rows of iterations, processes, communicators.
 
 The engine decides which lines are plain calls and counts those in bulk; every other line comes here.
 """
@@ -48,17 +48,17 @@ from ringup.logs.grammar import (
 
 Other = Callable[[int, bytes, "bytes | None"], int]
 """
-Takes a line by its number, and the words in it (their places in the list, two bytes each) or None: not known.
+Takes a line by its number, and its words (their indices in the list, two bytes each) or None if unknown.
 
-Up to the line number that it answers it wants every line.
+It wants every line up to the line number that it returns.
 """
 
 MAX_SHOWN_BYTES = 64 << 10
-"""What of a line is handed on to others."""
+"""Bytes of a line that are passed on."""
 
 
 def shortened(line: bytes) -> bytes:
-    """A line of bounded length, its beginning and its end kept."""
+    """A line of bounded length, with its beginning and its end."""
     half = MAX_SHOWN_BYTES // 2
     return line if len(line) <= MAX_SHOWN_BYTES else line[:half] + line[-half:]
 
@@ -70,7 +70,7 @@ def text_of(raw: bytes | None) -> str:
 
 
 def _has_from(first: int, found: bytes) -> bool:
-    """Whether any of these numbers of words is one of those that counting reads, the `first` and up."""
+    """Whether any of these word numbers is one that counting reads: `first` and up."""
     return max(memoryview(found).cast("H"), default=-1) >= first
 
 
@@ -107,7 +107,7 @@ class Ledger:
             try:
                 from ringup.logs.counts.core import Engine  # type: ignore[import-not-found]
 
-                # With a seed of its own nobody can write lines that are taken for another.
+                # With a random seed, lines cannot be crafted to be mistaken for another.
                 return Engine(self, int.from_bytes(os.urandom(8), "little"))
             except ImportError:
                 if name:
@@ -124,13 +124,13 @@ class Ledger:
         return self.updated()
 
     def updated(self) -> Part:
-        """The part, with everything in it that was read so far."""
+        """The part, with everything that was read so far."""
         part, engine = self.part, self.engine
         self.rows.flush(engine.take_counts())
         part.lines, part.bytes = engine.line - 1, engine.offset
         if engine.last:
             offset, line, raw = engine.last
-            part.lines = max(part.lines, line)  # one too long to be kept whole, without a newline
+            part.lines = max(part.lines, line)  # one without a newline that is too long to be stored
             part.last = (offset, line, raw.rstrip(b"\r"))
         for key, (kinds, count, blocks, tail, last) in zip(self._sequences, engine.calls(), strict=False):
             sequence = part.sequences[key]
@@ -141,7 +141,7 @@ class Ledger:
             sequence.last = (last[0], last[1], last[2].rstrip(b"\r")[:1024]) if last else None
         return part
 
-    # What an engine asks
+    # Questions of an engine
 
     def column(self, prefix: bytes, head: bytes) -> int:
         """Twice the number of the column that a head belongs to, plus 1 for a Send or Recv."""
@@ -150,7 +150,7 @@ class Ledger:
         return self._code(self._column(match, prefix))
 
     def sequence(self, column: int, pointer: bytes, nranks: int) -> int:
-        """The number of the sequence of a column's process on the communicator that now has this pointer."""
+        """The number of the sequence of a column's process on the communicator that has this pointer now."""
         of, text = self.part.columns[column], text_of(pointer)
         key = (of.host, of.pid, text, self._generation.get((of.host, of.pid, text), 0))
         if key not in self._sequences and len(self._sequences) >= MAX_SEQUENCES:
@@ -162,9 +162,9 @@ class Ledger:
 
     def odd(self, line: int, raw: bytes, found: bytes | None) -> None:
         """
-        A line that is no plain call: it may hold several calls, none, or half of one.
+        A line that is not a plain call: it may contain several calls, none, or half of one.
 
-        `found`: numbers of the words in it, None where an engine does not know all.
+        `found`: numbers of its words, None if an engine does not know all.
         """
         raw = raw.rstrip(b"\r")
         if (found is None or self._is_read(found)) and self._counts(raw):
@@ -173,7 +173,7 @@ class Ledger:
             self.engine.until = self._other(line, shortened(raw), found)
 
     def _counts(self, raw: bytes) -> bool:
-        """Read what a line says to counting; whether it is a call and nothing else."""
+        """Read a line for counting; whether it is a call and nothing else."""
         begun = iteration_of(raw, self._iteration)
         is_init = b"- Init " in raw and INIT.search(raw) is not None
         if is_init or begun is not None:  # calls before this line belong elsewhere
@@ -196,7 +196,7 @@ class Ledger:
         return self._number_of(Column(*process, text_of(match["dev"]), self._kind(match["kind"])))
 
     def _kind(self, raw: bytes) -> str:
-        """The kind's name; NCCL has some fifteen, a log may claim any number."""
+        """The kind's name; NCCL has about fifteen, but a log may contain any number."""
         kind = text_of(raw)
         if kind not in self._kinds:
             if len(self._kinds) >= MAX_KINDS:
@@ -215,7 +215,7 @@ class Ledger:
         return number
 
     def _process(self, host: str, pid: str, prefix: bytes = b"") -> ProcessKey:
-        """A process by its whole host name; past MAX_PROCESSES one nameless process stands for all others."""
+        """A process by its whole host name; above MAX_PROCESSES one nameless process for all others."""
         processes = self.part.processes
         if (host, pid) not in processes:
             host = self._whole_host(host, pid)
@@ -228,9 +228,9 @@ class Ledger:
 
     def _whole_host(self, host: str, pid: str) -> str:
         """
-        The host's name as other lines of this process id have it, where a torn line left more or less.
+        The host's name as other lines of this process id have it, if a torn line changed it.
 
-        `gpu` + `node1:9:9 [0] NCCL` is node1, and what follows a tear may begin inside the name.
+        `gpu` + `node1:9:9 [0] NCCL` is node1, and the text after a tear may begin inside the name.
         """
         hosts = self._hosts.setdefault(pid, [])
         for known in hosts:
@@ -264,12 +264,12 @@ class Ledger:
         return whole
 
     def _read(self, raw: bytes, begun: str | None) -> None:
-        """Learn from one line that is no call: process, Init, transport, the iteration begun."""
+        """Learn from one line that is not a call: process, Init, transport, the iteration's begin."""
         if b"NCCL " not in raw:
             if begun is not None:
                 self.rows.mark(begun, label_of(raw[:40]))
             return
-        head = PREFIX.search(raw[:400])  # an excerpt may have lost who speaks
+        head = PREFIX.search(raw[:400])  # an excerpt may lack the process
         host, pid, prefix = (head["host"], head["pid"], raw[: head.start()]) if head else (b"", b"", b"")
         process = self._process(text_of(host), text_of(pid), prefix)
         if b" via " in raw and (match := VIA.search(raw)):
@@ -289,7 +289,7 @@ class Ledger:
         known = comms.get((*place, generation))
         started = match["state"] == b"START"
         if started or (known is not None and known.complete) or (*place, generation) in sequences:
-            # Set up again at the same address: what was called before belongs to a communicator that is gone.
+            # Set up again at the same address: earlier calls belong to a communicator that is gone.
             generation += 1
             self._generation[place] = generation
             known = None
@@ -326,14 +326,14 @@ class Ledger:
 
 
 LOOK_BACK = 8
-"""Iterations a labelled rank may lag behind the first to print a mark."""
+"""Iterations that a labelled rank may lag behind the first to print a mark."""
 
 
 class _Rows:
     """
-    Writes the rows of a part: which iteration a call belongs to, and old rows made small.
+    Writes the rows of a part: the iteration of a call, and packing of old rows.
 
-    A process whose label prints marks follows those; all others follow the last mark anybody printed.
+    A process whose label prints marks follows those; all others follow the last mark of any process.
     """
 
     def __init__(self, part: Part) -> None:
@@ -364,7 +364,7 @@ class _Rows:
                     self._own[i] = part.label_rows[label]
 
     def flush(self, counts: dict[int, int]) -> None:
-        """Add calls by column to the iteration each process is in; takes the dictionary for its own."""
+        """Add calls by column to the current iteration of each process; takes over the dictionary."""
         part = self._part
         if part.label_rows:
             self._line_up()
@@ -377,7 +377,7 @@ class _Rows:
         cells.update(counts)
 
     def mark(self, name: str, label: str) -> None:
-        """A trainer's line: what follows belongs to this iteration."""
+        """A trainer's line: the following calls belong to this iteration."""
         part, rows = self._part, self._part.rows
         at = len(rows) - 1
         if rows[at].name != name:
@@ -389,7 +389,7 @@ class _Rows:
             self._line_up()
             own = self._labelled.get(label, ())
             if label not in part.label_rows:
-                # Calls of a label before the first mark of its own stand before all marks.
+                # Calls of a label before its first mark are before all marks.
                 before = rows[0].cells
                 for row in rows[max(1, len(rows) - LOOK_BACK) :]:
                     for column in filter(row.cells.__contains__, own):

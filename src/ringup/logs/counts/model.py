@@ -1,8 +1,8 @@
 """
-What counting a file leaves behind: small and picklable.
+The result of counting a file: small and picklable.
 
-Offsets are bytes, line numbers begin at 1.  Names are text as found: `units.printable` is for whoever
-shows them.
+Offsets are bytes, line numbers begin at 1.  Names are text as found: callers that show them use
+`units.printable`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BLOCK_CALLS = 64
 """Calls of a block: one digest, and the place of the first."""
 
 TAIL_CALLS = 2 * BLOCK_CALLS
-"""Last calls kept of every sequence; what is further back is compared by the blocks' digests."""
+"""Last calls that are stored of every sequence; earlier ones are compared by the blocks' digests."""
 
 MAX_TRANSPORTS = 10_000
 MAX_CELLS = 3_000_000
@@ -34,19 +34,19 @@ MAX_COLUMNS = 100_000
 MAX_SEQUENCES = 30_000
 
 ProcessKey = tuple[str, str]
-"""Host and process id; of several threads, whichever writes."""
+"""Host and process id; for several threads, whichever writes."""
 
 SequenceKey = tuple[str, str, str, int]
-"""Host, process id, communicator pointer, and how often the pointer had been used before in this process."""
+"""Host, process id, communicator pointer, and number of earlier uses of the pointer in this process."""
 
 Place = tuple[int, int, bytes]
 """Offset, line number and line."""
 
 Call = tuple[int, int, int, int]
-"""What a collective asked for as a number, its offset, line number and column."""
+"""The parameters of a collective as a number, its offset, line number and column."""
 
 NamedCall = tuple[int, int, int, str]
-"""The same with the kind for the column."""
+"""The same with the kind in place of the column."""
 
 Blocks: TypeAlias = "array[int]"
 """Of each block: its digest, and offset and line number of its first collective; unsigned 64-bit integers."""
@@ -66,7 +66,7 @@ class Column:
 
 
 class Row:
-    """Calls between two iteration marks, by column number; rows that are done are packed: 4 bytes a cell."""
+    """Calls between two iteration marks, by column number; finished rows are packed: 4 bytes a cell."""
 
     __slots__ = ("_cells", "_counts", "_keys", "name")
 
@@ -78,13 +78,13 @@ class Row:
 
     @property
     def cells(self) -> dict[int, int]:
-        """Count by column, to be written to."""
+        """Count by column, writable."""
         if self._cells is None:
             self._cells = dict(self.items())
         return self._cells
 
     def pack(self, known: dict[tuple[int, ...], tuple[int, ...]]) -> int:
-        """Make a done row small; the number of its cells.  Rows of the same columns share their keys."""
+        """Pack a finished row; returns the number of its cells.  Rows of equal columns share their keys."""
         if self._cells is not None:
             keys = tuple(self._cells)
             self._keys = known.setdefault(keys, keys)
@@ -110,17 +110,17 @@ class Comm:
     device: str
     comm_id: str | None
     parent: tuple[str, int, str | None, str] | None = None
-    """Pointer and generation of the parent, split count where told, color."""
+    """Pointer and generation of the parent, split count if printed, color."""
     started: bool = False
     complete: bool = False
     order: int = 0
-    """Place among the communicators this process set up."""
+    """Position among the communicators of this process."""
 
 
 @dataclass
 class Sequence:
     """
-    What one process called on one communicator.
+    The calls of one process on one communicator.
 
     `count` numbers collectives only: a Send or Recv is not called by every rank.
     """
@@ -146,7 +146,7 @@ class Part:
     label_rows: dict[str, int] = field(default_factory=dict)
     """Row that each label's own last mark opened."""
     processes: dict[ProcessKey, str] = field(default_factory=dict)
-    """What the launcher wrote before the lines of each, "" for nothing."""
+    """The launcher's prefix on the lines of each, "" for none."""
     comms: dict[SequenceKey, Comm] = field(default_factory=dict)
     sequences: dict[SequenceKey, Sequence] = field(default_factory=dict)
     transports: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -155,6 +155,6 @@ class Part:
     """Calls whose fields were cut off: counted by kind, but of no known communicator."""
 
     def label_of(self, column: int) -> str:
-        """What the launcher wrote before the lines of a column's process."""
+        """The launcher's prefix on the lines of a column's process."""
         of = self.columns[column]
         return self.processes.get((of.host, of.pid), "")

@@ -1,8 +1,8 @@
 """
-The counting engine in plain Python: the reference for `core.c`, and what serves where nothing is compiled.
+The counting engine in plain Python: the reference for `core.c`, and the fallback if nothing is compiled.
 
-Of every 200 lines of a big log 199 are whole calls of one form.  Those are counted here by two lookups, what
-stands before `: opCount ` and what stands behind the pointers; every other line goes to the ledger.
+Of every 200 lines of a big log 199 are whole calls of one form.  Those are counted here by two lookups: the
+text before `: opCount ` and the text after the pointers; every other line goes to the ledger.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from ringup.logs.counts.model import (
 from ringup.logs.grammar import CALL_MARK, FIELDS, HEAD
 
 MAX_LINE_BYTES = 1 << 20
-"""A line longer than this is read in pieces: what has no newline must not fill the memory."""
+"""A longer line is read in pieces: text without newlines must not fill the memory."""
 
 MAX_PLAIN_BYTES = 1000
-"""A longer line is no plain call."""
+"""A longer line is not a plain call."""
 
 LEAST_PLAIN_BYTES = 64
-"""So is a shorter one."""
+"""Nor is a shorter one."""
 
 MAX_KNOWN = 1 << 16
 """Entries of each table of lookups; a full one is emptied."""
 
 WHOLE_PREFIX = re.compile(rb"(?!.*NCCL )(?:|.*[ \t]|.*[\]>]:)", re.DOTALL)
-"""What may stand before a process's name: nothing, a stamp, a label; not the rest of a torn line."""
+"""Possible text before a process's name: nothing, a stamp, a label; not the rest of a torn line."""
 
 POINTERS = re.compile(rb"[0-9a-fA-F]+ sendbuff \S+ recvbuff \S+(?: acc \S+)?")
 """From the mark to the count."""
@@ -46,10 +46,10 @@ POINTERS = re.compile(rb"[0-9a-fA-F]+ sendbuff \S+ recvbuff \S+(?: acc \S+)?")
 
 def arguments_number(kind: bytes, asked: bytes) -> int:
     """
-    A number below 2**61 that stands for what a call asked for; the same in every process and engine.
+    A number below 2**61 for the parameters of a call; the same in every process and engine.
 
-    `asked` is the text from the count to the root; an operation of the user's own (5 and above) has another
-    number in every process.
+    `asked` is the text from the count to the root; a user-defined operation (5 and above) has another number
+    in every process.
     """
     count, operation, root = re.split(rb" op (\d+)", asked, maxsplit=1)
     own = operation if len(operation) == 1 and operation < b"5" else b"own"
@@ -57,7 +57,7 @@ def arguments_number(kind: bytes, asked: bytes) -> int:
 
 
 class PlainSequence:
-    """What one process called on one communicator, as it grows."""
+    """The calls of one process on one communicator so far."""
 
     def __init__(self) -> None:
         self.kinds: dict[int, int] = {}
@@ -84,9 +84,9 @@ class PlainSequence:
 
 class PlainEngine:
     """
-    Counts lines as they come; `line` and `offset` are those of the line in hand, or of the next one.
+    Counts lines as they come; `line` and `offset` are those of the current line, or of the next one.
 
-    What it does not know it asks the ledger: `column`, `sequence`, `odd`.
+    For unknown text it calls the ledger: `column`, `sequence`, `odd`.
     """
 
     def __init__(self, handler: Any) -> None:
@@ -94,7 +94,7 @@ class PlainEngine:
         self.line = 1
         self.offset = 0
         self.until = 0
-        """Up to this line every one is wanted."""
+        """Every line up to this one is wanted."""
         self.last: Place | None = None
         """The last line that is not empty."""
         self._carry = b""
@@ -130,14 +130,14 @@ class PlainEngine:
         return counts
 
     def look_for(self, words: list[bytes]) -> None:
-        """Lines without any of these need not be handed on; to find out takes as long as to hand them on."""
+        """Lines without any of these need not be passed on; finding them takes as long as passing them on."""
 
     def forget(self) -> None:
         """From here on a pointer may mean another communicator."""
         self._rests.clear()
 
     def append(self, sequence: int, code: int, asked: int, raw: bytes) -> None:
-        """One call of the line in hand."""
+        """One call of the current line."""
         while sequence >= len(self._sequences):
             self._sequences.append(PlainSequence())
         self._sequences[sequence].add(code, asked, self.line, self.offset, raw)
@@ -162,7 +162,7 @@ class PlainEngine:
         self.append(known[0], code, known[1], raw)
 
     def _call(self, raw: bytes) -> tuple[int, tuple[int, int] | None]:
-        """The column of a plain call, its sequence and what it asks for."""
+        """The column of a plain call, its sequence and its parameters."""
         mark = raw.find(CALL_MARK)
         if mark < 0 or len(raw) < LEAST_PLAIN_BYTES:
             return -1, None

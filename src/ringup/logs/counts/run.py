@@ -1,4 +1,4 @@
-"""What counting a whole run gives: the words other parts of ringup read."""
+"""The result of counting a whole run, in the terms of other parts of ringup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Counts = Counter[str]
 
 @dataclass(frozen=True)
 class Iteration:
-    """Calls between two marks; the name is None for what came before the first."""
+    """Calls between two marks; the name is None for calls before the first."""
 
     name: str | None
     rows: list[tuple[list[str], Row]] = field(repr=False)
@@ -33,7 +33,7 @@ class RankNames(dict[tuple[str, str, str], str]):
     """(Host, pid, device) -> number in the world or launcher's label; without a device: of the process."""
 
     def of(self, host: str, pid: str, device: str = "") -> str:
-        """The name of the rank that runs on a device of a process; HOST:PID where it has none."""
+        """The name of the rank that runs on a device of a process; HOST:PID if it has none."""
         known = self.get((host, pid, device)) or self.get((host, pid, ""))
         return known or (f"{host}:{pid}" if host or pid else f"[{device}]" if device else "?")
 
@@ -50,7 +50,7 @@ class Member:
     key: SequenceKey
     calls: Sequence
     judged: bool = True
-    """Lined up with other members: nothing of it is cut off, and its rank stands in the logs once."""
+    """Aligned with other members: nothing of it is cut off, and its rank is in the logs once."""
 
     @property
     def position(self) -> int:
@@ -79,18 +79,18 @@ class Behind:
     member: Member
     communicator: str
     collective: str
-    """Kind of the first collective it has not called, "" where the log does not tell."""
+    """Kind of the first collective it has not called, "" if the log lacks it."""
     index: int
-    """Place of that collective in the communicator's sequence, from 0."""
+    """Position of that collective in the communicator's sequence, from 0."""
     ahead: int
     """Ranks that have called it."""
     by: int
-    """Collectives between this rank and the furthest."""
+    """Number of collectives between this rank and the furthest."""
 
 
 @dataclass(frozen=True)
 class Party:
-    """What one rank called at a place where ranks differ."""
+    """The call of one rank at a position where ranks differ."""
 
     member: Member
     offset: int
@@ -108,30 +108,30 @@ class Mismatch:
     communicator: str
     index: int
     odd: tuple[Party, ...]
-    """The ranks that do as few others do."""
+    """The ranks in the minority."""
     usual: Party
-    """One of the ranks that do as most do."""
+    """One of the ranks in the majority."""
     skipped: bool
-    """The odd rank goes on with what the others call next: it left this one out."""
+    """The odd rank continues with the others' next call: it skipped this one."""
     differs: tuple[str, ...] = ()
     """kind, count, datatype, op, root: as far as read."""
 
 
 @dataclass(frozen=True)
 class Unlocated:
-    """The sequences of these ranks may differ from one call to another; the lines between tell where."""
+    """The sequences of these ranks may differ between two calls; the lines between show where."""
 
     communicator: str
     first: int
-    """Calls that are the same in all."""
+    """Calls that are equal in all."""
     last: int
-    """If they differ, they do before this call."""
+    """Any difference is before this call."""
     members: tuple[Member, ...]
 
 
 @dataclass(frozen=True)
 class Run:
-    """All files of a run, counted and lined up."""
+    """All files of a run, counted and aligned."""
 
     collectives: Counts
     by_rank: dict[str, Counts]

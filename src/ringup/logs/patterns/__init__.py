@@ -17,7 +17,7 @@ TAGS: dict[str, Tag] = {
 }
 PATTERNS: tuple[Pattern, ...] = tuple(pattern for row in TAGS.values() for pattern in row.patterns)
 SETTING_UP = frozenset(row.name for row in nccl.TAGS)
-"""What every rank prints while it sets up, in thousands of lines on a large job."""
+"""Lines of every rank's set-up: thousands on a large job."""
 OF_ROLE = {
     role: dict.fromkeys(row.name for row in TAGS.values() if role in row.roles).keys() for role in ROLES
 }

@@ -1,5 +1,5 @@
 """
-The words by which the form of a line is known (`logs.forms`), and what stands in front of messages.
+The words that identify the form of a line (`logs.forms`), and the prefixes of messages.
 
 No program's own wording: errors, waits, ends and their consequences as any program words them.
 """
@@ -39,9 +39,6 @@ KERNEL = Pattern(
 PROGRAM_XIDS = {13, 31, 43, 45}
 """Codes that a faulty program raises, not faulty hardware (NVIDIA's Xid catalogue)."""
 XID = re.compile(r"Xid \([^)]{1,40}\): (\d{1,4})\b")
-COUNTS_NONE = re.compile(
-    r"\b(?:errors?|count|failures?|failed|kills?)\W{1,3}0\b|: (?:\[\]|none|no|0|n/a)\W{0,3}$", re.IGNORECASE
-)
 CAUSED_BY = Pattern("caused_by", r"^(?:Caused by|Original error|Root cause|Reason|Cause)\b.{0,20}?: ?\S")
 LIBRARY = Pattern(
     "library",
@@ -59,7 +56,7 @@ HARMLESS = Pattern(
     r"libibverbs|No device found|Could not find: lib|plugin not|Missing \"iommu=pt\"|iommu|\bNUMA\b|affinity|Failed to find CUDA library|NCCL_\w+ value"
     r"|Could not enable P2P|NCCL_THREADS|User asked for|dlvsym|dlsym|gdrwrap|GDRCOPY|FastSocket|incoming CPU|Maximum retry|hugepages|wrong magic|wrong type|deprecated|NET/OFI (?:Using|Selected)|\bignor(?:ing|ed)\b",
 )
-"""What NCCL warns of and goes on after."""
+"""NCCL's warnings after which it continues."""
 PROGRAM = Pattern(
     "program",
     r"^\S{1,160} (?:fatal )?(?:error|fatal) {0,8}: \S|^(?:INTERNAL|UNAVAILABLE|ABORTED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|INVALID_ARGUMENT): \S"
@@ -76,7 +73,7 @@ NAMES_ERRNO = Pattern(
 ENDED = Pattern(
     "ended",
     r"(?:exit(?:ed|s)?(?: with)?|return(?:ed)?|status) ?(?:exit )?(?:code|status)s? ?[=:]?\s*\(?-?[1-9]|\bexitcode\W{1,6}-?[1-9]|Segmentation fault|Bus error|core dumped"
-    r"|[Cc]aught signal \d|SIG(?:SEGV|BUS|ABRT|KILL|FPE|ILL|QUIT)\b|sigquit|^\W*Killed\W*$|terminate called|Fatal Python error|signal \d+ \(",
+    r"|[Cc]aught signal \d|(?<![,|/\[])(?<![,|/\[] )SIG(?:SEGV|BUS|ABRT|KILL|FPE|ILL|QUIT)\b|sigquit|^\W*Killed\W*$|terminate called|Fatal Python error|signal \d+ \(",
 )
 FAILS = Pattern("fails", FAILING + r"|\berror\b|\bfatal\b|\bexception\b")
 WAITS = Pattern("waits", WAIT)
@@ -87,7 +84,7 @@ CONSEQUENCE = (
     r"|taking the entire process down|remote (?:worker crash|server shutdown)|failed to send RPC to coordination|num_nodes_waiting|Error encountered progressing operation"
     r"|exitcode\s*: -15|received 15 death signal|-> 6(?: \[|$|\s)|got 0 bytes|Connection was likely closed|EngineDeadError|ActorDiedError|ConnectionResetError|Horovod has been shut down"
 )
-"""Another end, whoever says it."""
+"""Another end, of any program."""
 FOLLOWS = Pattern(
     "follows",
     CONSEQUENCE
@@ -103,7 +100,7 @@ FOLLOWS = Pattern(
     r"|Polled an error|WatchTasksAsync failed|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error"
     r"|(?:DistBackend|DistStore|DistNetwork|ProcessRaised|ProcessExited|Rendezvous\w{0,40}|Worker\w{0,20})(?:Error|Exception)|Engine core initialization",
 )
-"""And what wraps an end that is told elsewhere."""
+"""And lines around an end that another line reports."""
 NOISE = Pattern(
     "noise",
     r"^\s*(?:File \"|Additional GRPC error information|:UNAVAILABLE:|\^{1,200}\s*$|~{1,200}\^|frame #\d+|at [\w./]+:\d+|\d{1,3} {1,3}/\S+\.so|#\d+ 0x|\*{4,}|-{6,}|={6,})|destroy_process_group\(\) was not called|Exception ignored in"
@@ -118,9 +115,6 @@ NOISE = Pattern(
 ENDS_OPEN = re.compile(
     r"(?:error|fail\w{0,12}|log file|reason|exception|detail|message|because)\b[^:]{0,40}:\s{0,8}$",
     re.IGNORECASE,
-)
-ASSIGNS = re.compile(
-    r"^\s*(?:if|for|while|with|def|return|raise|self\.|except|assert|import|from|class|try|elif|else|export|echo)\b|^\s+\w[\w.]*\(.{0,200}[,)]$|^\s*\+ "
 )
 SPECIFIC = (
     Pattern(
@@ -168,4 +162,4 @@ MEANINGS = (
     (Pattern("meaning", r"cuda|hip failure|cudnn|cublas"), "a CUDA call failed: run with CUDA_LAUNCH_BLOCKING=1, and read the kernel log of that host for Xid lines"),
 )
 # fmt: on
-"""What an error means in general, whoever prints it, and where to look next."""
+"""General meaning of an error, of any program, and where to look next."""

@@ -1,4 +1,4 @@
-"""What DeepSpeed, Lightning, Accelerate, Ray and their like print, and launchers around the words of their ranks."""
+"""Lines of DeepSpeed, Lightning, Accelerate, Ray and similar, and of launchers around the output of their ranks."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ TAGS = (
         r"^(?P<type>(?:[a-z_]\w*\.){1,12}(?:exc|exceptions|errors)\.(?-i:[A-Z])\w*)(?::(?: (?P<text>.*))?)?$",
         keep=16),
     tag("ignored", "", r"Exception ignored in"),
+    tag("thread", "", r"^Exception in thread \S"),
     tag("traceback", "context", r"Traceback \(most recent call last\)"),
     tag("frame", "context",
         r"(?:^|: |\) )\s*File \"(?P<file>[^\"]+)\", line (?P<number>\d+)(?:, in (?P<function>\S+))?",

@@ -1,4 +1,4 @@
-"""What NCCL and RCCL say of what they found and chose."""
+"""Lines in which NCCL and RCCL report the hardware found and their choices."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TAGS = (
         keep=64),
     tag("channel-loose", "", r"Channel \d+ -> (?P<via>NET/\S+)"),
     tag("nvls", "", r"NVLS multicast support is (?P<no>not )?available on dev"),
-    # Who printed them is all that is read of these.
+    # Only the process that printed them is read.
     tag("set-up", "",
         r"comm 0x[0-9a-fA-F]+ rank \d+ nranks \d+\s*$|Setting affinity for GPU|ncclTopoGetCpuAffinity"
         r"|Could not get speed from|Could not find real path of /sys|NET/\w+ ?: Using\s*$"

@@ -1,4 +1,4 @@
-"""What NCCL and RCCL say when something fails."""
+"""Messages of NCCL and RCCL about failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TAGS = (
         r"no socket interface found|NET/Socket ?: no interface found|NET/IB ?: No IP interface found"
         r"|no device found matching \S*, verify NCCL_OOB_NET_IFNAME|no device found matching NCCL_OOB_NET_IFNAME"
         r"|no device found after excluding"),
-    # Only asked for with NCCL_COMM_ID, whose address is looked for among this host's networks.
+    # Only with NCCL_COMM_ID, whose address NCCL looks for among this host's networks.
     tag("no-common-subnet", "failure",
         r"No interface found in the same subnet as remote address "
         + ADDRESS
@@ -113,7 +113,7 @@ TAGS = (
         r"(?P<said>Invalid (?:NCCL_\w+|config \w+ attribute value)[^.]{0,100})|(?P<said2>NCCL_\w+ (?:has invalid value|is not a valid).{0,60})|(?P<said3>NCCL_\w+=\S+ is out of range.{0,40})|WARN Net : (?P<said4>No valid .{1,60} pair found)|(?P<said5>Unknown netDevs policy)|(?P<said6>All entries except the first must have a prefix.{0,60})"),
     tag("nccl-too-old", "failure",
         r"NCCL library (?:version )?is (?:too old|not backwards compatible)|undefined symbol: nccl(?!Net|CollNet|Tuner|Profiler|Gin|Ras|Env)[A-Z]\w+"),
-    # What NCCL's checks of its caller refuse.
+    # Arguments that NCCL's checks of its caller refuse.
     tag("nccl-misused", "failure",
         r"WARN (?P<said>\w+ ?: (?:\w+ (?:allocated on device \d+ mismatchs with|argument is NULL|(?:\S+ )?is not a valid pointer)|invalid (?:reduction operation|root|type|communicator)|reduction operation \d+ unknown|operator (?:is|unknown)|communicator was revoked|not in a group call|pass NULL).{0,80})",
         r"WARN (?P<said>(?:Error ?: )?(?:corrupted comm object|mixing different streams within a group|Trying to (?:recv from|send to|recv to) self without|comm \S+ has already been destroyed|Attempt to use communicator before|Blocking and nonblocking communicators|Streams given to a communicator|Either none or all communicators|Illegal to have some communicators|Data type supplied to user-created|ncclCommGetUniqueId should not be called|FP8 reduction support begins|invalid device count|Stream is not being captured).{0,100})"),

@@ -22,11 +22,11 @@ _MOST = 32
 _LONG = 12
 """Characters that tell a needle from ordinary text well; more do not help."""
 _NO_NEEDLE = 1000
-"""What is taken from the worth of a single character: nearly every line holds it."""
+"""Deduction for a single character: nearly every line contains it."""
 
 
 class _Part(NamedTuple):
-    """What is known of a part of a pattern."""
+    """Knowledge about a part of a pattern."""
 
     ends: tuple[str, ...]
     """How what it matches ends, in lower case."""

@@ -1,4 +1,4 @@
-"""What torch prints while ranks meet: torchrun, the store, Gloo."""
+"""Lines of torch during the rendezvous: torchrun, the store, Gloo."""
 
 from __future__ import annotations
 

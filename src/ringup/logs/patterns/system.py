@@ -1,4 +1,4 @@
-"""What the operating system, the kernel, CUDA, ssh, schedulers and RDMA commands print; stacks, sockets, processes."""
+"""Lines of the operating system, the kernel, CUDA, ssh, schedulers and RDMA commands; stacks, sockets, processes."""
 
 from __future__ import annotations
 
@@ -80,11 +80,13 @@ TAGS = (
     tag("illegal-access", "",
         r"an illegal memory access was encountered|device-side assert triggered|unspecified launch failure|misaligned address"),
     tag("oom-kill", "",
+        r"(?:Out of memory|Memory cgroup out of memory|oom_reaper): (?:Killed|reaped) process (?P<pid>\d+)[ ,]+\((?P<victim>[^)]{1,40})\)",
+        r"^(?:[^:]{0,60}\bkernel: |\[[^\]]{1,40}\] ){0,2}(?P<victim>\S{1,40}) invoked oom-killer|oom-kill:constraint=.{0,400}\btask=(?P<victim2>[^,]{1,40}),pid=(?P<pid>\d+)",
         r"oom[-_]kill(?:er|ed)?\b(?![-_ :=]{1,3}(?:0\b|disable))|OOMKilled|Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|oom-killer|invoked oom|Detected \d+ oom[-_ ]kill event|[Ss]tate(?:=|: ?)OUT_OF_MEMORY|OUT_OF_ME\+|tasks? [\d,-]+: Out Of Memory|oom_reaper|Exceeded (?:job|step) memory limit|(?:process|job|step) .{0,40}killed .{0,30}(?:memory limit|out of memory)|killed due to (?:memory|the node running low on memory)|low on resource: memory|condition: \[MemoryPressure\]|running low on memory|OutOfMemory\w* .{0,20}Ray|exit(?:ed with)? code 137 .{0,20}OOM|memory usage .{0,40}threshold|TERM_MEMLIMIT|reaching LSF memory usage limit|PBS: job killed: v?mem .{0,40}exceeded limit"),
     tag("killed-word", "",
-        r"(?:^|[\s:])(?:Killed|\d+ Killed .*)$|SIGKILL|signal 9\b|exit(?:ed with)?(?: exit)? (?:code|status):? 137\b|returned non-zero exit status 137|Signals\.SIGKILL"),
+        r"(?:^|[\s:])(?:Killed|\d+ Killed .*)$|(?:received|got|caught|by|with|on|signal:?|killed|died|terminated|<) ?(?:signal )?\(?(?:Signals\.)?SIGKILL|signal 9\b|exit(?:ed with)?(?: exit)? (?:code|status):? 137\b|returned non-zero exit status 137|Signals\.SIGKILL"),
     tag("crash-word", "",
-        r"Segmentation fault|SIGSEGV|SIGBUS|SIGILL|SIGFPE|\(core dumped\)|Fatal Python error: (?!Aborted)|signal 11\b|Bus error|Illegal instruction|exit (?:code|status):? (?:139|135|132|136)\b|general protection fault|segfault at|Segfault encountered|double free or corruption|malloc\(\): |corrupted size|stack smashing"),
+        r"Segmentation fault|(?<![,|/\[])(?<![,|/\[] )SIG(?:SEGV|BUS|ILL|FPE)\b|\(core dumped\)|Fatal Python error: (?!Aborted)|signal 11\b|Bus error|Illegal instruction|exit (?:code|status):? (?:139|135|132|136)\b|general protection fault|segfault at|Segfault encountered|double free or corruption|malloc\(\): |corrupted size|stack smashing"),
     tag("abort-word", "",
         r"SIGABRT|Signal 6\b|terminate called after throwing|Aborted|Fatal Python error: Aborted"),
     tag("cpp-what", "", r"^\s*what\(\): +(?P<text>.*)$"),
@@ -98,7 +100,7 @@ TAGS = (
     tag("disk-full", "context", r"No space left on device"),
     # multiprocessing makes its locks as files in /dev/shm (sem_open of glibc).
     tag("semaphore", "", r"\b_?SemLock(?:\.__init__)?\("),
-    # torch from 2.9 on tells which signals it has handlers for; submitit is told of a preemption by it.
+    # torch from 2.9 on lists the signals that it handles; submitit learns of a preemption by a signal.
     tag("sighup", "",
         r"closing signal SIGHUP|Signals\.SIGHUP|^(?!.{0,300}(?:handl|regist|install|ignor|SIGTERM|SIGINT|Caught signal)).{0,300}\bSIGHUP\b|Hangup|Received 1 death signal|got signal: 1\b|Received Signals\.SIGHUP"),
     tag("orphan-row", "",
@@ -113,12 +115,12 @@ TAGS = (
     # Schedulers, and the programs they stop, where a job is taken away.
     tag("cancelled", "",
         r"CANCELLED(?: AT| DUE TO| by|\+)(?:.{0,40}DUE TO (?P<why9>[A-Z]+(?: [A-Z]+)?))?|\b(?P<why10>TIMEOUT|PREEMPTED|NODE_FAIL) +\d+:\d+ *$|\bCANCELLED\b.{0,20}\*\*\*|DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)|slurmstepd: error: \*\*\* (?:JOB|STEP)(?:.{0,120}DUE TO (?P<why11>[A-Z]+(?: [A-Z]+)?))?|(?:PBS|qdel|bkill).{0,40}(?:(?P<why2>walltime)|killed|deleted)|(?P<why3>walltime) .{0,20}exceeded limit|exceeded (?:its )?(?P<why4>wall ?(?:time|clock)|time) limit|(?P<why5>time limit) for job execution has been reached|KeyboardInterrupt|Sending Ctrl-C to processes as requested|Received 15 death signal|Received 2 death signal|got signal: (?:2|15)\b|Received Signals\.SIG(?:TERM|INT)|TERM_RUNLIMIT|job .{0,20}(?:(?P<why6>preempted)|deleted)|this job is (?P<why7>timed-out)|\(state: (?P<why8>TIMEOUT|PREEMPTED|NODE_FAIL|CANCELLED)|Received SIG(?:TERM|INT): \d|[Hh]andling (?:SLURM )?auto-requeue signal|DeadlineExceeded: Job was active|[Aa]llocation \d+ has been revoked|\b(?P<why12>Evicted) +(?:\d+[smh]|pod/|kubelet)|[Rr]eason: +(?P<why13>Evicted|Preempt\w+|NodeShutdown|NodeLost)|low on resource: (?P<why14>ephemeral-storage)|^(?!.{0,300}(?:handl|regist|install|ignor|SIGTERM|SIGHUP)).{0,300}\bSIGINT\b"),
-    # What a host's own RDMA commands print, where somebody pasted them into a log.
+    # Output of a host's own RDMA commands that somebody pasted into a log.
     tag("ibstatus-device", "", r"Infiniband device '(?P<device>[\w.]+)' port (?P<port>\d+) status"),
     tag("ibdev2netdev", "", r"(?P<device>[\w.]+) port (?P<port>\d+) ==> (?P<netdev>\S+) \((?P<state>\w+)\)"),
     tag("rdma-link", "",
         r"link (?P<device>[\w.]+)/(?P<port>\d+) .{0,200}?state (?P<state>[A-Z]{1,20})(?:.{0,50}?netdev (?P<netdev>\S+))?"),
-    # What people paste beside a log.
+    # Text that people paste next to a log.
     # py-spy dump
     tag("stack-process", "context", r"^Process (?P<pid>\d+)(?: \(rank (?P<rank>\d{1,6})\))?: \S", keep=400),
     tag("stack-thread", "context", r"^Thread (?:0x[0-9A-Fa-f]+|\d+) \((?:active|idle|active\+gil)[^)]*\)(?:: \"(?P<name>[^\"]+)\")?", keep=400),

@@ -1,4 +1,4 @@
-"""What a tag is: one thing that programs print, in every wording of every version."""
+"""A tag: one subject of messages, in every wording of every version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROLES = {
     "local": "a failure that no network interface is behind",
     "nccl": "a failure that a network plugin can be behind",
 }
-"""What a tag may be for the causes; most are nothing but what they are."""
+"""The roles of a tag for the causes; most tags have none."""
 
 FIRST_KEPT = 6
 """Events kept of a tag and source, where its row has no other number; the last two are kept as well."""

@@ -1,4 +1,4 @@
-"""What torch and training scripts print once they run, and at their end."""
+"""Lines of torch and training scripts during training and at the end."""
 
 from __future__ import annotations
 

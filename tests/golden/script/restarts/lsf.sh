@@ -3,7 +3,7 @@
 # Written by `ringup script lsf`, yours to change; its Python needs ringup.  Submit: bsub <FILE
 #BSUB -J mingpt
 #BSUB -n 24
-# So many slots a host, so that the job has as many hosts as nodes are wanted.
+# Slots per host, so that the job gets one host per node.
 #BSUB -R "span[ptile=8]"
 #BSUB -gpu "num=8/host:mode=shared"
 #BSUB -o mingpt-%J.out
@@ -17,7 +17,7 @@
 ##BSUB -q NAME
 ##BSUB -P NAME
 #BSUB -W 10:00
-# shellcheck disable=SC2016  # what stands in single quotes is for the nodes to expand
+# shellcheck disable=SC2016  # the nodes expand the text in single quotes
 set -euo pipefail
 
 cd /home/ada/minGPT-ddp

@@ -2,12 +2,12 @@
 # main.py by `ringup run` on 2 nodes with 8 ranks each, 1 spare.
 # Written by `ringup script pbs`, yours to change; its Python needs ringup.  Submit: qsub FILE
 #PBS -N mingpt
-# A chunk is a node, each on a machine of its own; one line a node in PBS_NODEFILE.
+# A chunk is a node on its own machine; one line per node in PBS_NODEFILE.
 #PBS -l select=3:ncpus=8:ngpus=8:mpiprocs=1
 #PBS -l place=scatter
 # With Torque instead: -l nodes=3:ppn=8:gpus=8
 #PBS -j oe
-# ringup goes on without a node that is lost; by itself PBS would end the job.  (Torque: leave it out.)
+# ringup continues without a lost node; otherwise PBS would end the job.  (Torque: leave it out.)
 #PBS -W tolerate_node_failures=all
 # After the loss of the first node, where ringup runs, PBS starts the job again.  It does so after no exit
 # code: submit the file again after 75, and not after 93, which would fail the same way.
@@ -17,7 +17,7 @@
 ##PBS -q NAME
 ##PBS -A NAME
 #PBS -l walltime=10:00:00
-# shellcheck disable=SC2016  # what stands in single quotes is for the nodes to expand
+# shellcheck disable=SC2016  # the nodes expand the text in single quotes
 set -euo pipefail
 
 cd /home/ada/minGPT-ddp

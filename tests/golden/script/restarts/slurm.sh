@@ -3,11 +3,11 @@
 # Written by `ringup script slurm`, yours to change; its Python needs ringup.  Submit: sbatch FILE
 #SBATCH --job-name=mingpt
 #SBATCH --nodes=3
-# One task a node: it starts all ranks of its node.
+# One task per node: it starts all ranks of its node.
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
 #SBATCH --output=mingpt-%j.out
-# ringup goes on without a node that is lost; by itself Slurm would end the job.
+# ringup continues without a lost node; otherwise Slurm would end the job.
 #SBATCH --no-kill
 # If the first node is lost, where ringup runs, or the job is preempted, Slurm starts it again; this file
 # does so after exit code 75 ...
@@ -21,7 +21,7 @@
 ##SBATCH --account=NAME
 #SBATCH --time=10:00:00
 ##SBATCH --cpus-per-task=8
-# shellcheck disable=SC2016  # what stands in single quotes is for the nodes to expand
+# shellcheck disable=SC2016  # the nodes expand the text in single quotes
 set -euo pipefail
 
 cd /home/ada/minGPT-ddp
@@ -33,13 +33,13 @@ export NCCL_DEBUG=WARN
 main() {
   local code=0 ringup
   # It checks the nodes, names the cause of a failure, and decides whether and where to restart.
-  set -m  # else the shell has it ignore SIGINT
+  set -m  # else the shell makes it ignore SIGINT
   /opt/venv/bin/python -m ringup run --nproc=8 --with=torchrun --python=/opt/venv/bin/python \
     --max-restarts=3 --spares=1 --save-signal=USR1 --save-grace=240.0 --env=NCCL_DEBUG --env=HF_TOKEN -- main.py \
     trainer_config.max_epochs=10 &
   ringup=$!
   set +m
-  # Slurm sends SIGTERM to every process of a job that it ends, other signals to this shell alone.
+  # Slurm sends SIGTERM to every process of a job that it ends, other signals only to this shell.
   trap : TERM
   trap 'kill -INT "$ringup" || true' INT
   trap 'kill -USR1 "$ringup" || true' USR1
@@ -48,7 +48,7 @@ main() {
   wait "$ringup" || code=$?
   # 75: no node is left, or the ranks have saved their state.  93 would fail again and is not started again.
   if [ "$code" = 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 3 ] &&
-    [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then  # nobody has cancelled it
+    [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then  # it was not cancelled
     scontrol requeue "$SLURM_JOB_ID" || true
   fi
   exit "$code"
