@@ -125,6 +125,25 @@ def test_ranks_whose_calls_differ_have_each_its_own_call_in_its_words(tmp_path: 
     assert words[2].startswith("waits in all_reduce train.py:48 for ")
 
 
+def test_a_rank_that_left_while_the_others_wait_for_it_is_the_missing_one(tmp_path: Path) -> None:
+    planted = [
+        Planted(
+            n,
+            ended_s=12.0 if n == 1 else 31.0,
+            code=0 if n == 1 else -15,
+            calls=[call(1, 10.0, None)] * (n != 1),
+        )
+        for n in range(3)
+    ]
+    run_folders.write(tmp_path, planted, "hung", **run_folders.hang(1, "ended with code 0"))
+    content = json.loads((tmp_path / "run.json").read_text())
+    content["verdict"] = {"rule": "uneven-batches-between-ranks", "ranks": [1]}
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    found = timeline(tmp_path)
+    assert [line.role for line in found.ranks] == ["", "missing", ""]
+    assert timeline_report.rank_words(found.ranks[1], found.end_s) == "does not come, ended with code 0"
+
+
 def own(rank: int, pid: int, node: str) -> marks.OwnRank:
     return marks.OwnRank(run_folders.BEGAN_S + 5.0, rank, pid, node, 0.25)
 
