@@ -358,6 +358,8 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
         [
             shell(f"docker run --gpus all --ipc=host img {STATIC.format(2, '$R')}"),
             loop(f'ssh $h "podman run --gpus all img {STATIC.format(2, "$i")}" &'),
+            shell("C=$(docker run -d --gpus all img sh)", f"docker exec $C {STATIC.format(2, '$R')}"),
+            shell("docker create --name c img sh", f"docker exec c {STATIC.format(2, '$R')}"),
         ],
         [
             shell(f"docker run --network host --ipc=host img {STATIC.format(2, '$R')}"),
@@ -367,6 +369,8 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             shell(f"docker run --ipc=host img {STATIC.format(1, 0)}"),
             shell(f"docker run img {STATIC.format(2, '$R').replace('n0', '172.17.0.2')}"),
             shell(f"docker exec c {STATIC.format(2, '$R')}"),
+            shell("C=$(docker run -d --net=host img sh)", f"docker exec $C {STATIC.format(2, '$R')}"),
+            shell("docker run -d --name d img sh", f"docker exec c {STATIC.format(2, '$R')}"),
         ],
     ),
     # NCCL: src/bootstrap.cc takes its address from the same list as the sockets.

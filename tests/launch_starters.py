@@ -217,6 +217,7 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
         [slurm(f"srun {MEGATRON} --num-layers 70"), shell(SLIME.format(6))],
         [
             slurm(f"srun {MEGATRON} --num-layers 70 --pp-partition-method type:transformer"),
+            slurm(f"srun {MEGATRON} --num-layers 70 --hybrid-layer-pattern M*-"),
             shell(SLIME.format(8)),
         ],
     ),
@@ -241,6 +242,21 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             },
             slurm("srun bash -s <<'E'", "if [ $SLURM_PROCID -lt 1 ]; then", "torchrun t.py", "fi", "E"),
         ],
+    ),
+    "launcher-on-first-node-alone": (
+        [
+            {**shell("sbatch -N 2 -n2 --wrap='. e; bash run.sh 2 $H t.py' -J a"), "run.sh": PASSED},
+            shell('sbatch --wrap "torchrun --nnodes=2 --rdzv_endpoint=$H:1 --rdzv_backend=c10d t.py" -N 2'),
+        ],
+        [
+            {**shell("sbatch -N 2 --wrap='. e; srun bash run.sh 2 $H t.py' -J a"), "run.sh": PASSED},
+            {**shell("sbatch -N 1 --wrap='bash run.sh 1 $H t.py'"), "run.sh": PASSED},
+            {**shell("sbatch -N $N --wrap='bash run.sh 1 $H t.py'"), "run.sh": PASSED},
+        ],
+    ),
+    "variable-never-set": (
+        [shell("docker run --ipc=host -e P=$no_proxies img torchrun --standalone t.py")],
+        [shell("docker run --ipc=host -e P=$no_proxy img torchrun --standalone t.py")],
     ),
     "launcher-option-wrong": (
         [

@@ -7,6 +7,11 @@ HEAD = "H=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)"
 C10D = "srun torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=1 --rdzv-backend=c10d --rdzv-endpoint="
 BY_MPI = "mpirun -np 2 -npernode 1 "
 READS_RANK = 'import os, torch\nrank = int(os.environ.get("RANK", 0))\n'
+READS_LOCAL = 'n = int(os.environ["LOCAL_RANK"])\n'
+NEEDS_RANK = "import os\n" + READS_LOCAL
+BY_COLOSSALAI = "import colossalai\ndef main():\n    colossalai.launch_from_torch({})\nmain()\n"
+TPU_SSH = 'gcloud compute tpus tpu-vm ssh t {} --command="{}"\n'
+TPU = "gcloud compute tpus tpu-vm create t --accelerator-type=v4-{}\n" + TPU_SSH
 LIGHTNING = "import lightning as L\nL.Trainer(devices=4, num_nodes=2).fit(m)\n"
 ALL_NAMES = "H=$(scontrol show hostnames $SLURM_JOB_NODELIST);"
 BY_LOCAL_ID = 'import os, torch\nn = int(os.environ["SLURM_LOCALID"])\ntorch.cuda.set_device(n)\n'
@@ -107,6 +112,7 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
                 **job("srun python t.py --devices 4", asks="--ntasks-per-node=2"),
                 "t.py": LIGHTNING.replace("=4", "=args.devices"),
             },
+            {**job("srun python t.py", asks="--ntasks=1 --ntasks-per-node=4"), "t.py": LIGHTNING},
             # fabric/plugins/environments/slurm.py, validate_settings
             {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto'")},
             {**job("srun python t.py"), "t.py": ON_ALL},
@@ -118,6 +124,8 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
             {**job("srun python t.py", asks=f"{ONE} --gpu-bind=single:1"), "t.py": ON_ALL},
             {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto', accelerator='cpu'")},
             {**job("srun --ntasks-per-node=4 python t.py"), "t.py": LIGHTNING},
+            {**job("srun python t.py", asks="--ntasks=8 --ntasks-per-node=4"), "t.py": LIGHTNING},
+            job("srun python t.py", asks="--ntasks=1 --ntasks-per-node=4"),
             {**job("srun python t.py"), "t.py": LIGHTNING.replace("lightning", "lighting")},
             job("srun python t.py --devices 4"),
         ],
@@ -167,6 +175,23 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
             },
         ],
     ),
+    # gcloud compute tpus tpu-vm ssh --help: --worker is 0; JAX, "multi-process": on every host of the slice
+    "tpu-host-alone": (
+        [
+            {"a.sh": TPU.format(32, "--worker=0", "cd a; python3 train.py --b 1")},
+            {"a.sh": TPU.format(32, "", "python -m pkg.train")},
+        ],
+        [
+            {"a.sh": TPU.format(8, "--worker=0", "python3 train.py")},
+            {"a.sh": TPU.format(32, "--worker=all", "python3 train.py")},
+            {"a.sh": TPU.format(32, "--worker=$i", "python3 train.py")},
+            {"a.sh": TPU.format(32, "--worker=0", "python3 prepare.py")},
+            {
+                "a.sh": TPU.format(32, "--worker=all", "nohup ./run.sh")
+                + TPU_SSH.format("", "python train.py")
+            },
+        ],
+    ),
     # sbatch(1), --gpus-per-task: it sets --tres-bind=gres/gpu:per_task; jax/_src/clusters/cluster.py
     "gpu-hidden-from-task": (
         [
@@ -191,8 +216,16 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
         [
             {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK},
             {**job("srun python t.py", asks="--ntasks-per-node=8"), "t.py": READS_RANK},
+            {**job("python t.py"), "t.py": NEEDS_RANK},
+            {"a.sh": "cd x\npython -m pkg.t c.py\n", "pkg/t.py": BY_COLOSSALAI},
         ],
         [
+            {**job("export LOCAL_RANK=0", "python t.py"), "t.py": NEEDS_RANK},
+            {**job("torchrun --standalone t.py"), "t.py": NEEDS_RANK},
+            {**job("python t.py"), "t.py": "import os\nif 'LOCAL_RANK' in os.environ:\n    " + READS_LOCAL},
+            {**job("python t.py"), "t.py": "import os\nos.environ['LOCAL_RANK'] = '0'\n" + READS_LOCAL},
+            {**job("source env.sh", "python t.py"), "t.py": NEEDS_RANK},
+            {"a.sh": "python -m other.t c.py\n", "pkg/t.py": BY_COLOSSALAI},
             {"a.sh": "torchrun --nproc-per-node 8 t.py", "t.py": READS_RANK},
             {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK + "import mpi4py\n"},
             {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK + "from own import setup\n"},

@@ -90,6 +90,13 @@ CASES = (
         "|    0   N/A  N/A           99123      C   python                                71890MiB |\n",
     ),
     Case(
+        "more-than-a-gpu",
+        "gpu-out-of-memory",
+        "rank 1 asked for 2048.00 GiB at once, more than its whole GPU has (139.80 GiB)",
+        "2048.00",
+        "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2048.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which 126.94 GiB is free. Process 11891 has 984.00 MiB memory in use.\n",
+    ),
+    Case(
         "cmdline",
         "node-rank-duplicate",
         "node rank 0",

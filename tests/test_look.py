@@ -374,6 +374,32 @@ def test_a_script_that_starts_the_ranks_of_a_larger_world_is_none_of_them(
         assert [found.pid for found in ranks] == (below if size == "1" else [one.process.pid])
 
 
+@pytest.mark.parametrize("script", ["train.py", "torchrun"])
+def test_what_a_rank_of_mpi_starts_is_no_rank_though_it_inherits_a_rank_s_variables(
+    script: str, tmp_path: Path
+) -> None:
+    """A launcher of the same numbers, one process a node, is none."""
+    ends = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()']"
+    own = "dict(__import__('os').environ, RANK='1', WORLD_SIZE='2')"
+    (tmp_path / script).write_text(f"{ends}, env={own}, stdin=subprocess.PIPE).wait()\n")
+    mark = "t" + secrets.token_hex(6)
+    known = {**os.environ, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "RINGUP_RUN": mark}
+    with subprocess.Popen([PYTHON, script], cwd=tmp_path, env=known) as process:
+        try:
+            folder = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            wait_for(lambda: folder.read_text().split(), "the child")
+            (child,) = map(int, folder.read_text().split())
+            wait_for(lambda: b"\0RANK=" in Path(f"/proc/{child}/environ").read_bytes(), "its start")
+            start, stdin = bootstrap.python_script(
+                PYTHON, "look", program("snapshot.main"), ("count", mark, "")
+            )
+            done = subprocess.run(["sh", "-c", start], input=stdin, capture_output=True, check=True)
+            (seen,) = decode("n1", json.loads(done.stdout)).ranks
+            assert seen.pid == (process.pid if script == "train.py" else child)
+        finally:
+            process.kill()
+
+
 def test_counting_asks_nobody(tmp_path: Path) -> None:
     with Rank(tmp_path, "time.sleep(60)") as rank:
         seen = rank.seen("count")

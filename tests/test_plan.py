@@ -58,6 +58,16 @@ def test_one_rank_for_want_of_a_number_of_gpus_is_said(more: dict[str, Any], is_
     assert not any("node0," in n for n in notes)
 
 
+def test_many_nodes_without_a_number_of_gpus_are_one_note() -> None:
+    first = healthy().nodes[0]
+    nodes = [replace(first, name=f"n{n}", unknown={"gpu_count": f"n{n} had no CPU time"}) for n in range(40)]
+    found = network.decision_notes(replace(healthy(), nodes=tuple(nodes), job=job(nproc=0)), None, 29500)
+    (note,) = [note for note in found if "could not be counted" in note]
+    assert note.startswith(
+        "one rank on each of n0, n1, n2 and 37 more, whose GPUs could not be counted (n0: n0 had"
+    )
+
+
 def test_gpus_that_nobody_could_count_are_not_called_none() -> None:
     cluster = changed(article_002(), "node1", unknown={"gpu_count": "no answer"})
     assert not any("no GPU" in v.because for v in decided(cluster).env)

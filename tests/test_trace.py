@@ -84,9 +84,9 @@ def traced(path: Path, tmp_path: Path) -> list[dict[str, Any]]:
         thread, begin, end = (one["pid"], one["tid"]), one["ts"], one["ts"] + one["dur"]
         assert begin >= last.get(thread, 0.0), "slices of a thread come in order"
         last[thread] = begin
-        while open_ends[thread] and open_ends[thread][-1] <= begin + 1e-6:
+        while open_ends[thread] and open_ends[thread][-1] <= begin + 0.01:
             open_ends[thread].pop()
-        assert not open_ends[thread] or end <= open_ends[thread][-1] + 0.2, "slices of a thread nest"
+        assert not open_ends[thread] or end <= open_ends[thread][-1] + 0.01, "slices of a thread nest"
         open_ends[thread].append(end)
     named = {(one["pid"], one["tid"]) for one in events if one["name"] == "thread_name"}
     assert {(one["pid"], one["tid"]) for one in events if one["ph"] in "Xisf"} <= named
@@ -121,7 +121,7 @@ def test_a_hang_has_a_track_a_rank_its_calls_and_an_arrow_to_who_came_last(tmp_p
     ranks = [Planted(n, f"node{n // 2}", ended_s=31.0, code=-15, calls=calls[n]) for n in range(4)]
     events = traced(run_folders.write(tmp_path / "run", ranks, "hung", **run_folders.hang(2)), tmp_path)
     names = {(one["pid"], one["args"]["name"]) for one in events if one["name"] == "thread_name"}
-    assert {(1, "rank 0"), (2, "rank 3"), (2, "rank 2: 0:default_pg")} <= names
+    assert {(1, "rank 0"), (2, "rank 3"), (2, "rank 2: default_pg")} <= names
     assert calls_of(events) == {"all_reduce": 11}
     pending = [one for one in events if one.get("args", {}).get("end") == "not ended"]
     assert [one["ts"] + one["dur"] for one in pending] == [31e6] * 3

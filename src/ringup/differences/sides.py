@@ -23,7 +23,7 @@ from ringup.saved_run import SavedNode, SavedPlan, SavedRun, SavedVariable
 from ringup.secrets import HIDDEN, holds_secret, redact
 from ringup.units import grouped, plural, show_bytes, show_seconds, word
 
-OWN_VARIABLES = ("RINGUP_", "MASTER_")
+OWN_VARIABLES = ("RINGUP_", "MASTER_", "TORCHELASTIC_")
 TAIL_BYTES, LAST_STEPS = 256 << 10, 20
 """Bytes of a rank's output that are searched for times per step; and the number of steps for the median."""
 _STEP_TIMES = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ringup.flight_recorder.compare import Difference, compare, roots
@@ -44,7 +44,7 @@ class Missing:
     node: str
     where: str
     """"data.py:14 in fetch: ...", the kernel's state of it, or `DONE`."""
-    pid: int = 0
+    pid: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,7 @@ class Expansion:
         raw = self.raw(node).strip(" \t\n\\")
         if not raw.startswith("${"):
             name = raw[1:]
-            return _joined(self.lookup(name, scope), name in ("@", "*") or False, quoted)
+            return _joined(self.lookup(name, scope), name, quoted)
         inside = raw[2:].removesuffix("}")
         sign = inside[:1] if inside[:1] in ("#", "!") and len(inside) > 1 else ""
         match = _NAME.match(inside, len(sign))
@@ -230,7 +230,7 @@ class Expansion:
         if sign == "!":
             target = first(value)
             return (
-                _joined(self.lookup(target, scope), False, quoted)
+                _joined(self.lookup(target, scope), "", quoted)
                 if target.isidentifier()
                 else self.unknown(raw, scope)
             )
@@ -246,7 +246,7 @@ class Expansion:
             value, rest = value[begin : begin + int(part[2]) if part[2] else None], ""
         if rest:
             return self._with_default(name, value, rest, scope, quoted)
-        return _joined(value, name in ("@", "*"), quoted)
+        return _joined(value, name, quoted)
 
     def _length(self, value: Value, index: str, raw: str, scope: Scope) -> str:
         if index in ("@", "*"):
@@ -263,7 +263,7 @@ class Expansion:
     def _element(self, value: Value, index: str, raw: str, scope: Scope, quoted: bool) -> str:
         items = value if isinstance(value, tuple) else (value,)
         if index in ("@", "*"):
-            return _joined(items, True, quoted) if index == "@" or not quoted else " ".join(items)
+            return _joined(items, index, quoted)
         at = arithmetic.computed(index, lambda n: self.counted(n, scope))
         names = re.findall(r"[A-Za-z_]\w*", index)
         counted = [m for n in names for m in self.marks.all_of(first(self.lookup(n, scope)))]
@@ -283,7 +283,7 @@ class Expansion:
         operator = rest[:2] if rest[:1] == ":" else rest[:1]
         if operator in (":-", ":=", "-", "="):
             if is_set and text:
-                return _joined(value, False, quoted)
+                return _joined(value, "", quoted)
             default = self._text_of(rest[len(operator) :], scope)
             is_outer = name in _PER_TASK or name.startswith(("SLURM_", "PMI_", "OMPI_", "PBS_"))
             if is_outer or (scope.arguments is None and (is_of_rank(name) or _is_local(default))):
@@ -294,7 +294,7 @@ class Expansion:
         if operator in (":+", "+"):
             return _split(self._text_of(rest[len(operator) :], scope), quoted) if is_set and text else ""
         if operator in (":?", "?"):
-            return _joined(value, False, quoted)
+            return _joined(value, "", quoted)
         if has_mark(text):
             # A part of an unknown value: the first of a list stays the first.
             if self._is_list(text) and rest.startswith("%%"):
@@ -381,10 +381,13 @@ def _split(text: str, quoted: bool) -> str:
     return text if quoted else BREAK.join(text.split())
 
 
-def _joined(value: Value, separately: bool, quoted: bool) -> str:
+def _joined(value: Value, name: str, quoted: bool) -> str:
+    """A value as words; that of `@` or `*` has as many as it has elements, but one for "$*" in quotes."""
     if isinstance(value, str):
         return _split(value, quoted)
-    if separately:
+    if name == "*" and quoted:
+        return " ".join(value)
+    if name in ("@", "*"):
         return BREAK.join((item or EMPTY) if quoted else _split(item, False) for item in value)
     return _split(first(value), quoted)
 

@@ -53,7 +53,7 @@ _DOCKER = _program(
     --cpus -p --publish --add-host --pid --security-opt --label -l --platform --cpuset-cpus --tmpfs
     --restart --group-add --pull --userns
     """,
-    subcommands=("run", "exec"),
+    subcommands=("run", "exec", "create"),
     positionals=1,
 )
 _APPTAINER = _program(

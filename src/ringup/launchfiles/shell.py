@@ -660,7 +660,8 @@ class _Walk(Expansion):
         command.variables = {**scope.variables, **prefix} if start.launcher else {}
         command.site, command.around, command.loop = scope.site, scope.around, scope.loop
         command.reads_input, command.is_of_some = scope.reads_input, scope.is_of_some
-        command.detached, command.withheld = scope.detached, scope.withheld
+        command.detached = scope.detached
+        command.withheld = {n: by for n, by in scope.withheld.items() if n not in scope.variables}
         command.background, command.is_nested = scope.background, self.nested > 1 or bool(scope.around)
         command.last_line = node.end_point[0] + 1 + offset if offset >= 0 else words[-1].line
         if words[0].text == "env" and self.nested < 2:
@@ -711,6 +712,9 @@ class _Walk(Expansion):
             return
         if start.text is None and document is None and not (start.steps or start.rest):
             return
+        if name == "sbatch" and not self.job.directives and "--wrap" in " ".join(command.texts):
+            self._wrapped(command, scope)
+            return
         is_away = any(step.role == "starter" for step in start.steps)
         inner = replace(
             self.copied(scope),
@@ -756,8 +760,20 @@ class _Walk(Expansion):
         # Another file is judged separately, unless this one decides where it runs or with which arguments.
         if other is not None and (is_away or is_boxed or (given and _takes_arguments(other))):
             inner.line_offset, inner.at_line = -1, command.line
-            inner.arguments = None if _READS_ARGUMENTS_IN_TURN.search(other) else given
+            is_open = _READS_ARGUMENTS_IN_TURN.search(other)
+            inner.arguments = None if is_open else given
             self._nested_text(marks.without_marks(other), inner)
+
+    def _wrapped(self, command: Command, scope: Scope) -> None:
+        """`sbatch -N 2 --wrap='...'`: a job file in one line."""
+        asked, _, rest = "\0".join(command.texts[1:]).partition("--wrap")
+        text, *more = rest[1:].split("\0")
+        inner = self.copied(scope)
+        inner.variables, inner.exported, inner.arguments = dict(scope.environment()), set(scope.exported), ()
+        inner.line_offset, inner.at_line = -1, command.line
+        made = directives_of("#SBATCH " + " ".join([*asked.split("\0"), *more]))
+        self.job.directives += [replace(d, line=command.line) for d in made]
+        self._nested_text(text, inner)
 
     def own_file(self, name: str) -> str:
         """`$(dirname "$0")/env.sh` and similar as the name of a file in the same folder."""

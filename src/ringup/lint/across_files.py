@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
 import posixpath
@@ -20,7 +21,7 @@ from ringup.lint.rendezvous import DEBUG_NAMES, means_itself, without_timeout, w
 from ringup.lint.rule import ACROSS, fault
 from ringup.lint.source import SPAWNS, Script
 from ringup.model import LOCAL_RANKS, RANKS
-from ringup.rules import Finding
+from ringup.rules import Finding, Severity
 from ringup.units import lines_of, plural, printable
 
 _ADDRESS = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){3})(?![\d.])")
@@ -69,8 +70,12 @@ class All:
         for script in self.scripts:
             by_name.setdefault(posixpath.basename(script.script.path), []).append(script)
         for part in self.parts:
-            found = by_name.get(posixpath.basename(part.launch.start.script), [])
-            # Of several with that name: the one in the launch file's folder, else the nearest below or above.
+            start, found = part.launch.start, by_name.get(posixpath.basename(part.launch.start.script), [])
+            if start.kind == "module":
+                last_parts = "/" + start.script.replace(".", "/") + ".py"
+                named = by_name.get(posixpath.basename(last_parts), [])
+                found = [one for one in named if f"/{one.script.path}".endswith(last_parts)]
+            # Of several of that name the one in the launch file's own folder, or nearest below or above it.
             near = [len(posixpath.commonprefix((f.script.path, part.job.path))) for f in found]
             if near and near.count(max(near)) == 1:
                 yield part, found[near.index(max(near))]
@@ -320,20 +325,50 @@ def rank_not_set(files: All) -> Iterator[Finding]:
     """
     The script takes its rank from RANK, and nothing that starts it sets it.
 
-    Why: mpirun sets OMPI_COMM_WORLD_RANK and srun SLURM_PROCID, neither sets RANK or WORLD_SIZE.  Every rank
-    fails, or calls itself rank 0 of 1 and trains alone.
+    Why: mpirun sets OMPI_COMM_WORLD_RANK and srun SLURM_PROCID, neither sets RANK or WORLD_SIZE, and python
+    sets none of them.  Every rank fails, or calls itself rank 0 of 1 and trains alone.
 
-    Fix: `srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID python train.py'`, or torchrun.
+    Fix: torchrun, or `srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID python train.py'`.
     """
     for part, read in files.started():
         launch, script = part.launch, read.script
         by = launch.started_by if launch.started_by in ("srun", "mpirun", "mpiexec") else ""
         is_given = re.search(r"\bRANK(?:=| {0,4}:)", part.job.text) or launch.env.get("RANK")
+        is_alone = launch.launcher == "python" and launch.started_by in ("batch", "shell")
+        name = _needed(script) if is_alone and not part.job.job.sources else ""
+        if name and name not in part.job.text and name not in launch.env:
+            found = f"python sets no {name}, and {script.path} ends without it"
+            severity: Severity = "error" if part.job.job.directives else "warning"
+            yield part.job.finding(launch.line, found, "torchrun in place of python", severity=severity)
         if not by or launch.launcher != "python" or launch.instances == 1 or is_given:
             continue
         if "RANK" in script.strings and script.strings.isdisjoint(_OF_TASKS) and script.imported <= _PLAIN:
             found = f"{by} sets no RANK, and {script.path} takes its rank from there"
             yield part.finding(found, "RANK, WORLD_SIZE and LOCAL_RANK of each task")
+
+
+def _needed(script: Script) -> str:
+    """A variable of the ranks without which the script ends at once; "" for none."""
+    if any(script.named(*SPAWNS)) or "argparse.REMAINDER" in script.text:
+        return ""
+    needs: list[tuple[ast.AST, str]] = [
+        (c.node, "RANK") for c in script.named("colossalai.launch_from_torch")
+    ]
+    for node in script.of_kind(ast.Subscript):
+        name = getattr(node.slice, "value", "")
+        if name in (RANKS[0], LOCAL_RANKS[0], "WORLD_SIZE") and script.dotted(node.value) == "os.environ":
+            if isinstance(node.ctx, ast.Store):
+                return ""
+            needs.append((node, str(name)))
+    for needed, name in needs:
+        function = script.function_of(needed)
+        is_run = function is None or function.name == "main"
+        is_sure = not any(
+            isinstance(above, ast.If | ast.Try | ast.IfExp) for above, _ in script.above(needed)
+        )
+        if is_run and is_sure:
+            return name
+    return ""
 
 
 @fault("no-timeout-while-debugging", ACROSS)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch, PodShare
 from ringup.launchfiles.passing import APPTAINER, DOCKER, keeps
-from ringup.launchfiles.start import Step
+from ringup.launchfiles.start import Step, take_apart
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, fault
 from ringup.lint.settings import settings
@@ -75,8 +75,9 @@ def container_keeps_out(job: JobFile) -> Iterator[Finding]:
             yield from _pod(job, launch, launch.pod)
         for step in launch.steps:
             program = posixpath.basename(step.program)
-            if program in DOCKER and step.subcommand == "run":
-                yield from _docker(job, launch, step)
+            if made := _container_of(job, step):
+                yield from _docker(job, launch, made)
+                yield from _not_passed(job, launch, step)
             elif program in APPTAINER and step.has("-e", "--cleanenv", "-C", "--containall"):
                 yield from _not_passed(job, launch, step)
 
@@ -93,10 +94,10 @@ def container_on_own_network(job: JobFile) -> Iterator[Finding]:
     """
     for launch in job.launches:
         for step in launch.steps:
-            is_run = posixpath.basename(step.program) in DOCKER and step.subcommand == "run"
-            closed = not step.has("--network", "--net", "-p", "--publish", "-P", "--publish-all", "--pod")
+            made = _container_of(job, step)
+            opened = ("--network", "--net", "-p", "--publish", "-P", "--publish-all", "--pod")
             is_local = launch.host.startswith("172.") or launch.host_is_own
-            if is_run and closed and _several(launch) and not is_local:
+            if made and not made.has(*opened) and _several(launch) and not is_local:
                 found = "no --network=host: other nodes cannot reach a container on docker's own network"
                 yield job.finding(launch.line, found, "--network=host")
 
@@ -141,6 +142,20 @@ def _pod(job: JobFile, launch: Launch, pod: PodShare) -> Iterator[Finding]:
         yield job.finding(launch.line, "NCCL_IB_HCA is set, and the pod has no RDMA device", "its resource")
 
 
+def _container_of(job: JobFile, step: Step) -> Step | None:
+    """The `docker run` that made the container of a step, also where the step is a `docker exec`."""
+    if posixpath.basename(step.program) not in DOCKER:
+        return None
+    if step.subcommand != "exec":
+        return step if step.subcommand in ("run", "create") else None
+    name = "".join(step.positionals[:1])
+    mark = job.job.marks.of(name)
+    written = mark.name.removeprefix("$(").removesuffix(")").split() if mark else []
+    starts = [take_apart(written)] if mark else [command.start for command in job.job.commands]
+    made = [one for start in starts for one in start.steps if one.subcommand in ("run", "create")]
+    return next((one for one in made if mark or one.option("--name") == name), None)
+
+
 def _docker(job: JobFile, launch: Launch, step: Step) -> Iterator[Finding]:
     if _several(launch) and not step.has("--network", "--net") and step.has("-p", "--publish", "-P"):
         found = "no --network=host: ranks of other nodes reach the published ports alone"
@@ -150,7 +165,6 @@ def _docker(job: JobFile, launch: Launch, step: Step) -> Iterator[Finding]:
     has_rdma = any("infiniband" in o.value for o in step.options if o.name == "--device")
     if has_rdma and not any("memlock" in o.value for o in step.options if o.name == "--ulimit"):
         yield job.finding(launch.line, "RDMA devices without --ulimit memlock=-1", "--ulimit memlock=-1")
-    yield from _not_passed(job, launch, step)
 
 
 def _several(launch: Launch) -> bool:

@@ -10,6 +10,7 @@ from ringup.launchfiles import marks
 from ringup.launchfiles.directives import gpus_per_node, last, node_count, tasks_per_node
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
+from ringup.launchfiles.start import arguments
 from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
@@ -309,7 +310,13 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
             continue
         devices, nodes = _of_trainer(job, launch)
         step = launch.srun
-        if step is None and launch.started_by == "batch" and devices * nodes > 1 and max(nodes, tasks) > 1:
+        if step and not step.has("--ntasks-per-node", "--ntasks", "-n") and (line := _fewer(job, tasks)):
+            if _LIGHTNING.search(file_at_hand(job, launch.script) or ""):
+                found = (
+                    f"--ntasks counts, and starts fewer tasks than --ntasks-per-node={tasks} tells Lightning"
+                )
+                yield line, found, "--ntasks-per-node alone"
+        elif step is None and launch.started_by == "batch" and devices * nodes > 1 and max(nodes, tasks) > 1:
             found = f"Lightning waits for {devices * nodes} ranks, and without srun there is one"
             yield launch.line, found, "srun in front of it"
         elif step and gpus and devices > gpus:
@@ -319,6 +326,12 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
             if each and each != devices:
                 found = f"{plural(each, 'task')} a node, and devices={devices}"
                 yield launch.line, found, f"--ntasks-per-node={devices}"
+
+
+def _fewer(job: JobFile, each: int) -> int:
+    """The line of a smaller --ntasks, 0 for none; sbatch(1): it takes precedence over --ntasks-per-node."""
+    (total, line), nodes = last(job.job.directives, "ntasks", "n"), node_count(job.job.directives)[0] or 1
+    return line if total.isdecimal() and 0 < int(total) < each * nodes else 0
 
 
 def _of_trainer(job: JobFile, launch: Launch) -> tuple[int, int]:
@@ -394,3 +407,31 @@ def jax_device_per_task(job: JobFile) -> Found:
         if text and _JAX.search(text) and 0 < tasks < gpus:
             found = f"{plural(tasks, 'task')} on a node of {gpus} GPUs, and JAX takes one for each"
             yield launch.line, found, f"--ntasks-per-node={gpus}"
+
+
+_SLICE = re.compile(r"v\d\w{0,6}-(\d{1,5})")
+_STARTS = re.compile(r"\bpython3? (?!-m pip)[^;&|]|\.sh\b|\b(?:ray|docker|tmux|screen|nohup) ")
+
+
+@fault("tpu-host-alone", SHELL)
+def tpu_host_alone(job: JobFile) -> Found:
+    """
+    A program is started on one host of a TPU slice that has several.
+
+    Why: `gcloud compute tpus tpu-vm ssh` runs its command on worker 0 unless `--worker` says otherwise.  A
+    slice of more than 8 (`v4-32`) has several hosts, and JAX waits on this one for the chips of the others.
+
+    Fix: `--worker=all`.
+    """
+    commands = [c for c in job.job.commands if c.texts[0] == "gcloud" and "tpu-vm" in c.texts[:5]]
+    asked = [(c, arguments(c.texts)) for c in commands]
+    sizes = [m for _, given in asked if (m := _SLICE.fullmatch(given.get("accelerator-type", "")))]
+    if len(sizes) != 1 or int(sizes[0][1]) <= 8 or "xla_dist" in job.text:
+        return
+    starts = [(c, given) for c, given in asked if _STARTS.search(given.get("command", ""))]
+    if any(given.get("worker", "0") != "0" for _, given in starts):
+        return
+    for command, given in starts:
+        if re.search(r"\bpython3? (?:-m )?[\w./]{0,80}train", given["command"]):
+            found = f"started on one host of {sizes[0][0]}, which has several"
+            yield command.line, found, "--worker=all"

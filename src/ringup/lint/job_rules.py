@@ -118,7 +118,9 @@ def command_cut_short(job: JobFile) -> Found:
     )
     for command in job.job.commands:
         shell = command.start.steps[-1].role if command.start.steps else ""
-        if shell == "shell" and command.start.text == "" and re.fullmatch(r"-\w{0,6}c", command.texts[-1]):
+        written = "\n".join(texts[command.line : command.last_line + 1])
+        is_end = re.search(r" -\w{0,6}c[ \\\n]*$", written)
+        if shell == "shell" and command.start.text == "" and is_end:
             found = f"`{command.start.steps[-1].program} {command.texts[-1]}` ends here, without a command"
             yield command.line, found, "the command in quotes behind it"
     for command in job.commands:
@@ -190,7 +192,9 @@ def launcher_argument_misread(job: JobFile) -> Found:
             yield launch.line, f"{launch.launcher} is given no script", "the script behind the options"
 
 
-_HOSTS_OR_COUNT = re.compile(r"(?i)(?:\w*[-_.])?(?:host|machine|node)_?(?:file|list|s)?(?:\.txt)?|\d+")
+_HOSTS_OR_COUNT = re.compile(
+    r"(?i)(?:\w{0,40}[-_.])?(?:host|machine|node)_?(?:file|list|s)?(?:\.txt)?|\d{1,9}"
+)
 
 
 def _begins_with_script(start: CommandLine) -> bool:
@@ -217,8 +221,12 @@ def launcher_option_wrong(job: JobFile) -> Found:
     for launch in job.launches:
         if launch.launcher not in OPTIONS:
             continue
+        # The script may be in a word that only the run knows: what follows would be its own.
+        is_behind = bool(launch.start.opaque) and not launch.start.script.endswith(".py")
         for option in launch.start.options:
             line = _word(launch, option.at).line
+            if is_behind and not option.is_known:
+                continue
             if not option.is_known and not has_mark(option.name):
                 near = difflib.get_close_matches(option.name, OPTIONS[launch.launcher], 1, 0.75)
                 others = [n for n, options in OPTIONS.items() if option.name in options]
@@ -252,7 +260,7 @@ _COUNTS = {
 
 
 def _is_no_count(meaning: str, value: str) -> bool:
-    written = value.isascii() and not has_mark(value)
+    written = value.isascii() and not has_mark(value) and "$" not in value
     return meaning in _COUNTS and written and not _COUNTS[meaning].fullmatch(value.strip())
 
 
@@ -954,7 +962,7 @@ _SPLIT = (
 )
 _UNEVEN = re.compile(
     "decoder-(?:first|last)-|pipeline-model-parallel-layout|account-for-|encoder-num|standalone-embedding"
-    "|custom-pipeline|schedule-method|pp-partition-method"
+    "|custom-pipeline|schedule-method|pp-partition-method|hybrid-"
 )
 
 

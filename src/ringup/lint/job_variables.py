@@ -25,7 +25,7 @@ _NAMED = re.compile(
 _READ = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _TESTED = re.compile(r"-[nzv] {1,4}\"?\$?\{?([A-Za-z_]\w{0,60})|\{([A-Za-z_]\w{0,60}):?[-+?=]")
 _OF_SCHEDULER = re.compile(r"\b(SLURM_|PBS_|LSB_)[A-Z]")
-GIVEN = frozenset(("i", "j", "k", "n", "host", "node", "line", "f"))
+GIVEN = frozenset(("i", "j", "k", "n", "host", "node", "line", "f", "http_proxy", "https_proxy", "no_proxy"))
 WELL_KNOWN = frozenset((
     *(*RANK_VARIABLES, *RANKS, *LOCAL_RANKS, *COUNT_NAMES, *GPU_NAMES),
     *("SLURM_NODEID", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"),

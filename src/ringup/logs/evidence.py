@@ -152,6 +152,7 @@ class LogEvidence:
         self.ended = ended
         self.good = good
         self.communicators: list[Comm] = [c for s in scans for c in s.communicators]
+        self.began = [scan.began for scan in scans]
         self.repeats = sum((scan.repeats for scan in scans), Counter[str]())
         own = [_OF_ONE_RANK.fullmatch(info.path) for info in self.files]
         self._file_ranks = [int(one[1]) if one else None for one in own]

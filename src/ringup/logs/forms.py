@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ringup.logs.lines import Event, Head, excerpt, message_of
+from ringup.logs.mentions import NONE, is_mention, unquoted
 from ringup.logs.patterns import forms as words
 
 
@@ -103,8 +104,8 @@ def form_of(message: str, severity: str, tags: AbstractSet[str], before: Form | 
     <Form.LIBRARY: 3>
     >>> form_of("step 3: loss 0.2", "info", set())
     """
-    text = message[:1000]
-    if words.COUNTS_NONE.search(text):
+    text = unquoted(message[:1000])
+    if is_mention(text) or NONE.search(text):
         return None
     if words.KERNEL.regex.search(text):
         xid = words.XID.search(text)
@@ -117,7 +118,7 @@ def form_of(message: str, severity: str, tags: AbstractSet[str], before: Form | 
         if _NAMELESS.fullmatch(text):
             return None
         return Form.WARNING if severity in ("warning", "info") else Form.EXCEPTION
-    if words.NOISE.regex.search(text) or words.ASSIGNS.search(text):
+    if words.NOISE.regex.search(text):
         return None
     goes_on = "made-do" in tags or bool(words.GOES_ON.regex.search(text))
     if before is not None and not goes_on and _WORD.search(text):

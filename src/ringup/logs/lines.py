@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ringup.logs.grammar import bare
 from ringup.logs.labels import Labels, owner_in, rank_in, unpacked, words_in
+from ringup.logs.mentions import SETTINGS, is_mention, quotations, says_no
 from ringup.logs.patterns import PATTERNS
 from ringup.logs.patterns.forms import WRAPPING
 from ringup.logs.patterns.tags import Pattern
@@ -24,6 +25,9 @@ from ringup.units import LONGEST_LINE, grouped
 
 LINE_BYTES = LONGEST_LINE
 """Bytes of one line that are read: its head and, of a longer one, its tail.  NCCL cuts lines at 1 KiB."""
+
+DAY_S = 86400
+"""`seconds_of` returns more if the line has a date."""
 
 TEXT_CHARS = 300
 """Characters of a line that are stored as evidence."""
@@ -89,6 +93,11 @@ _REPEATED = re.compile(r" {0,4}\[repeated \d{1,6}x across cluster\].{0,200}$")
 _CLOCK = re.compile(
     r"(?:(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _])?"
     r"(?<!\d)(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>[.,]\d{1,9})?"
+)
+_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905
+_SYSLOG = re.compile(
+    rf"\b(?P<month>{'|'.join(_MONTHS)}) {{1,2}}(?P<day>\d{{1,2}}) "
+    r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>\.\d{1,9})?"
 )
 _GLOG = re.compile(r"\[?[EWIF](?P<date>\d{3,4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>\.\d+)?")
 _NCCL = re.compile(
@@ -174,6 +183,11 @@ def short_name(host: str) -> str:
     return host.split(".")[0]
 
 
+def is_syslog(text: str) -> bool:
+    """Whether a line has its date as syslog and `dmesg -T` write it."""
+    return bool(_SYSLOG.search(text[:120]))
+
+
 def seconds_of(text: str) -> float | None:
     """Seconds of the first clock time in a line's head, from the year's start if it has a date."""
     head = text[:120]
@@ -182,6 +196,8 @@ def seconds_of(text: str) -> float | None:
     if match := _GLOG.search(head):
         date = match["date"].zfill(4)
         days = int(date[:2]) * 31 + int(date[2:])
+    elif match := _SYSLOG.search(head):
+        days = (_MONTHS.index(match["month"]) + 1) * 31 + int(match["day"])
     elif match := _CLOCK.search(head):
         days = int(match["month"]) * 31 + int(match["day"]) if match["month"] else 0
     else:
@@ -340,11 +356,12 @@ def gate() -> Gate:
 
 
 def matches(
-    text: str, patterns: Iterable[Pattern], labels: Labels = NO_LABELS
+    text: str, patterns: Iterable[Pattern], labels: Labels = NO_LABELS, *, is_code: bool = False
 ) -> Iterator[tuple[str, dict[str, str], int]]:
-    """Tag, fields and position of every pattern that fits the text; each tag once."""
+    """Tag, fields and place of every pattern that fits the text, except in mentions; each tag once."""
     said: set[str] = set()
     body: str | None = None
+    quoted: list[tuple[int, int]] | None = None
     for pattern in patterns:
         if pattern.tag in said:
             continue
@@ -352,9 +369,22 @@ def matches(
         if not match and pattern.anchored:
             body = body_of(text, labels) if body is None else body
             match = pattern.regex.search(body)
-        if match:
-            said.add(pattern.tag)
-            yield pattern.tag, {k: v for k, v in match.groupdict().items() if v is not None}, match.start()
+        if match is None:
+            continue
+        if pattern.tag not in SETTINGS:
+            if body is None:
+                body = body_of(text, labels)
+            if quoted is None:
+                quoted = [(0, len(text))] if is_code or is_mention(body) else quotations(text)
+            while match and (
+                says_no(match.string, match.end())
+                or any(begin <= match.start() and match.end() <= end for begin, end in quoted)
+            ):
+                match = pattern.regex.search(match.string, match.end())
+            if match is None:
+                continue
+        said.add(pattern.tag)
+        yield pattern.tag, {k: v for k, v in match.groupdict().items() if v is not None}, match.start()
 
 
 def excerpt(text: str, place: int) -> str:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from ringup.logs.lines import DAY_S
+from ringup.logs.mentions import SETTINGS
 from ringup.logs.patterns import OF_ROLE, TAGS
 from ringup.units import first_of_each, grouped
 
@@ -35,10 +37,12 @@ class Log(Protocol):
     communicators: list[Comm]
     repeats: Counter[str]
     ended: RunEnd | None
+    began: list[tuple[int, float] | None]
 
     def all(self, *tags: str, has: str = "", lacks: str = "", **fields: str) -> list[Event]: ...
     def has(self, *tags: str) -> bool: ...
     def at(self, file: int, line: int, below: int = 0) -> Iterator[Event]: ...
+    def tags_at(self, event: Event, below: int = 0) -> set[str]: ...
 
 
 ENOUGH = 2
@@ -47,7 +51,8 @@ ENOUGH_OF_OTHERS = 4
 """Steps of other ranks: without the failed rank they can do one or two more."""
 MOST_STREAMS = 64
 CLOCKS_APART_S = 2.0
-_DAY_S = 86400
+
+ZONES_APART_S = 14 * 3600
 
 ESTABLISHING = frozenset(
     """
@@ -64,6 +69,11 @@ _COUNTED = {"coll", "flight", "run-apart", "run-ended", "run-hung"}
 """Counted or recorded facts: later progress does not cancel them."""
 
 _OF_A_CLOSE = OF_ROLE["consequence"] | {"killed-word"}
+_OF_THE_HOST = {"oom-kill", "ray-head", "killed-word", "store-timeout", "client-timeout"}
+"""Lines that a host or a cluster also prints after the job."""
+_LASTING = {"xid", "sxid", "ecc", "aer", "ib-port-down", "async-event", "nvlink-error", "gpu-lost"}
+"""Faults that last, although the job continues for a time."""
+_OF_A_KERNEL = _LASTING | {"oom-kill"}
 _ENDED_A_PROCESS = {"exit", "exit-signal", "child-failed"}
 _TAKEN_AWAY = re.compile(r"CANCELLED|TIME LIMIT|PREEMPT|death signal|walltime|Ctrl-C to proc")
 PREPARES = re.compile(
@@ -230,21 +240,105 @@ class Outcome:
             return True
         if event.tag in ESTABLISHING and self._established_after(event):
             return True
+        if event.tag in _OF_A_KERNEL and event.time_s is not None and self._is_of_before(event):
+            return True
         if self._handled(event) or self._had_finished(event) or self._finished_after(event):
+            return True
+        if not (event.tag in _LASTING or event.tag in SETTINGS) and self._worked_before_the_end(event):
             return True
         ended, again = self._last_end[event.file], self._last_restart[event.file]
         if ended > event.line and again < ended:
             return False
         from_line = max(event.line, self._last_break[event.file])
-        own = {m.event.line: m.weight for m in self._own_marks(event) if m.event.line > from_line}
-        if sum(own.values()) >= ENOUGH:
-            return True
+        marks = [m for m in self._own_marks(event) if m.event.line > from_line]
+        if sum({m.event.line: m.weight for m in marks}.values()) >= ENOUGH:
+            return not self._is_flushed(event, marks)
         others = [m for m in self._some_marks if m.event.line > self._last_break[m.event.file]]
         others = [m for m in others if self._follows(m.event, event)]
         if again > event.line:  # an agent starts all ranks again, also those that had not failed
             return sum({m.event.line: m.weight for m in others}.values()) >= ENOUGH
         steps = [m.step for m in others if m.step]
         return bool(steps and max(steps) - min(steps) >= ENOUGH_OF_OTHERS)
+
+    def _worked_before_the_end(self, event: Event) -> bool:
+        """
+        Whether its rank worked on after a line and before a process ended: the end has another reason.
+
+        Any work of the job follows a line above all lines of the job.  In a stream of several ranks those
+        that wait for the failed one do one or two more steps.  Python
+        prints what it has buffered after a traceback: an exception needs another failure after the steps.
+        """
+        marks, is_own, at = self._own_marks(event), False, event.line
+        need = ENOUGH_OF_OTHERS
+        if self._is_preface(event):
+            marks, need, at = self._all_marks[event.file], ENOUGH, self._begun[event.file]
+        elif event.label.isdigit():
+            is_own, need = True, ENOUGH
+        elif event.rank is not None:
+            marks, is_own, need = [m for m in marks if m.event.rank == event.rank], True, ENOUGH
+        places = self._break_lines[event.file]
+        end = next(iter(places[bisect_right(places, at) :]), sys.maxsize)
+        lines = {m.event.line: m.weight for m in marks if event.line < m.event.line < end}
+        if not lines:
+            return False
+        later = [e for e in self._own_failures if e.file == event.file and e.line > min(lines)]
+        later = [e for e in later if (e.tag, e["type"]) != (event.tag, event["type"])]
+        if is_own and any(e.label == event.label and (e.label or e.rank == event.rank) for e in later):
+            return True
+        return sum(lines.values()) >= need and (bool(later) or not self._may_have_ended(event))
+
+    def _is_preface(self, event: Event) -> bool:
+        """
+        Whether a line is above all lines of the job's ranks, and no rank printed it.
+
+        LSF puts its report of a job's end there.
+        """
+        begun = self._begun[event.file]
+        if event.label or event.pid or event.rank is not None or event.line >= begun:
+            return False
+        ends = (e for e in self._breaks if e.file == event.file and e.tag in _ENDED_A_PROCESS)
+        return not any(e.line < begun for e in ends)
+
+    def _may_have_ended(self, event: Event) -> bool:
+        """Whether an exception may have ended its process: nobody is seen to have caught it."""
+        raised = (e for e in self._log.at(*event.place) if e.tag == "exception")
+        return any(_is_uncaught(e) or not (e["traceback"] or _is_import(e)) for e in raised)
+
+    @cached_property
+    def _own_failures(self) -> list[Event]:
+        """Failures that do not follow from another rank's end."""
+        of_others = OF_ROLE["consequence"] | OF_ROLE["end"] | OF_ROLE["nccl"]
+        tags = (tag for tag in OF_ROLE["failure"] if tag not in of_others)
+        return [e for e in self._log.all(*tags, "cancelled") if not self._log.tags_at(e) & of_others]
+
+    @cached_property
+    def _all_marks(self) -> defaultdict[int, list[_Mark]]:
+        """The lines of each file that show work."""
+        every = ((file, mark) for (file, _), found in self._marks.items() for mark in found)
+        return defaultdict(list, grouped(every))
+
+    def _is_flushed(self, event: Event, marks: Iterable[_Mark]) -> bool:
+        """
+        Whether steps after an exception that nobody caught may be what Python had buffered: it prints its
+        standard output last.  The end of the work, or a later clock, shows that the program went on; so does
+        any step after an import that failed.
+        """
+        if not any(map(_is_uncaught, self._log.at(*event.place))):
+            return False
+        if event.time_s is not None and any((m.event.time_s or 0) > event.time_s for m in marks):
+            return False
+        ends = marks if event.rank is not None else self._all_marks[event.file]
+        return not any(m.event.line > event.line and _is_the_end(m.event) for m in ends)
+
+    @cached_property
+    def _begun(self) -> defaultdict[int, int]:
+        """The first line of each file that a rank of the job printed, or that shows work."""
+        own = (e for e in self._log.events if e.rank is not None or e.pid)
+        marks = (m.event for found in self._all_marks.values() for m in found)
+        first: defaultdict[int, int] = defaultdict(lambda: sys.maxsize)
+        for event in (*own, *marks):
+            first[event.file] = min(first[event.file], event.line)
+        return first
 
     def work_after(self, file: int, line: int) -> int:
         """The amount of work in the streams of a file after a line: its steps, and its end twice."""
@@ -266,14 +360,22 @@ class Outcome:
             return later.line > event.line and together
         if later.time_s is None or event.time_s is None:
             return False
-        dated = later.time_s > _DAY_S
-        return dated == (event.time_s > _DAY_S) and later.time_s > event.time_s + CLOCKS_APART_S
+        dated = later.time_s > DAY_S
+        return dated == (event.time_s > DAY_S) and later.time_s > event.time_s + CLOCKS_APART_S
+
+    def _is_of_before(self, event: Event) -> bool:
+        """Whether a kernel's line is older than the run by more than clocks of two time zones can differ."""
+        begun = self._log.began[event.file] if event.file < len(self._log.began) else None
+        if begun is None or event.time_s is None or event.time_s < DAY_S:
+            return False
+        return event.line < begun[0] and event.time_s + ZONES_APART_S < begun[1]
 
     def _handled(self, event: Event) -> bool:
-        """Whether the program logged this line's exception and continued, or tests that passed printed it."""
-        if self._last_passed[event.file] > event.line:
+        """Whether the program logged this line's exception and went on, or tests that passed printed it."""
+        if self._last_passed[event.file] > event.line or (event.tag in _OF_A_CLOSE and made_do(event)):
             return True
-        return any(e["handled"] for e in self._log.at(event.file, event.line))
+        here = self._log.at(*event.place)
+        return any(e["logged"] or (e["handled"] and not _is_uncaught(e)) for e in here)
 
     def _finished_after(self, event: Event) -> bool:
         """Whether a later attempt finished: the event's own rank did, else all that worked in it."""
@@ -297,12 +399,25 @@ class Outcome:
         return {_who(e) for e in marks if e.line > self._last_break[e.file]}
 
     def _had_finished(self, event: Event) -> bool:
-        """Whether a stream had done its work before it lost its peers or helpers, and none failed."""
-        if event.tag not in _OF_A_CLOSE or self._last_end[event.file] or self._log.has("exception"):
+        """Whether a stream had done its work before it lost peers, helpers or threads, and none failed."""
+        in_thread = any(e["thread"] for e in self._log.at(*event.place))
+        is_close = event.tag in _OF_A_CLOSE and not any(e.line <= event.line for e in self._raised)
+        return (is_close or in_thread or event.tag in _OF_THE_HOST) and self.aftermath(event)
+
+    def aftermath(self, event: Event) -> bool:
+        """Whether a line follows the end of its stream's work, else of its file's, and no process failed."""
+        if self._last_end[event.file]:
             return False
-        own = [m.event for m in self._own_marks(event) if m.event.line < event.line]
-        last = max(own, key=lambda e: e.line, default=None)
-        return last is not None and any(map(_is_the_end, self._log.at(last.file, last.line)))
+        marks = self._own_marks(event) or (self._all_marks[event.file] if event.rank is None else [])
+        work = (m.event for m in marks if m.event.tag != "saved")
+        last = max(work, key=lambda e: e.line, default=None)
+        if last is None or last.line >= event.line:
+            return False
+        return any(map(_is_the_end, self._log.at(last.file, last.line)))
+
+    @cached_property
+    def _raised(self) -> list[Event]:
+        return [e for e in self._log.all("exception") if not (e["thread"] or self._handled(e))]
 
     def _established_after(self, event: Event) -> bool:
         """Whether the same process completed a communicator later, or worked, whatever failed after that."""
@@ -361,7 +476,7 @@ class Outcome:
     def _marks(self) -> dict[tuple[int, str], list[_Mark]]:
         """The lines of each stream that show work."""
         marks = [_Mark(e, 1, e.number("step")) for e in self._log.all("step", "loss", "nccl-tests-row")]
-        marks += [_Mark(e) for e in self._log.all("epoch-done", "saved")]
+        marks += [_Mark(e) for e in self._log.all("epoch-done", "saved", "served")]
         marks += [_Mark(e, ENOUGH) for e in self._log.all("finished")]
         bars = [e for e in self._log.all("progress") if not is_preparing(e)]
         marks += [_Mark(e, ENOUGH if e["percent"] == "100" else 1, e.number("percent")) for e in bars]
@@ -388,6 +503,15 @@ def _last_lines(events: Iterable[tuple[Key, Event]]) -> dict[Key, int]:
 def _who(event: Event) -> int | str:
     """The origin of a line: its rank, else its label."""
     return event.label if event.rank is None else event.rank
+
+
+def _is_import(event: Event) -> bool:
+    return event["type"].endswith(("ImportError", "ModuleNotFoundError"))
+
+
+def _is_uncaught(event: Event) -> bool:
+    """Whether a traceback goes up to the program's first line; one of an optional import does, too."""
+    return bool(event["uncaught"]) and not _is_import(event)
 
 
 def _is_the_end(event: Event) -> bool:

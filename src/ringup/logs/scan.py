@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ringup.logs.counts.model import Comm
-from ringup.logs.forms import Clue, Clues, Line
+from ringup.logs.forms import Clue, Clues, Line, severity_of
 from ringup.logs.labels import LONGEST_LABEL, MOST_LINES, Labels
 from ringup.logs.lines import (
+    DAY_S,
     LINE_BYTES,
     TEXT_CHARS,
     Event,
@@ -26,8 +27,10 @@ from ringup.logs.lines import (
     excerpt,
     gate,
     head_of,
+    is_syslog,
     matches,
     message_of,
+    seconds_of,
     short_name,
     texts_of,
     unstamped,
@@ -72,6 +75,8 @@ AFTER_THE_RUN = re.compile(r"warning [^\s:]{1,80}: could not be checked after th
 """By `ringup run`, of a node that it had lost before."""
 OF_A_CANDIDATE = re.compile(r"\btorch/_inductor/(?:select_algorithm|autotune_process)\.py:\d{1,6}\]")
 """By the logger of torch.compile's autotuning: a kernel that it tried and rejects; others remain."""
+_OUTERMOST = ("<module>", "_run_module_as_main")
+"""Where a traceback begins that nobody caught: one that is caught begins where it is caught."""
 SCARY = TAGS["scare"].patterns
 _TELLING = OF_ROLE["failure"] | OF_ROLE["hang"] | {"warn", "exception", "xid", "oom-kill"}
 """Tags of lines that are read for the reason of the failure, whatever their words."""
@@ -96,7 +101,9 @@ class Scan:
     cut: int = 0
     """Lines with relevant text that are too long to be read whole."""
     open_frame: int = 0
-    """The last line of a traceback without its exception, 0 if all have one."""
+    """The last line of a traceback whose exception has not come, 0 where all have."""
+    began: tuple[int, float] | None = None
+    """The first line with a program's own date, and its time; syslog writes months in letters."""
     headless: bool = False
     """Whether it begins inside a traceback."""
     clues: list[Clue] = field(default_factory=list)
@@ -137,15 +144,21 @@ class Scanner:
         self._kept = 0
         self._open: dict[str, str] = {}
         self._framed: tuple[str, int] = ("", -9)
-        self._ignored: set[str] = set()
+        self._code = -9
+        """The last line of source below a frame."""
+        self._notes: dict[str, dict[str, str]] = {}
+        """Of each source: what the lines above its next exception say of that."""
+        self._titled: tuple[str, int] = ("", -9)
         self._made_do: tuple[str, int] = ("", -9)
-        self._handled: set[str] = set()
+        self._logged = False
         self._summary: dict[str, dict[str, str]] = {}
         self._near: tuple[int, Head] = (0, Head())
         self._read_on = 0
         """Up to this line number, lines are read that no pattern fits."""
         self._last_error = 0
         self._headless = False
+        self._began: tuple[int, float] | None = None
+        self._quotes = False
         self._cut = 0
         self._labels = Labels()
         self._clues = Clues()
@@ -174,6 +187,12 @@ class Scanner:
         few, self._beginning = self._beginning, []
         texts = (texts_of(raw[:LINE_BYTES])[:1] for _, raw, _ in few)
         self._labels.learn(unstamped(text[:LONGEST_LABEL]) for first in texts for text in first)
+        self._quotes = 2 * sum(raw.startswith(b"> ") for _, raw, _ in few) < len(few)
+        for number, raw, _ in few:
+            text = (texts_of(raw[:LONGEST_LABEL]) or [""])[0]
+            time_s = None if self._began or is_syslog(text) else seconds_of(text)
+            if time_s is not None and time_s > DAY_S:
+                self._began = number, time_s
         for one in few:
             self._look(*one)
 
@@ -202,8 +221,9 @@ class Scanner:
         open_frame = line if source in self._open else 0
         events.sort(key=lambda e: e.line)
         clues = self._clues.result()
-        cut, headless = self._cut, self._headless
-        return Scan(events, self._repeats, cut=cut, open_frame=open_frame, headless=headless, clues=clues)
+        scan = Scan(events, self._repeats, cut=self._cut, open_frame=open_frame, clues=clues)
+        scan.began, scan.headless = self._began, self._headless
+        return scan
 
     def _take(self, number: int, raw: bytes, patterns: tuple[Pattern, ...]) -> None:
         self._cut += len(raw) > LINE_BYTES and b"\r" not in raw  # a progress bar writes over itself
@@ -221,17 +241,31 @@ class Scanner:
         is_ours = text.startswith(("first failure", "hung after"))
         is_scary = SCARY[0] in patterns
         patterns = tuple(p for p in patterns if p is not SCARY[0]) if is_scary else patterns
-        for tag, fields, place in matches(text, patterns, self._labels):
+        is_code = self._is_code(number, text)
+        for tag, fields, place in matches(text, patterns, self._labels, is_code=is_code):
             if is_ours and not fields.get("first"):
                 continue
             if head is None:
                 head = self._head(number, text)
             tags.add(tag)
             self._dispatch(Match(tag, number, fields, head, text, place))
+        if is_code:
+            return
         if number <= self._read_on and "exception" not in tags:
             tags |= self._without_pattern(number, text)
         if is_scary or tags & _TELLING or number <= self._read_on:
             self._look_closer(number, raw, text, head, tags, is_scary)
+
+    def _is_code(self, number: int, text: str) -> bool:
+        """Whether a line is quoted by `> `, or is source below a frame, which Python indents by four."""
+        if self._quotes and text.startswith("> "):
+            return True
+        if number - 1 not in (self._framed[1], self._code):
+            return False
+        if not body_of(text, self._labels).startswith("    "):
+            return False
+        self._code = number
+        return True
 
     def _look_closer(
         self, number: int, raw: bytes, text: str, head: Head | None, tags: set[str], is_scary: bool
@@ -287,33 +321,34 @@ class Scanner:
         tag, fields, head = match.tag, match.fields, match.head
         source = _source(head)
         if tag == "made-do":
-            self._made_do = source, match.line
+            severity = severity_of(match.text, message_of(match.text, self._labels))
+            if severity != "info":  # a skipped step is not a title
+                self._made_do, self._logged = (source, match.line), bool(severity)
             return
         if tag == "traceback":
             self._open[source] = ""
+            self._titled = source, match.line
             if self._made_do == (source, match.line - 1):
-                self._handled.add(source)
+                self._note(source, "logged" if self._logged else "handled")
         elif tag == "frame":
+            if self._titled == (source, match.line - 1) and fields.get("function") in _OUTERMOST:
+                self._note(source, "uncaught")
             self._frame(source, match)
             self._read_on = match.line + BELOW_A_FRAME
         elif tag == "last-error" and not fields["text"]:
             self._last_error, self._read_on = match.line, max(self._read_on, match.line + 1)
             return
-        elif tag == "ignored":
-            self._ignored.add(source)
+        elif tag in ("ignored", "thread"):
+            self._note(source, tag)
             return
         elif tag == "exception":
-            frame = self._open.pop(source, None)
-            if source in self._ignored:
-                self._ignored.discard(source)
+            frame, notes = self._open.pop(source, None), self._notes.pop(source, {})
+            if "ignored" in notes:
                 self._not_raised = match.line
                 return
             below = self._framed[0] == source and 0 < match.line - self._framed[1] < 5
             extra = {"frame": frame or "", "traceback": "yes" if frame is not None or below else ""}
-            if source in self._handled:
-                self._handled.discard(source)
-                extra["handled"] = "yes"
-            match = match._replace(fields={**fields, **extra})
+            match = match._replace(fields={**fields, **extra, **notes})
         elif tag in ("summary-host", "summary-rank"):
             self._summary.setdefault(source, {}).update(fields)
             if len(self._summary) > MAX_KEYS:
@@ -335,6 +370,12 @@ class Scanner:
                 self._keep(match._replace(fields={"index": index, "interface": name, "address": address}))
             return
         self._keep(match)
+
+    def _note(self, source: str, what: str) -> None:
+        """Remember something of a source's next exception."""
+        self._notes.setdefault(source, {})[what] = "yes"
+        if len(self._notes) > MAX_KEYS:
+            self._notes.clear()
 
     def _frame(self, source: str, match: Match) -> None:
         """Remember the innermost line of the user's own code."""

@@ -71,6 +71,8 @@ def standing(log: LogEvidence) -> list[Clue]:
     """The clues after which the run did not work, the most informative first."""
 
     def overcome(clue: Clue) -> bool:
+        if clue.form >= Form.PROGRAM and log.outcome.aftermath(clue.event):
+            return True
         events = [clue.event, *log.at(clue.event.file, clue.event.line)]
         return log.outcome.after_the_end(clue.event) or any(map(log.outcome.overcome, events))
 

@@ -15,6 +15,7 @@ from ringup.model import Cluster, Interpreter, left_over
 from ringup.network.predictions import Predictions, predicted, uses_nccl
 from ringup.network.reachability import Network, networks, repeats
 from ringup.planning import EnvVar, NodePlan, Plan, devices, launchers, user_value
+from ringup.units import summarize_names
 
 LOOPBACK = "127.0.0.1"
 PORTS = (29500, *range(29501, 29517))
@@ -205,9 +206,12 @@ def decision_notes(cluster: Cluster, network: Network | None, port: int) -> Iter
         yield launcher.note
     # There should be one rank per GPU, but the GPUs could not be counted.
     unsure = [n for n in cluster.nodes if "gpu_count" in n.unknown and not n.host.ranks(0)]
-    for node in unsure[:3] if not cluster.job.nproc and not launcher.by_node else ():
-        why = f"whose GPUs could not be counted ({node.unknown['gpu_count']})"
-        yield f"one rank on {node.name}, {why}; or --nproc N"
+    if unsure and not cluster.job.nproc and not launcher.by_node:
+        first, listed = unsure[0], summarize_names((node.name for node in unsure), 3)
+        where = listed if len(unsure) == 1 else f"each of {listed}"
+        of = "" if len(unsure) == 1 else f"{first.name}: "
+        why = f"whose GPUs could not be counted ({of}{first.unknown['gpu_count']})"
+        yield f"one rank on {where}, {why}; or --nproc N"
 
 
 def node_plan(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from ringup.flight_recorder.compare import show_group
 from ringup.secrets import safe
 from ringup.timeline import PENDING, Kind, RankLine, Seconds, Timeline, Track
 from ringup.version import __version__
@@ -57,7 +58,7 @@ def events(timeline: Timeline) -> Iterator[str]:
     for line in timeline.ranks:
         pid = nodes[line.node]
         own = [(line.rank + 1, line.title)]
-        own += [(tid + n, f"{line.title}: {safe(track.group)}") for n, track in enumerate(line.tracks, 1)]
+        own += [(tid + n, f"{line.title}: {_shown(track.group)}") for n, track in enumerate(line.tracks, 1)]
         for number, name in own:
             order += 1
             yield _meta("thread_name", pid, number, name=name)
@@ -69,6 +70,17 @@ def events(timeline: Timeline) -> Iterator[str]:
             yield from _calls(timeline, line, track, (pid, tid), drawn, arrow)
 
 
+def _shown(group: str) -> str:
+    """
+    A group's name, and of transfers their way.
+
+    >>> _shown("1:undefined"), _shown("0:default_pg send 0->1"), _shown("0x6a")
+    ('group 1', 'default_pg send 0->1', '0x6a')
+    """
+    name, _, way = group.partition(" ")
+    return safe(f"{show_group(name) if ':' in name else name} {way}".rstrip())
+
+
 def _meta(what: str, pid: int, tid: int, **args: object) -> str:
     return json.dumps({"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": what, "args": args})
 
@@ -77,7 +89,7 @@ def _rank_events(line: RankLine, pid: int, end_s: float) -> Iterator[str]:
     base = {"pid": pid, "tid": line.rank + 1}
     for phase in line.phases(end_s):
         if phase.to_s > phase.from_s:
-            long = {"ts": _us(phase.from_s), "dur": _us(phase.to_s - phase.from_s)}
+            long = {"ts": _us(phase.from_s), "dur": round(_us(phase.to_s) - _us(phase.from_s), 1)}
             args = {"where": safe(line.where)} if phase.name == "wait" and line.where else {}
             yield json.dumps(
                 {"name": NAMES[phase.name], "cat": "phase", "ph": "X", **base, **long, "args": args}
@@ -209,8 +221,10 @@ def _calls(
         state = (
             "" if ended_s < PENDING else ',"end":"not ended"' if ended_s == PENDING else ',"end":"not known"'
         )
-        ts = f"{begin_s * 1e6:.1f}"
-        yield f'{head}{ts},"dur":{long_s * 1e6:.1f},"args":{{{args},"number":{number}{peers}{state}}}}}'
+        # Both ends are rounded, so that a slice never ends after the next one begins.
+        begin, end = round(begin_s * 1e7), round((begin_s + long_s) * 1e7)
+        ts = begin / 10
+        yield f'{head}{ts},"dur":{(end - begin) / 10},"args":{{{args},"number":{number}{peers}{state}}}}}'
         place = number - arrow.least if arrow and number else -1
         if arrow is None or not 0 <= place < len(arrow.first):
             continue

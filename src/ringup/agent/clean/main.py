@@ -16,6 +16,7 @@ import time
 from ringup.agent.clean import proof, shm
 from ringup.agent.facts import processes
 from ringup.agent.guard import tree
+from ringup.agent.proc import programs
 from ringup.agent.proc.files import link, pause
 from ringup.agent.proc.process import below, children_of, descriptors, family
 
@@ -207,7 +208,7 @@ def unseen(table):
     for pid in table.parents:
         uid = table.uids[pid]
         # Root has many processes everywhere: only a launcher of root is reported.
-        if uid != table.uid and (uid or processes.launcher(table.words(pid))):
+        if uid != table.uid and (uid or programs.launcher(table.words(pid))):
             others.add(uid)
     if others:
         names = sorted(table.users.get(uid, str(uid)) for uid in others)

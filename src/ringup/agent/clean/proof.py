@@ -7,6 +7,7 @@ import time
 
 from ringup.agent.facts import processes
 from ringup.agent.guard import tree
+from ringup.agent.proc import programs
 from ringup.agent.proc.files import link, listed, read
 from ringup.agent.proc.process import HZ, descriptors, environ
 from ringup.agent.proc.sockets import port, tcp
@@ -102,7 +103,7 @@ def stray(table, pid, usual):
         if start:
             return "%s that started %s" % (program, start.strip(".=")), ""
         return ("%s that started python" % program, UNSURE) if "python" in text else None
-    if not processes.is_python(words):
+    if not programs.is_python(words):
         return None
     held = descriptors(pid)
     if FORK in words:
@@ -185,7 +186,7 @@ class Judge:
 
     def _of_ringup(self, pid, run):
         words = self.table.words(pid)
-        paths = map(os.path.split, words if processes.launcher(words) else [processes.script(words)])
+        paths = map(os.path.split, words if programs.launcher(words) else [programs.script(words)])
         if any(name in SHIMS and is_run_dir(os.path.basename(folder), run) for folder, name in paths):
             return "its command line is of run %s" % run
         session = self.table.sessions[pid]
@@ -199,11 +200,11 @@ class Judge:
         """The proof for a launcher that is not ringup's, or for a rank of such a launcher."""
         words, env = self.table.words(pid), self.table.environment(pid)
         unread = "no process reads its output any more" if processes.output_is_lost("", pid) else ""
-        if processes.launcher(words):
+        if programs.launcher(words):
             twin = processes.twin(self.table, pid)
             unread = unread or (twin and "the start that has forked it and process %d is gone" % twin) or ""
             return unread, "" if unread else "the launcher is running; its output cannot be checked"
-        if not processes.script(words):
+        if not programs.script(words):
             return "", "it does not run a Python script: it may only have inherited these variables"
         meets = self._port(env)
         held = {self.sockets[name] for name in descriptors(pid) if name in self.sockets}
@@ -223,7 +224,7 @@ class Judge:
     def _is_torchrun_worker(self, pid):
         """Whether it started like a torchrun worker, shortly after torchrun made the worker's directory."""
         words, env = self.table.words(pid), self.table.environment(pid)
-        if words[1:2] != ["-u"] or not processes.script(words) or "RANK" not in env:
+        if words[1:2] != ["-u"] or not programs.script(words) or "RANK" not in env:
             return False
         try:
             folder = os.lstat(os.path.dirname(env["TORCHELASTIC_ERROR_FILE"]))

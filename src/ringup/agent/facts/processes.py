@@ -16,6 +16,7 @@ from ringup.agent.proc.process import (
     raw_environ,
     words,
 )
+from ringup.agent.proc.programs import launcher
 from ringup.agent.proc.sockets import LISTENING, end, tcp
 from ringup.secret_names import shown_words
 
@@ -40,16 +41,6 @@ INITS = (
 """An init (process 1) that starts no jobs later: its children started with it, or are orphans."""
 BORN_WITH_S = 5.0
 """A container's init may start its eldest child, the container's own job, this many seconds after itself."""
-
-LAUNCHERS = {
-    "torchrun": "torchrun", "accelerate": "accelerate launch", "deepspeed": "deepspeed",
-    "colossalai": "colossalai run", "llamafactory-cli": "llamafactory-cli",
-}  # fmt: skip
-MODULES = {
-    "-m torch.distributed.run": "torchrun", "-m torch.distributed.launch": "torch.distributed.launch",
-    "-m accelerate.commands.launch": "accelerate launch",
-    "-m deepspeed.launcher.launch": "deepspeed", "-m deepspeed.launcher.runner": "deepspeed",
-}  # fmt: skip
 
 
 class ProcessTable:
@@ -145,31 +136,6 @@ def listeners(table):
         user = table.users.get(uid, str(uid))
         out.append({"address": address, "port": port, "user": user, "process": process})
     return out
-
-
-def launcher(line):
-    """The launcher of a command line, "" for none: `vim torchrun.md` and `ssh n torchrun` start none."""
-    program, run = os.path.basename("".join(line[:1])), script(line)
-    return LAUNCHERS.get(program) or MODULES.get(run) or LAUNCHERS.get(os.path.basename(run), "")
-
-
-def is_python(line):
-    return bool(line) and os.path.basename(line[0]).startswith("python")
-
-
-def script(line):
-    """The script of a Python command line, a path or "-m NAME"; "" for `-c` and other programs."""
-    if not is_python(line):
-        return ""
-    at = 1
-    while at < len(line) and line[at].startswith("-"):
-        short = not line[at].startswith("--")
-        if short and line[at][-1] in "-c":
-            return ""
-        if short and line[at][-1] == "m":
-            return "-m " + " ".join(line[at + 1 : at + 2])
-        at += 2 if line[at] in ("-W", "-X") else 1
-    return line[at] if at < len(line) else ""
 
 
 def rank_evidence(env, own):

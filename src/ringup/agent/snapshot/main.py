@@ -16,6 +16,7 @@ from ringup.agent.guard.tree import PLACE, TAG
 from ringup.agent.proc.files import integer, link, numbered, numbers, pause, read, text
 from ringup.agent.proc.process import HZ, below, command, environ, family, owner, stat_fields
 from ringup.agent.proc.process import state, status, words
+from ringup.agent.proc.programs import launcher
 from ringup.agent.snapshot import machine, stacks
 
 KEYS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -79,8 +80,11 @@ class RanksHere:
         that starts the ranks of a larger world.
         """
         own, others = candidates[pid], below([pid], self.children)
-        keys = [candidates[one] for one in others if one in candidates]
-        return any(key[0] and (not own[0] or key[3] > own[3]) for key in keys)
+        ranks = [candidates[one] for one in others if one in candidates and candidates[one][0]]
+        if own[0] or (is_python(pid) and not launcher(words(pid))):
+            # A rank that MPI has started may set RANK for itself: what it starts inherits that.
+            return any(key[3] > own[3] for key in ranks)
+        return bool(ranks)
 
     def _above(self, pid):
         """Its ancestors: a process that a rank started belongs to that rank, whatever rank it has."""

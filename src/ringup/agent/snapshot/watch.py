@@ -26,7 +26,10 @@ SHARES = {"ranks": 0.001, "count": 0.003, "stacks": 0.004, "asked": 0.01}
 """Most CPU time for each kind of work, as a share of one core; requests wait for it."""
 EVERY_S = {"ranks": 10.0, "stacks": 10.0, "asked": 1.0}
 FIRST_S = 1.1
-"""Seconds until the second snapshot, whatever the first one cost, because the user waits for a picture."""
+"""
+Seconds until the second count, whatever the first one cost, because the user waits for a picture.  The pause
+after the second one is short, too: it includes the start of NVML's thread.
+"""
 MODES = ("count", "stacks", "threads", "flight")
 SILENT_S = 60.0
 MOST_ASKED_S = 10.0
@@ -81,7 +84,7 @@ class Watch:
         self.every_s, self.used_s = dict(EVERY_S, count=every_s), cpu_s()
         self.due = dict.fromkeys(SHARES, 0.0)
         self.journal, self.gpus, self.ranks, self.asked = Journal(journal), Gpus(), None, []
-        self.parents = set()
+        self.counts, self.parents = 0, set()
         """Ranks that wait for processes that they started as ranks."""
 
     def work(self, kind, now):
@@ -95,8 +98,12 @@ class Watch:
         rest_s = (self.used_s - before) / SHARES[kind]
         if kind == "asked":
             rest_s = min(rest_s, MOST_ASKED_S)
-        is_first = kind == "count" and not self.due[kind]
-        self.due[kind] = now + (FIRST_S if is_first else max(self.every_s[kind], rest_s))
+        least_s = self.every_s[kind]
+        if kind == "count":
+            self.counts += 1
+            least_s = FIRST_S if self.counts == 1 else least_s
+            rest_s = rest_s if self.counts > 2 else 0.0
+        self.due[kind] = now + max(least_s, rest_s)
 
     def is_whole(self):
         return bool(self.ranks and self.ranks.all) and all(

@@ -19,6 +19,10 @@ from ringup.logs.rule import Found, cause, report
 from ringup.units import parse_size_bytes
 
 _HELD = re.compile(r"Process (\d{1,9}) has ([\d.]{1,12} [GM]iB) memory in use")
+_TOO_LARGE = re.compile(
+    r"Tried to allocate (\d{1,9}\.\d\d) ([MG]iB)\. GPU \d+ has a total capacity of (\d{1,9}\.\d\d) ([MG]iB)"
+)
+"""c10/cuda/CUDACachingAllocator.cpp (torch 2.1 to 2.13)."""
 _UNOPENED = re.compile(r"unable to open shared memory object\b(?:.{0,160}mode)?(?P<why>: .+|$)?")
 """torch's messages for a failed shm_open, which needs a descriptor, not space; before 1.10 without errno."""
 
@@ -69,6 +73,10 @@ def gpu_out_of_memory(log: LogEvidence) -> Found:
         return None
     who = f"rank {events[0].rank}" if events[0].rank is not None else f"a rank{on(events[0].host)}"
     text = f"{who} got no GPU memory; closed sockets and timeouts elsewhere follow from it"
+    asked = _TOO_LARGE.search(refused[0].text) if refused else None
+    if asked and parse_size_bytes(asked[1] + asked[2]) > parse_size_bytes(asked[3] + asked[4]):
+        size, whole = f"{asked[1]} {asked[2]}", f"{asked[3]} {asked[4]}"
+        return report(events, f"{who} asked for {size} at once, more than its whole GPU has ({whole})")
     held = [m for e in refused if (m := _HELD.search(e.text))][:1]
     held_by = [e for m in held for e in log.all("gpu-process", pid=m[1])]
     if held:

@@ -47,6 +47,14 @@ _OF_A_HANDLER = r"\bhandlers?\b(?! called)|\b(?:un)?regist|\binstall|\bignor|\bt
 """Sentences on the effect of a signal that may come: none has."""
 
 
+_OF_A_HANDLER_CALLED = re.compile(
+    r"(?i)caught signal|\*{3}|fatal python error|signal:? ?(?:\d|\(|seg|bus)|\breceived"
+    r"|segfault (?:at|encountered)|general protection|loader|corrupt|malloc\(|smashing"
+    r"|: {1,4}\d+ (?:segm|bus|ill)|died|exit"
+)
+"""How those print it that saw the signal: handlers, shells that name the process, the kernel, launchers."""
+
+
 def signal_of(event: Event) -> int:
     """
     The signal that ended a process, 0 for none: from -9, 137, 247, a name or a word.
@@ -85,7 +93,18 @@ _COUNTED = re.compile(r"(?i)Detected \d+ oom")
 def oom_killer_ran(log: LogEvidence) -> Found:
     lines = log.all("oom-kill", lacks=r"CUDA out of memory|torch\.")
     lines = [e for e in lines if not re.search(_EITHER_WAY, e.text) or _COUNTED.search(e.text)]
-    return report(lines, "a process was killed for host memory, and the log says so")
+    lines = [e for e in lines if not log.outcome.overcome(e)]
+    victims = {name for e in lines if (name := e["victim"] or e["victim2"])}
+    known = {e.pid for e in log.events if e.pid} | {e["pid"] for e in log.all("exit", "exit-signal")} - {""}
+    is_rank = any(_RANKS.match(v) for v in victims) or known & {e["pid"] for e in lines}
+    if not victims or is_rank or any(number == 9 for number, _ in exits(log)):
+        return report(lines, "a process was killed for host memory, and the log says so")
+    text = f"the kernel killed {', '.join(sorted(victims))} for host memory, which may be another job's"
+    return report(lines, text, "low")
+
+
+_RANKS = re.compile(r"python|pt_\w|ray\b|torchrun|deepspeed|accelerate|vllm|sglang|train", re.IGNORECASE)
+"""Names of training and serving processes in the kernel, which keeps 15 characters."""
 
 
 @cause("node-lost", overcome=None)
@@ -140,7 +159,9 @@ def rank_crashed(log: LogEvidence) -> Found:
     words = log.all("crash-word", lacks=f"{_EITHER_WAY}{other}{UNBACKED}|{_OF_A_HANDLER}")
     words += log.all("loader-killed", signal="(?i)segmentation|sigsegv")
     if fatal or words:
-        return report([*fatal, *words], f"{_who(fatal)} died of a fatal signal of its own")
+        is_sure = bool(fatal) or any(_OF_A_HANDLER_CALLED.search(e.text) for e in words)
+        text = f"{_who(fatal)} died of a fatal signal of its own"
+        return report([*fatal, *words], text, "high" if is_sure else "medium")
     of_gloo = log.has("gloo-mesh", "gloo-no-address", "gloo-name-not-here")
     if of_gloo or log.has("work", "work-aborted", "watchdog-stuck", "nccl-remote", "jax-died"):
         return None
@@ -238,7 +259,8 @@ def shared_file_raced(log: LogEvidence) -> Found:
 def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     # torch's hook for uncaught exceptions puts the rank before every line.
     traced = [e for e in own if e["traceback"] or re.search(r"\[rank\d+\]: ", e.text)]
-    first = next((e for e in traced or own if not e["carried"]), own[0])
+    uncaught = [e for e in traced if e["uncaught"]]
+    first = next((e for e in uncaught or traced or own if not e["carried"]), own[0])
     kind = first["type"].rpartition(".")[2]
     text = f"{_who([first])} raised {kind}: {first['text'][:120]}".rstrip(": ")
     if first["frame"] and "site-packages" not in first["frame"]:
@@ -253,8 +275,8 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
 
 
 def _kernel_failed(log: LogEvidence) -> Cause | None:
-    """A GPU kernel of the program itself failed; NCCL's watchdog only reports it."""
-    faults = [e for e in log.all("illegal-access") if "cuda-failure" not in log.tags_at(e)]
+    """A GPU kernel of the program itself broke; NCCL's watchdog only reports it."""
+    faults = [e for e in log.all("illegal-access") if not made_do(e) and "cuda-failure" not in log.tags_at(e)]
     if log.has("sxid", "ecc") or not PROGRAM_XIDS.issuperset(xid_codes(log)):
         return None
     asserted = any("assert" in e.text for e in faults)

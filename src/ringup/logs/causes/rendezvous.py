@@ -207,7 +207,7 @@ def hostname_resolves_to_loopback(log: LogEvidence) -> Found:
     if elsewhere := log.all("gloo-name-not-here"):
         what = elsewhere[0]["name"] or elsewhere[0]["address"]
         text = f"the host's own name leads to {what}, and no interface here has such an address"
-        return report([*elsewhere, *fell_back, *listed], text)
+        return report([*elsewhere, *fell_back, *listed], text, "medium")  # no loopback, or Gloo could bind it
     if dialled:
         text = "a rank dials its own loopback: the host name maps to 127.x"
         return report([*dialled, *fell_back, *listed], text)

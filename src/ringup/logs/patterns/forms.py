@@ -39,9 +39,6 @@ KERNEL = Pattern(
 PROGRAM_XIDS = {13, 31, 43, 45}
 """Codes that a faulty program raises, not faulty hardware (NVIDIA's Xid catalogue)."""
 XID = re.compile(r"Xid \([^)]{1,40}\): (\d{1,4})\b")
-COUNTS_NONE = re.compile(
-    r"\b(?:errors?|count|failures?|failed|kills?)\W{1,3}0\b|: (?:\[\]|none|no|0|n/a)\W{0,3}$", re.IGNORECASE
-)
 CAUSED_BY = Pattern("caused_by", r"^(?:Caused by|Original error|Root cause|Reason|Cause)\b.{0,20}?: ?\S")
 LIBRARY = Pattern(
     "library",
@@ -76,7 +73,7 @@ NAMES_ERRNO = Pattern(
 ENDED = Pattern(
     "ended",
     r"(?:exit(?:ed|s)?(?: with)?|return(?:ed)?|status) ?(?:exit )?(?:code|status)s? ?[=:]?\s*\(?-?[1-9]|\bexitcode\W{1,6}-?[1-9]|Segmentation fault|Bus error|core dumped"
-    r"|[Cc]aught signal \d|SIG(?:SEGV|BUS|ABRT|KILL|FPE|ILL|QUIT)\b|sigquit|^\W*Killed\W*$|terminate called|Fatal Python error|signal \d+ \(",
+    r"|[Cc]aught signal \d|(?<![,|/\[])(?<![,|/\[] )SIG(?:SEGV|BUS|ABRT|KILL|FPE|ILL|QUIT)\b|sigquit|^\W*Killed\W*$|terminate called|Fatal Python error|signal \d+ \(",
 )
 FAILS = Pattern("fails", FAILING + r"|\berror\b|\bfatal\b|\bexception\b")
 WAITS = Pattern("waits", WAIT)
@@ -118,9 +115,6 @@ NOISE = Pattern(
 ENDS_OPEN = re.compile(
     r"(?:error|fail\w{0,12}|log file|reason|exception|detail|message|because)\b[^:]{0,40}:\s{0,8}$",
     re.IGNORECASE,
-)
-ASSIGNS = re.compile(
-    r"^\s*(?:if|for|while|with|def|return|raise|self\.|except|assert|import|from|class|try|elif|else|export|echo)\b|^\s+\w[\w.]*\(.{0,200}[,)]$|^\s*\+ "
 )
 SPECIFIC = (
     Pattern(

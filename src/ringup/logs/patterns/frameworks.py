@@ -38,6 +38,7 @@ TAGS = (
         r"^(?P<type>(?:[a-z_]\w*\.){1,12}(?:exc|exceptions|errors)\.(?-i:[A-Z])\w*)(?::(?: (?P<text>.*))?)?$",
         keep=16),
     tag("ignored", "", r"Exception ignored in"),
+    tag("thread", "", r"^Exception in thread \S"),
     tag("traceback", "context", r"Traceback \(most recent call last\)"),
     tag("frame", "context",
         r"(?:^|: |\) )\s*File \"(?P<file>[^\"]+)\", line (?P<number>\d+)(?:, in (?P<function>\S+))?",

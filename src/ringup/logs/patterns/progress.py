@@ -18,6 +18,7 @@ TAGS = (
         r"|Process \d+ exits successfully|after training is done\]|# Avg bus bandwidth|- Destroy COMPLETE"
         r"|(?:training|train|finetuning|fine-tuning|pretraining|benchmark|evaluation)\S* .{0,40}(?:finished|completed?|done)\b"
         r"|\b(?:Finished|Completed) (?:training|finetuning|fine-tuning|benchmark|all epochs)|Application startup complete",
+        r"\b(?:job|run|attempt|script)\b.{0,40} (?:finished|completed|succeeded|ended|exited)\b.{0,20}(?:exit )?(?:code|status)[ :=]{1,2}0\b",
         # torch's agent waits there once its own ranks have succeeded
         r"Error waiting on exit barrier",
         keep=16),
@@ -35,6 +36,7 @@ TAGS = (
     tag("p2p-off", "context", r"P2P is disabled between (?:NVLINK )?connected GPUs|Could not enable P2P between dev"),
     # torch prints NCCL's last WARN below it, on a line of its own, which the scanner reads.
     tag("last-error", "context", r"^Last error:\s*(?P<text>.*)$"),
+    tag("served", "context", r"\bHTTP/1\.[01]\"? 200\b", keep=2),
     tag("saved", "context",
         r"(?:checkpoint|model|weights|state) (?:successfully )?saved (?:to|in|at)\b|successfully saved checkpoint"
         r"|(?:Model|Optimizer) (?:weights|state) saved in|[Ss]aved (?:the )?(?:checkpoint|model|weights) (?:to|in|at)\b",

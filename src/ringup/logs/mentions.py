@@ -1,0 +1,106 @@
+"""
+Text that mentions an error which did not happen.
+
+Pure.  Commands that a shell echoes, source code, comments, help texts and remedies speak of what may happen.
+A count of none reports that nothing did.  Text in quotation marks is somebody else's, unless the word
+before them belongs to the speaker ("error: '...'").
+"""
+
+from __future__ import annotations
+
+import re
+
+from ringup.logs.patterns import SETTING_UP
+
+SETTINGS = SETTING_UP | frozenset(
+    """
+    env-set command batch-option slurm-variable min-nodes node-rank world-size visible-devices run-id-shown
+    rdzv-backend rdzv-endpoint spawn-call file-init main-first rdzv-create semaphore frame
+    collective-frame build-lock progress nccl-tests nccl-tests-row wrong-values
+    sum-check jax-barrier jax-late-barrier launcher-usage step loss
+    """.split()  # noqa: SIM905
+)
+"""Tags that a command, a setting, a stack or a table carries; all others are things that happen."""
+
+NONE = re.compile(
+    r"\b(?:errors?|count|failures?|failed|kills?|kill_total|errors_total(?:\{[^}]{0,80}\})?)\W{1,3}0\b"
+    r"|\| {1,4}(?:pass(?:ed)?|ok|none|no)\b"
+    r"|(?:\s[:=]|:)\s{1,4}(?:\[\]|none|no|not? active|false|0|n/a)\W{0,3}$",
+    re.IGNORECASE,
+)
+"""Counts of none, and the answer no."""
+CODE = re.compile(
+    r"(?:[-+](?= ))?\s*(?:\++ \S|#+ ?(?!of tasks|Avg bus)[^\W\d]|\$ \S|(?:[*-] )?[Ff]ix(?:e[sd])?\b"
+    r"|--?[a-z][\w-]{0,40}(?:,? -{0,2}[\w{<\[][^\s]{0,40}){0,3} {2,40}\S"
+    r"|(?:if|elif|while|for|with|except|class|def|try|else)\b[^:]{0,200}:(?:\s|$).{0,200}$(?<![.!?])"
+    r"|(?:raise|return|assert|yield|self\.)\W?\S|(?:print|echo|export|import|trap)\b\W{1,3}\S{1,200}[=('\"]"
+    r"|from \S{1,80} import\b)"
+    r"|[-+]?\s+\w[\w.]{0,80}\(.{0,400}[,)](?:\s{1,4}#.{0,200})?$"
+)
+"""A shell's trace, prompt or comment, a line of Python or of its patch, an option's help, a remedy."""
+
+_OPENS = re.compile(r"(?<![\w)\]])['\"`](?=\S)")
+_CLOSES = {"'": re.compile(r"'(?!\w)"), '"': re.compile(r'"(?!\w)'), "`": re.compile(r"`(?!\w)")}
+_OF_THE_SPEAKER = re.compile(
+    r"(?i)(?:fail|err|exc|stat|reason|message|msg|detail|cause|warn|entry|what\(|say|said|got\b|stderr|returned\b"
+    r"|with\b|thrown|instance of\b|\bat\b)[a-z]{0,12}(?: \([\w ]{1,40}| [\w./-]{1,80}\.[a-z]{1,3})?$"
+)
+_NO_WORD = " :=()[]{}'\"0123456789"
+_ANSWERS_NO = re.compile(
+    r"(?:[\w ()/'-]|\.(?! )){0,60}\s{0,40}[:=|]\s{0,4}"
+    r"(?:(?:\[\]|none|no|false|0|n/a)(?=[,;|]|\s{2}|[.)\]]?$)|(?:pass(?:ed)?|ok|healthy)\b)",
+    re.IGNORECASE,
+)
+
+
+def is_mention(body: str) -> bool:
+    """
+    Whether a line is a command, code, a comment, a help text or a remedy.
+
+    >>> is_mention("+ pkill -9 train.py"), is_mention("    os.kill(pid, SIGKILL)"), is_mention("Killed")
+    (True, True, False)
+    """
+    return bool(CODE.match(body))
+
+
+def says_no(text: str, end: int) -> bool:
+    """
+    Whether a line asks for what its part up to `end` names, and answers with none of it.
+
+    >>> says_no("oom-killer invoked since boot: no", 10), says_no("Xid (PCI:0000:3b:00): 94, RST: No", 24)
+    (True, False)
+    """
+    return bool(_ANSWERS_NO.match(text, end))
+
+
+def quotations(text: str) -> list[tuple[int, int]]:
+    """
+    Where a line quotes somebody else's words.
+
+    >>> quotations("pred=oom text='exitcode: -9'"), quotations("Cuda failure 'out of memory'")
+    ([(14, 28)], [])
+    """
+    found = []
+    at, open_ones = 0, set()
+    while (mark := _OPENS.search(text, at)) is not None:
+        at = mark.end()
+        if mark[0] in open_ones or not (closed := _CLOSES[mark[0]].search(text, at)):
+            open_ones.add(mark[0])
+            continue
+        at = closed.end()
+        before = text[max(0, mark.start() - 120) : mark.start()].rstrip(_NO_WORD)
+        if (before or mark[0] == "`") and not _OF_THE_SPEAKER.search(before):
+            found.append((mark.start(), at))
+    return found
+
+
+def unquoted(text: str) -> str:
+    """
+    A line without the words that it quotes.
+
+    >>> unquoted("pred=oom text='exitcode: -9' ok")
+    "pred=oom text='' ok"
+    """
+    for begin, end in reversed(quotations(text)):
+        text = text[: begin + 1] + text[end - 1 :]
+    return text
