@@ -67,7 +67,7 @@ SYSTEM: dict[str, Case] = {
     "setup-fails": Case("error", "node0", "exit status 7", words=("--setup", "sh -c 'exit 7'")),
     "ports-reserved-or-ephemeral": Case("note", "node0", "50000", words=("--env", "MASTER_PORT=50000")),
     "address-not-of-rank0": Case(
-        "error", "node0 MASTER_ADDR", "no address of node0", words=("--env", "MASTER_ADDR=192.0.2.7")
+        "error", "node0 MASTER_ADDR", "not an address of node0", words=("--env", "MASTER_ADDR=192.0.2.7")
     ),
     "harmful-env-left-on": Case("warning", "NCCL_P2P_DISABLE", "=1", **variables(NCCL_P2P_DISABLE="1")),
     "unknown-nccl-variable": Case(

@@ -218,7 +218,7 @@ def test_a_command_that_is_broken_off_says_so_once_and_leaves_nothing(
         assert "Traceback" not in said.err
     else:
         assert ended.value.code == 70
-        assert "this is a bug of ringup's" in said.err.splitlines()[-1]
+        assert "this is a bug in ringup" in said.err.splitlines()[-1]
         assert said.err.count("Traceback") == 1
     left.is_nothing()
 

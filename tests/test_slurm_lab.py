@@ -329,7 +329,7 @@ def test_a_time_limit_ends_a_submitted_run_and_leaves_nothing(at_rest: Slurm, fo
     (job,) = at_rest.run("squeue", "-h", "-o", "%i").split()
     at_rest.run("scontrol", "update", f"JobId={job}", "EndTime=now+2")
     assert run.wait() == 143, run.said()
-    assert f"Slurm says of job {job}: TIMEOUT" in run.stderr, run.said()
+    assert f"Slurm reports for job {job}: TIMEOUT" in run.stderr, run.said()
     nothing_left(at_rest)
 
 
