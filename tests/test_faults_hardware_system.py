@@ -209,7 +209,7 @@ def test_a_look_that_never_ends_costs_its_own_answer_alone(shared_lab: Callable[
     answer: Any = {}
 
     def is_whole() -> bool:
-        """Of a look with an answer of its own; without CPU time the part around it is late, and is asked again."""
+        """Without CPU time the whole part is late: asked again until the look has its own answer."""
         answer.update(checked(cluster, *words))
         return not words or not fields & set(answer["nodes"][1]["unknown"])
 
