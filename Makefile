@@ -66,7 +66,7 @@ smoke: torch
 
 ## lab: all tests on clusters played on this machine; needs root
 lab: launchers
-	@sh tools/lab-alone.sh $(PYTEST) -n 3 $(SPREAD) $(LAB_ARGS) -m lab $(RECORD_ARGS) $(PYTEST_ARGS) $(call files,lab)
+	@sh tools/lab-alone.sh $(PYTEST) -n 5 $(SPREAD) $(LAB_ARGS) -m lab $(RECORD_ARGS) $(PYTEST_ARGS) $(call files,lab)
 
 ## mutation: plant 200 small faults in the pure code and see whether the fast tests notice
 mutation: $(VENV)/.mutation
