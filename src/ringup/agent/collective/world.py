@@ -71,7 +71,12 @@ def device_of(backend, local_rank):
     if backend != "nccl":
         return torch.device("cpu"), {"name": "cpu", "memory_bytes": 0, "gpu_numa": None}
     if not torch.cuda.is_available():
-        raise Refused("torch %s sees no CUDA device here%s" % (torch.__version__, why_no_cuda()))
+        words = "torch %s sees no CUDA device here" % torch.__version__
+        try:
+            torch.cuda.init()
+        except Exception as error:  # it has torch's reason
+            words += ": " + short(error)
+        raise Refused(words)
     visible, mask = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
     if local_rank >= visible:
         words = "no CUDA device %d for local rank %d: %d visible" % (local_rank, local_rank, visible)
@@ -84,15 +89,6 @@ def device_of(backend, local_rank):
         numa = text("/sys/bus/pci/devices/%s/numa_node" % bus)
         known.update(bus_id=bus, gpu_numa=int(numa) if numa.isdigit() else None)
     return torch.device("cuda", local_rank), known
-
-
-def why_no_cuda():
-    """torch's error when it initializes CUDA; "" if there is none."""
-    try:
-        torch.cuda.init()
-        return ""
-    except Exception as error:
-        return ": " + short(error)
 
 
 class World:
