@@ -67,7 +67,10 @@ def read(form: str, text: str) -> list[RankBehind]:
     """The ranks that a report of either form names; none if it cannot be read.  Never raises."""
     if form == "json":
         return [*islice(_read_json(text), MOST_NAMED)]
-    found = [*islice(_read_text(text), MOST_NAMED)]
+    parts = _BLOCK.split(text)
+    blocks = zip(parts[1::2], parts[2::2], strict=True)
+    ranks = (rank for communicator, block in blocks for rank in _of_block(communicator, block))
+    found = [*islice(ranks, MOST_NAMED)]
     return [replace(one, is_apart=_is_apart(one, found)) for one in found]
 
 
@@ -148,12 +151,6 @@ def _behind(
 ) -> RankBehind:
     host, pid = printable(str(rank.get("host", "")), 100), _number(rank, "pid")
     return RankBehind(communicator, _number(rank, "rank"), host, pid, what, is_minor, is_apart)
-
-
-def _read_text(text: str) -> Iterator[RankBehind]:
-    parts = _BLOCK.split(text)
-    for communicator, block in zip(parts[1::2], parts[2::2], strict=True):
-        yield from _of_block(communicator, block)
 
 
 def _of_block(communicator: str, block: str) -> Iterator[RankBehind]:

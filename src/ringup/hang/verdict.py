@@ -172,12 +172,12 @@ class _Case:
         self, first: Sequence[NodeLook], second: Sequence[NodeLook], ended: Iterable[Missing], long_s: float
     ) -> None:
         self.first, self.second = first, second = spread(first, second)
-        known, disks = moves(first, second), written(first, second)
-        ranks = [
-            JudgedRank(r, place_of(r.frames), known.get(identity(r)), _disk(r, disks.get(node.node)), long_s)
-            for node in second
-            for r in node.ranks
-        ]
+        known, disks, ranks = moves(first, second), written(first, second), []
+        for node in second:
+            for look in node.ranks:
+                is_at_disk = waits_for_disk(look) or any(map(waits_for_disk, look.children))
+                rate, move = disks.get(node.node, 0.0) if is_at_disk else 0.0, known.get(identity(look))
+                ranks.append(JudgedRank(look, place_of(look.frames), move, rate, long_s))
         self.ranks = sorted(ranks, key=lambda seen: (seen.look.rank, seen.look.node))
         self.waiting = [seen for seen in self.ranks if seen.waits]
         self.missing = [seen for seen in self.ranks if not seen.waits and not seen.is_open]
@@ -189,8 +189,7 @@ class _Case:
         self.what = places.most_common(1)[0][0] if places else ""
         self.folded = grouping.lines(seen.look for seen in ranks)
         self.lines = (
-            *_flight_lines(second),
-            *_no_recorder(second),
+            *_recorder_lines(second),
             *grouping.ras_lines(second),
             *_node_lines(first, second),
         )
@@ -448,10 +447,6 @@ class _Case:
         return replace(found, in_init=in_init)
 
 
-def _disk(look: RankLook, rate: float | None) -> float:
-    return rate or 0.0 if waits_for_disk(look) or any(map(waits_for_disk, look.children)) else 0.0
-
-
 def _who(ranks: Iterable[JudgedRank]) -> str:
     return grouping.who([seen.look for seen in ranks])
 
@@ -484,17 +479,13 @@ def _is_long(difference: Difference, flights: Mapping[int, Flight], long_s: floa
     )
 
 
-def _flight_lines(second: Sequence[NodeLook]) -> Iterable[str]:
+def _recorder_lines(second: Sequence[NodeLook]) -> Iterable[str]:
+    """Differences in torch's flight recorder, or the note that it was read and has no entries of any rank."""
     flights = {rank.rank: rank.flight for node in second for rank in node.ranks if rank.flight}
     for difference in compare(flights)[:3]:
         doubt = f" (in doubt: {difference.doubt})" if difference.doubt else ""
         yield f"flight recorder: {difference.text}{doubt}"
-
-
-def _no_recorder(second: Sequence[NodeLook]) -> Iterable[str]:
-    """The note that torch's flight recorder was read and has no entries of any rank."""
-    flights = [rank.flight for node in second for rank in node.ranks if rank.flight]
-    if flights and not any(flight.entries or flight.problem for flight in flights):
+    if flights and not any(flight.entries or flight.problem for flight in flights.values()):
         off = "it is off (`ringup env --debug` names its variable), or no collective has begun"
         yield f"torch's flight recorder has no entries: {off}"
 
