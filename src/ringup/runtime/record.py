@@ -199,7 +199,10 @@ class RunRecord:
         self.started = time.time()
         self.started_s = time.monotonic()
         self.ended_s = 0.0
-        """On the clock of `started_s`; 0 means now, on this machine's clock."""
+        """
+        On the clock of `started_s`, for a detached run that of its head node; 0 means now, on this machine's
+        clock.
+        """
         self.hung = False
         """It was ended because it made no progress."""
         self.hung_then = False
@@ -220,11 +223,6 @@ class RunRecord:
             self.log_dir.mkdir(parents=True, exist_ok=True)
             if not is_attached:
                 self._write(self._content("running", None))
-
-    def set_clock(self, started_s: float, started: float, ended_s: float) -> None:
-        """Times are those of a detached run's head node: monotonic, since the epoch, monotonic."""
-        if started_s:
-            self.started_s, self.started, self.ended_s = started_s, started, ended_s or started_s
 
     def seconds(self) -> float:
         return (self.ended_s or time.monotonic()) - self.started_s
@@ -262,11 +260,6 @@ class RunRecord:
             self._known = known
             content = self._content("running", None, ranks=ranks)
             output.later(lambda: None if self._is_final else self._write(content))
-
-    def says_running(self) -> bool:
-        """Whether run.json in the log directory has no end of the run yet."""
-        found = saved_run.head(self.log_dir)
-        return found is not None and found.outcome == "running"
 
     def broke_off(self, error: BaseException, nodes: Sequence[NodeRun]) -> None:
         """Record that ringup itself has failed; never raises."""
@@ -383,6 +376,8 @@ class RunRecord:
         # Nodes' clocks may be wrong, and nodes may lie: no failure is before the start or after the end.
         at_s = min(max(end.failed_s - self.started_s, 0.0), self.seconds())
         file = self.log_dir / file_name(node.plan, end.rank if end.rank is not None else LAUNCHER)
+        lines = end.lines
+        begin = next((i for i in range(len(lines))[-60:] if TRACEBACK in lines[i]), len(lines) - 25)
         return Failure(
             node=end.node,
             rank=end.rank,
@@ -390,7 +385,7 @@ class RunRecord:
             what=what,
             at_s=at_s,
             wall_time=self.started + at_s,
-            lines=_last_lines(end.lines),
+            lines=lines[max(0, begin) :],
             file=str(file) if end.kind != "node" and file.exists() else "",
             is_consequence=is_consequence,
             left_before=tuple(_left_before(nodes, end)) if is_consequence else (),
@@ -424,11 +419,6 @@ def _left_before(nodes: Sequence[NodeRun], end: End) -> Iterator[str]:
 def _ranks(nodes: Sequence[NodeRun]) -> list[RankEnd]:
     ranks = [rank for node in nodes for rank in node.ranks.values()]
     return sorted(ranks, key=lambda rank: (rank.rank, rank.node, rank.pid))
-
-
-def _last_lines(lines: tuple[str, ...]) -> tuple[str, ...]:
-    begin = next((i for i in range(len(lines))[-60:] if TRACEBACK in lines[i]), len(lines) - 25)
-    return lines[max(0, begin) :]
 
 
 def never_formed(nodes: Sequence[NodeRun]) -> list[Finding]:
