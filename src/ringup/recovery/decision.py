@@ -202,6 +202,10 @@ class _History:
         self.restarts_since_saved = len(attempts) - 1 - saved
         self.since = attempts[latest:-1]
         """The attempt that last made progress, and later ones, without the last attempt."""
+        self.blamed_before = {node for one in attempts[:-1] for node in _suspects(one.cause)}
+        """Nodes whose fault may have ended an earlier attempt."""
+        self.blamed_since = {node for one in self.since for node in _suspects(one.cause)}
+        """The same, without progress since."""
 
     @property
     def has_worked(self) -> bool:
@@ -216,14 +220,6 @@ class _History:
                 break
             count += 1
         return count
-
-    def blamed_before(self, node: str) -> bool:
-        """Whether an earlier attempt ended by a cause that may be this node's fault."""
-        return any(node in _suspects(one.cause) for one in self.attempts[:-1])
-
-    def blamed_since(self, node: str) -> bool:
-        """The same, without progress since."""
-        return any(node in _suspects(one.cause) for one in self.since)
 
     @property
     def twin(self) -> int:
@@ -352,10 +348,10 @@ def _by_table(history: _History, row: table.Row, recheck: Recheck) -> _Judgement
         suspected = {n: f"{cause.rule}, {summarize_names(sorted(s), 2)}" for n, s in signs.items() if s}
         again = replace(again, suspected=suspected)
     if kind == "exclude":
-        sure = [n for n in blamed if cause.confidence != "low" or history.blamed_before(n)]
+        sure = [n for n in blamed if cause.confidence != "low" or n in history.blamed_before]
         return replace(again, excluded=dict.fromkeys(sure, cause.rule)) if sure else again
     if kind == "repeat":
-        twice = [n for n in blamed if history.blamed_since(n) and not history.advanced[-1]]
+        twice = [n for n in blamed if n in history.blamed_since and not history.advanced[-1]]
         is_few = len(last.nodes) == 1 or 2 * len(twice) <= len(last.nodes)
         return (
             replace(again, excluded=dict.fromkeys(twice, f"{cause.rule} twice"))

@@ -265,7 +265,11 @@ def _add_verdict(found: Timeline, reading: _Reading) -> None:
     if failure and failure.rank in ranks:
         ranks[failure.rank].role, ranks[failure.rank].failed_s = "failed", failure.at_s
     if not any(line.role for line in found.ranks):
-        _name_by_cause(found, reading)
+        # The ranks of the first cause, unless it names most of them.
+        cause = next((c for c in reading.diagnosis.causes if c.severity == "error"), None)
+        if cause and 2 * len(cause.ranks) <= len(found.ranks):
+            for line in (ranks[number] for number in cause.ranks if number in ranks):
+                line.role = ROLES.get(cause.rule, "named")
     _set_differing_calls(found)
     for one in hang.missing if hang else ():
         absent = reading.own.get(-one.pid) if one.rank is None else reading.seen(one.rank)
@@ -304,12 +308,3 @@ def _first_pending(tracks: Iterable[Track]) -> tuple[Track, int] | None:
         if track.ended_s[place] == PENDING
     ]
     return min(found, key=lambda one: one[0].begun_s[one[1]], default=None)
-
-
-def _name_by_cause(found: Timeline, reading: _Reading) -> None:
-    """The ranks of the first cause, unless it names most of them."""
-    cause = next((c for c in reading.diagnosis.causes if c.severity == "error"), None)
-    if cause and cause.ranks and 2 * len(cause.ranks) <= len(found.ranks):
-        for number in cause.ranks:
-            if number in reading.ranks:
-                reading.ranks[number].role = ROLES.get(cause.rule, "named")
