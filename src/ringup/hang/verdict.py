@@ -367,8 +367,14 @@ class _Case:
         """
         known = self._ras_named()
         counted = [(behind, seen) for behind, seen in known if behind.is_counted]
-        if any(behind.is_apart for behind, _ in counted):
-            return self._differ_by_ras([seen for behind, seen in counted if behind.is_apart])
+        if differing := {seen.look.rank: seen for behind, seen in counted if behind.is_apart}:
+            # Each has launched more of one kind and less of another: no order of calls fits all of them.
+            if any(seen.may_compute for seen in self.waiting):
+                return None
+            ranks = [*differing.values()]
+            words = f"{_who(ranks)}: NCCL counts more collectives of one kind and fewer of another"
+            apart = tuple(sorted((seen.look.rank, seen.look.node) for seen in ranks))
+            return replace(self._say("stalled", words, _named(ranks), is_open=True), apart=apart)
         late = {seen.look.rank: seen for _, seen in counted or known}
         if not late or any(seen.place.kind == "device" or seen.is_pending for seen in late.values()):
             return None
@@ -378,15 +384,6 @@ class _Case:
         ranks = [late[number] for number in sorted(late)]
         words = "NCCL counts fewer collectives than on the others" if counted else "no answer to NCCL's RAS"
         return self._say("stalled", f"{_who(ranks)}: {words}", _named(ranks), is_open=True)
-
-    def _differ_by_ras(self, ranks: Sequence[JudgedRank]) -> Verdict | None:
-        """Each has launched more of one kind and less of another: no order of calls fits all of them."""
-        if any(seen.may_compute for seen in self.waiting):
-            return None
-        unique = list({seen.look.rank: seen for seen in ranks}.values())
-        words = f"{_who(unique)}: NCCL counts more collectives of one kind and fewer of another"
-        apart = tuple(sorted((seen.look.rank, seen.look.node) for seen in unique))
-        return replace(self._say("stalled", words, _named(unique), is_open=True), apart=apart)
 
     def _by_recorder(self, only: str = "") -> Verdict | None:
         """

@@ -17,7 +17,7 @@ import msgspec
 
 from ringup import saved_run
 from ringup.errors import RingupError, writing
-from ringup.planning import NodePlan, Plan
+from ringup.planning import Plan
 from ringup.rules import PROBLEMS, Finding, complete
 from ringup.runtime import LAUNCHER, Failure, Options, Outcome, RankEnd, RunResult, blame
 from ringup.runtime.blame import TRACEBACK, End
@@ -61,24 +61,23 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 def plan_text(plan: Plan) -> str:
     """Each node's part in shell syntax (for reading only): secrets hidden, values quoted and printable."""
-    return "\n\n".join(_node_text(node, {v.name: v.because for v in plan.env}) for node in plan.nodes)
-
-
-def _node_text(node: NodePlan, reasons: Mapping[str, str]) -> str:
-    reasons = {**node.reasons, **reasons}
-    lines = [f"# {printable(node.node)}: node {node.rank}"]
-    if node.chdir:
-        lines.append(f"cd {_word(node.chdir)}")
-    lines += [f"unset {_word(variable)}" for variable in node.unset]
-    for variable, value in node.env.items():
-        quoted = word(value) if value.isprintable() else _word(value)
-        shown = HIDDEN if holds_secret(variable, value) else quoted
-        because = f"  # {printable(reasons[variable])}" if variable in reasons else ""
-        lines.append(f"export {variable}={shown}{because}")
-    if node.setup:
-        lines.append(safe(node.setup, LONGEST_SHOWN))
-    lines.append("exec " + " ".join(_word(one) for one in redact_words(node.words)))
-    return "\n".join(lines)
+    parts = []
+    for node in plan.nodes:
+        reasons = {**node.reasons, **{v.name: v.because for v in plan.env}}
+        lines = [f"# {printable(node.node)}: node {node.rank}"]
+        if node.chdir:
+            lines.append(f"cd {_word(node.chdir)}")
+        lines += [f"unset {_word(variable)}" for variable in node.unset]
+        for variable, value in node.env.items():
+            quoted = word(value) if value.isprintable() else _word(value)
+            shown = HIDDEN if holds_secret(variable, value) else quoted
+            because = f"  # {printable(reasons[variable])}" if variable in reasons else ""
+            lines.append(f"export {variable}={shown}{because}")
+        if node.setup:
+            lines.append(safe(node.setup, LONGEST_SHOWN))
+        lines.append("exec " + " ".join(_word(one) for one in redact_words(node.words)))
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def _word(text: str) -> str:

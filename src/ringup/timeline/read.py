@@ -181,50 +181,39 @@ def _add_logs(reading: _Reading, with_calls: bool) -> CallSource:
     has_calls = with_calls and any(one.tracks for _, one in found)
     reading.is_ordered = has_calls and not has_times
     stamped = [one.first_s for _, one in found if has_times and not reading.times]
+    base_s = min(stamped, default=0.0)
     for owner, one in found:
-        _add_file(reading, owner, one, min(stamped, default=0.0), has_calls)
+        if owner is not None and owner in reading.ranks and one.first_s <= one.last_s:
+            line = reading.ranks[owner]
+            line.first_s = min(one.first_s - base_s, math.inf if line.first_s is None else line.first_s)
+            line.last_s = max(one.last_s - base_s, -math.inf if line.last_s is None else line.last_s)
+            line.steps.extend(at_s - base_s for at_s in one.steps)
+        for number, (begun_s, ended_s) in one.init_s.items():
+            if number in reading.ranks:
+                reading.ranks[number].init_s = (begun_s - base_s, ended_s - base_s)
+        for (rank, _), track in one.tracks.items() if has_calls else ():
+            if rank is not None and rank < MOST_RANKS:
+                if base_s:
+                    track.begun_s = array("d", (max(at_s - base_s, 0.0) for at_s in track.begun_s))
+                reading.rank(rank).tracks.append(track)
     return "lines" if has_calls else ""
 
 
-def _owner(path: str, rank: int | None, reading: _Reading) -> int | None:
-    """The rank that wrote a file, from the run's file name or from the log's content."""
-    name = Path(path).name
-    if reading.folder and name.startswith(("rank-", "nccl-")) and name[5:10].isdigit():
-        return int(name[5:10])
-    return rank
-
-
 def _read_logs(reading: _Reading) -> Iterator[tuple[int | None, FileCalls]]:
-    """The rank of a log, and its calls."""
+    """The rank of a log, from the run's file name or the log's content, and its calls."""
     for info in reading.diagnosis.logs:
-        lengths = reading.times.files.get(Path(info.path).name) if reading.times else None
+        name, owner = Path(info.path).name, info.rank
+        lengths = reading.times.files.get(name) if reading.times else None
         if info.path == "-" or (reading.times and lengths is None):
             continue
         time_of = lengths.byte_s if lengths else None
-        owner = _owner(info.path, info.rank, reading)
+        if reading.folder and name.startswith(("rank-", "nccl-")) and name[5:10].isdigit():
+            owner = int(name[5:10])
         reader = CallReader(reading.kinds, _places(reading.diagnosis, info.path), owner, time_of)
         try:
             yield owner, reader.read(files.blocks(info.path))
         except OSError:
             continue
-
-
-def _add_file(
-    reading: _Reading, owner: int | None, found: FileCalls, base_s: float, with_calls: bool
-) -> None:
-    if owner is not None and owner in reading.ranks and found.first_s <= found.last_s:
-        line = reading.ranks[owner]
-        line.first_s = min(found.first_s - base_s, math.inf if line.first_s is None else line.first_s)
-        line.last_s = max(found.last_s - base_s, -math.inf if line.last_s is None else line.last_s)
-        line.steps.extend(at_s - base_s for at_s in found.steps)
-    for number, (begun_s, ended_s) in found.init_s.items():
-        if number in reading.ranks:
-            reading.ranks[number].init_s = (begun_s - base_s, ended_s - base_s)
-    for (rank, _), track in found.tracks.items() if with_calls else ():
-        if rank is not None and rank < MOST_RANKS:
-            if base_s:
-                track.begun_s = array("d", (max(at_s - base_s, 0.0) for at_s in track.begun_s))
-            reading.rank(rank).tracks.append(track)
 
 
 def _set_end(found: Timeline, reading: _Reading) -> None:

@@ -36,15 +36,6 @@ def rendezvous(env):
     return tuple(env.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
 
 
-def guarded_runs(table):
-    label = tree.GUARD + ":"
-    found = set()
-    for pid, uid in table.uids.items():
-        if uid == table.uid:
-            found.update(w[len(label) :] for w in table.words(pid)[-1:] if w.startswith(label))
-    return found
-
-
 class Jobs:
     """The jobs of our user at one moment; the key of each is its topmost process."""
 
@@ -53,7 +44,10 @@ class Jobs:
             if self._take():
                 break
             pause(0.005)
-        self.judge = proof.Judge(self.table, self.strays, guarded_runs(self.table))
+        own = [pid for pid, uid in self.table.uids.items() if uid == self.table.uid]
+        labels = [word.partition(":") for pid in own for word in self.table.words(pid)[-1:]]
+        guarded = {run for name, colon, run in labels if colon and name == tree.GUARD}
+        self.judge = proof.Judge(self.table, self.strays, guarded)
         self.judged = {}
         fates = {}
         for top, pids in self.members.items():

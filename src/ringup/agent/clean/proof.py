@@ -115,22 +115,6 @@ def stray(table, pid, usual):
     return None
 
 
-def listened_to(table, pid, own):
-    """Why the output of a process seems to be in use: a file, an open terminal, a living reader; else ""."""
-    for fd in (1, 2):
-        path = "/proc/%d/fd/%d" % (pid, fd)
-        name = link(path)
-        if os.path.isfile(path):
-            return "its output goes to a file, like that of a job detached on purpose"
-        if name.startswith(("/dev/pts/", "/dev/tty")):
-            return "its output goes to a terminal that is open"
-        if name.startswith("pipe:"):
-            reader = reads(table, name, own)
-            if reader:
-                return "process %d (%s) reads its output" % (reader, table.commands[reader])
-    return ""
-
-
 def reads(table, pipe, own):
     """A process outside the job that has the pipe open for reading (if we may see that); else 0."""
     for pid in table.parents:
@@ -232,4 +216,13 @@ class Judge:
         parts = set(re.split(r"[/\s.:=-]+", " ".join(self.table.words(pid)[:6])))
         if name.split(":")[0] in STAYING or parts & SERVICES:
             return "%s keeps running by design, with the variables of the process that started it" % name
-        return listened_to(self.table, pid, own)
+        for path in ("/proc/%d/fd/1" % pid, "/proc/%d/fd/2" % pid):
+            output = link(path)
+            if os.path.isfile(path):
+                return "its output goes to a file, like that of a job detached on purpose"
+            if output.startswith(("/dev/pts/", "/dev/tty")):
+                return "its output goes to a terminal that is open"
+            reader = reads(self.table, output, own) if output.startswith("pipe:") else 0
+            if reader:
+                return "process %d (%s) reads its output" % (reader, self.table.commands[reader])
+        return ""

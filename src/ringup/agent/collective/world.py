@@ -44,14 +44,6 @@ class Refused(Exception):
     """This rank cannot take part; the text has the reason."""
 
 
-def numa_nodes():
-    """NUMA nodes this rank may run on, from sysfs; [] if unknown."""
-    mine = os.sched_getaffinity(0)
-    paths = glob.glob("/sys/devices/system/node/node[0-9]*/cpu[0-9]*")
-    pairs = [re.findall(r"\d+", path)[-2:] for path in paths]
-    return sorted({int(node) for node, cpu in pairs if int(cpu) in mine})
-
-
 def is_own(error):
     """
     Whether an exception is this rank's own fault, so that no roll call is needed.
@@ -101,7 +93,11 @@ class World:
         self.device, known = device_of(backend, self.local_rank)
         if backend != "nccl":
             torch.set_num_threads(1)
-        known.update(device=str(self.device), numa=numa_nodes(), cpus=len(os.sched_getaffinity(0)))
+        cpus = os.sched_getaffinity(0)
+        paths = glob.glob("/sys/devices/system/node/node[0-9]*/cpu[0-9]*")
+        pairs = [re.findall(r"\d+", path)[-2:] for path in paths]
+        numa = sorted({int(node) for node, cpu in pairs if int(cpu) in cpus})
+        known.update(device=str(self.device), numa=numa, cpus=len(cpus))
         report("hello", torch=torch.__version__, backend=backend, **known)
         self.arrive_s = arrive_s
         self.began_s = time.monotonic()

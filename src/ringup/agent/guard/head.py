@@ -203,18 +203,15 @@ class Head:
             if message["type"] == "end":
                 self.end(message.get("reason", "")[:200], message.get("grace_s", self.order["grace_s"]))
             elif message["type"] == "look" and not self.ending and message["node"] in self.peers:
-                self._request(message.pop("node"), message)
-
-    def _request(self, node, message):
-        """Request a snapshot of a node, unless it is lost."""
-        requested = self.requested.setdefault(node, set())
-        if len(requested) >= MOST_REQUESTED:
-            requested.clear()
-        requested.add(message["number"])
-        if self.peers[node].link:
-            self.peers[node].link.send(message)
-        elif node == self.own:
-            self.snapshots.start(message)
+                node = message.pop("node")
+                requested = self.requested.setdefault(node, set())
+                if len(requested) >= MOST_REQUESTED:
+                    requested.clear()
+                requested.add(message["number"])
+                if node == self.own:
+                    self.snapshots.start(message)
+                elif self.peers[node].link:  # not lost
+                    self.peers[node].link.send(message)
 
     # -- as a link -----------------------------------------------------------------------------
 
