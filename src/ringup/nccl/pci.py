@@ -108,10 +108,10 @@ def topology(node: Node) -> Topology:
             ),
         )
 
-    arch, cpu = {"aarch64": "arm64", "ppc64le": "ppc64"}.get(node.machine, node.machine), node.processor
     cpus = []
     for numa in sorted(numa for numa, parent in below if not parent):
-        elements = tuple(element(numa, bus) for bus in below[numa, ""])
+        arch = {"aarch64": "arm64", "ppc64le": "ppc64"}.get(node.machine, node.machine)
+        cpu, elements = node.processor, tuple(element(numa, bus) for bus in below[numa, ""])
         cpus.append(Cpu(numa, arch, cpu.vendor, cpu.family, cpu.model, elements))
     return Topology(tuple(cpus))
 

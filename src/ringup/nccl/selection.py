@@ -67,9 +67,11 @@ class Prediction:
 def predict(known: Known, env: Mapping[str, str]) -> Prediction:
     # PCI addresses of RDMA devices may be only in the topology's dump.
     if where := {net.name: way[-1].bus_id for _, way in known.topology.devices() for net in way[-1].nets}:
-        ports = known.node.rdma_ports
-        ports = tuple(dataclasses.replace(p, bus_id=p.bus_id or where.get(p.device, "")) for p in ports)
-        known = dataclasses.replace(known, node=dataclasses.replace(known.node, rdma_ports=ports))
+        ports = [
+            p if p.bus_id else dataclasses.replace(p, bus_id=where.get(p.device, ""))
+            for p in known.node.rdma_ports
+        ]
+        known = dataclasses.replace(known, node=dataclasses.replace(known.node, rdma_ports=tuple(ports)))
     return _Choosing(known, interface_choice.effective(known.node, env)).predict()
 
 
