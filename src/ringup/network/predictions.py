@@ -133,16 +133,12 @@ class Selection:
         found = [Pick(c.interface, c.address, c.because, True) for c in self.gloo_of_job]
         if "own_name" in self.node.unknown:
             found = []
-        if self.job.backend != "gloo":
-            found += [Pick(c.interface, c.address, self._picked(c), False) for c in self.interfaces]
+        for one in self.interfaces if self.job.backend != "gloo" else ():
+            because, first = f"NCCL would pick it: {one.because}", self.bootstrap
+            if one.because == interface_choice.FIRST and first and first.interface != one.interface:
+                because = "NCCL would also carry data over it"
+            found.append(Pick(one.interface, one.address, because, False))
         return tuple(found)
-
-    def _picked(self, choice: Choice) -> str:
-        """Why NCCL uses an interface: for its bootstrap, or only for data."""
-        first = self.bootstrap
-        if choice.because == interface_choice.FIRST and first and first.interface != choice.interface:
-            return "NCCL would also carry data over it"
-        return f"NCCL would pick it: {choice.because}"
 
     @cached_property
     def prediction(self) -> Prediction:
