@@ -280,14 +280,13 @@ def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding | Skipped]:
         subject = f"interface:{node}/{interface}"
         everywhere = at_each(((n, i) for n, i, _ in lossy.ways), subject)
         place = at(node, interface, subject) if lossy.alone else everywhere
+        is_best = best and set(best.interfaces.values()) & {i for _, i, _ in lossy.ways}
         yield place.finding(
             found=f"{most} retransmitted packets ({lossy.affected} in all on {lossy.network})",
             wanted="no lost packets on an idle network",
             severity="warning" if lossy.severe else "note",
             commands=[ssh(node, f"ethtool -S {shlex.quote(interface)}")],
-            env={}
-            if best and set(best.interfaces.values()) & {i for _, i, _ in lossy.ways}
-            else pins(cluster),
+            env={} if is_best else pins(cluster),
         )
 
 

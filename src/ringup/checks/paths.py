@@ -189,16 +189,8 @@ class View:
     """Data that explain a failing path, each computed once per cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.tried = routed(cluster)
-
-    @cached_property
-    def subnets(self) -> dict[str, dict[str, str]]:
-        return shared_subnets(self.cluster)
-
-    @cached_property
-    def subnets_of(self) -> dict[str, list[str]]:
-        return grouped((name, net) for net, members in self.subnets.items() for name in members)
+        self.cluster, self.tried, self.subnets = cluster, routed(cluster), shared_subnets(cluster)
+        self.subnets_of = grouped((name, net) for net, members in self.subnets.items() for name in members)
 
     @cached_property
     def between(self) -> dict[tuple[str, str], list[Link]]:
@@ -234,10 +226,13 @@ class View:
 
     def kind(self, link: Link, network: str) -> Kind:
         """The explanation of a failing path, the most specific one first."""
-        if any(self.is_down(name, network) for name in (link.src, link.dst)):
+        members = self.subnets.get(network, {})
+        own, peers = (self.cluster.node(n).interface(members.get(n, "")) for n in (link.src, link.dst))
+        if any(interface and not is_linked(interface) for interface in (own, peers)):
             return "down"
         wrong_peer = ("own address", "another node answered", "stranger answered")
-        if link.error in wrong_peer or self.is_doubled(link, network):
+        addresses = {link.address, *(a.address for a in (own.usable_addresses if own else ()))}
+        if link.error in wrong_peer or not self.doubled.isdisjoint(addresses):
             return "duplicate"
         if network in self.ambiguous.get(link.src, ()) or network in self.ambiguous.get(link.dst, ()):
             return "ambiguous"
@@ -245,26 +240,12 @@ class View:
             return "filtered"
         if link.ok:
             return "black-hole"
-        return "one-way" if self.is_one_way(link, network) else "unreachable"
-
-    def is_doubled(self, link: Link, network: str) -> bool:
-        """Whether another node also has the target address, or one of the source addresses."""
-        own = self.cluster.node(link.src).interface(self.subnets.get(network, {}).get(link.src, ""))
-        return not self.doubled.isdisjoint(
-            {link.address, *(a.address for a in (own.usable_addresses if own else ()))}
-        )
-
-    def is_down(self, node: str, network: str) -> bool:
-        interface = self.cluster.node(node).interface(self.subnets.get(network, {}).get(node, ""))
-        return interface is not None and not is_linked(interface)
-
-    def is_one_way(self, link: Link, network: str) -> bool:
-        """Whether packets get through in the other direction on the same network."""
         reverse = self.between.get((link.dst, link.src), ()) if network else ()
         back = [other for other in reverse if within(other.address, network)]
         # Both directions fail, yet one side saw the request and its answer was lost: one direction is cut.
         errors = {link.error, *(other.error for other in back)}
-        return any(other.ok for other in back) or (bool(back) and errors == {"timed out", "answer lost"})
+        is_one_way = any(other.ok for other in back) or (back and errors == {"timed out", "answer lost"})
+        return "one-way" if is_one_way else "unreachable"
 
 
 view_of = once(View)

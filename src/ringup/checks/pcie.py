@@ -194,7 +194,9 @@ def acs_enabled(node: Node) -> Iterator[Finding | Skipped]:
     """
     if node.virtual_machine:
         return
-    pairs = below_one_switch(peers_of_interest(node))
+    devices = [d for d in peers_of_interest(node) if d.above]
+    below_switches = [(a, b) for a, b in combinations(devices, 2) if a.above[-1] != b.above[-1]]
+    pairs = [(a, b) for a, b in below_switches if pci.distance(a, b) in ("PIX", "PXB")]
     if not pairs:
         return
     registers = {d.bus_id: d.acs_control for d in node.pci if d.acs_control is not None}
@@ -228,11 +230,6 @@ def acs_finding(node: Node, ports: Sequence[str], found: str) -> Finding:
         fix="ACS off on these ports (until the next boot), or in the BIOS",
         run=[f"sudo setpci -s {shlex.quote(p)} ECAP_ACS+0x6.w=0000" for p in ports[:8]],
     )
-
-
-def below_one_switch(devices: list[PciDevice]) -> list[tuple[PciDevice, PciDevice]]:
-    pairs = combinations([d for d in devices if d.above], 2)
-    return [(a, b) for a, b in pairs if a.above[-1] != b.above[-1] and pci.distance(a, b) in ("PIX", "PXB")]
 
 
 @check("iommu-translating", reads=("pci", "machine"), severity="warning", scope="gpus")

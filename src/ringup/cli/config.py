@@ -57,10 +57,6 @@ class Given(NamedTuple):
 # -- files ---------------------------------------------------------------------------------------
 
 
-def user_file() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "ringup" / "config.toml"
-
-
 def project_file(folder: Path) -> Path | None:
     """The nearest file, from a folder up to the top of its repository or the home directory."""
     for place in (folder, *folder.parents):
@@ -162,8 +158,8 @@ def read_as(action: argparse.Action, value: Any, where: str) -> Any:
 
 def given(parser: argparse.ArgumentParser, command: str, folder: Path) -> dict[str, Given]:
     """Option -> its value from files and variables, only the one of highest rank.  Raises UsageError."""
-    known = configurable(parser)
-    user, project = user_file(), project_file(folder)
+    known, project = configurable(parser), project_file(folder)
+    user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "ringup" / "config.toml"
     files = [user] if user.is_file() and is_own(user) else []
     levels = []
     for file in (*files, *([project] if project else [])):

@@ -47,19 +47,14 @@ def everywhere(command: Command) -> Command:
             return pod_peer.serve(found, say)
         args.pods = pods.gather(found, say)
         say(f"{found.count} pods have joined")
-        return _led(command, args)
+        code = 70
+        try:
+            code = command(args)
+        except (RingupError, KeyboardInterrupt) as error:
+            code = error.exit_code if isinstance(error, RingupError) else 130
+            raise
+        finally:
+            args.pods.finish(code)
+        return code
 
     return run
-
-
-def _led(command: Command, args: argparse.Namespace) -> int:
-    """Run the command and send its exit code to every pod."""
-    code = 70
-    try:
-        code = command(args)
-    except (RingupError, KeyboardInterrupt) as error:
-        code = error.exit_code if isinstance(error, RingupError) else 130
-        raise
-    finally:
-        args.pods.finish(code)
-    return code

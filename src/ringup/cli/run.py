@@ -98,7 +98,9 @@ def decide_and_start(
     args: argparse.Namespace,
     claims: PortClaims,
 ) -> int:
-    whole, cluster = cluster, restarting.used_first(cluster, args)
+    whole = cluster
+    check_node_count(args, len(whole.nodes))
+    cluster = whole.only(whole.nodes[: len(whole.nodes) - args.spares])
     judged = launching.judge(cluster, run_id, args, claims)
     findings = [*judged.findings, *before_run.of_nodes(args, cluster, judged.plan)]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity or "error"))

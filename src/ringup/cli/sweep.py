@@ -141,7 +141,10 @@ def _trials(this: Sweep, found: list[dict[str, str]]) -> Iterator[Trial]:
     for way, same in grouped(zip(keys, plans, strict=True)).items():
         reasons = dict[int, str]()
         for at, (env, _) in enumerate(same):
-            reasons[at] = _refusal(pipeline.judge(this.under(env)))
+            judged = pipeline.judge(this.under(env))
+            error = next((f for f in judged.findings if f.severity == "error"), None)
+            reasons[at] = "" if judged.plan else "no plan is possible: `ringup check` says why"
+            reasons[at] = f"{error.where}: {error.found}" if error else reasons[at]
             if not reasons[at]:
                 break
         at = next((at for at, why in reasons.items() if not why), 0)
@@ -149,14 +152,6 @@ def _trials(this: Sweep, found: list[dict[str, str]]) -> Iterator[Trial]:
         also = tuple(other for other, _ in same if other is not env)
         adds = tuple(v for v in plan.env if v.name not in env) if plan else ()
         yield Trial(env, way, also, adds, because=reasons[at])
-
-
-def _refusal(judged: pipeline.Judgement) -> str:
-    """Why the check says that a setting cannot work; "" if it may work."""
-    error = next((f for f in judged.findings if f.severity == "error"), None)
-    if error:
-        return f"{error.where}: {error.found}"
-    return "" if judged.plan else "no plan is possible: `ringup check` says why"
 
 
 def _tried(this: Sweep, trials: list[Trial], transport: Transport) -> tuple[list[Trial], int]:
