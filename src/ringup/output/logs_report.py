@@ -76,13 +76,14 @@ def telling_json(cause: Cause, story: LogEvidence) -> dict[str, Any] | None:
     event = cause.telling
     if event is None:
         return None
+    clock = _TIME.search(event.text[:160])
     return {
         "file": story.files[event.file].path,
         "line": event.line,
         "text": safe(event.text),
         "rank": event.rank,
         "host": printable(event.host) or None,
-        "time": printed_time(event.text),
+        "time": clock[0] if clock else None,
     }
 
 
@@ -96,12 +97,6 @@ def defect_json(cause: Cause) -> dict[str, Any] | None:
 
 
 _TIME = re.compile(r"(?:\d{4}[-/]\d\d[-/]\d\d[T _])?(?<!\d)\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
-
-
-def printed_time(text: str) -> str | None:
-    """The clock time in a line's head as printed, None without one."""
-    match = _TIME.search(text[:160])
-    return match[0] if match else None
 
 
 def as_json(diagnosis: Diagnosis, attempts: Attempts = NO_ATTEMPTS) -> dict[str, Any]:

@@ -94,10 +94,9 @@ def _columns(works: Works, room: int) -> tuple[dict[Column, int], list[str]]:
     widths = next((made for way in ways if sum((made := _widths(way, works)).values()) <= room), {})
     good = dict.fromkeys(name for name, _ in every if name not in names | {to[0] for to in widths})
     notes = [f"  every path works to {printable(summarize_names(good), 200)}"] if good else []
-    left = len(bad) - sum(to in widths for to in bad)
-    return widths, notes + [f"  and {plural(left, 'column')} with failures: --all lists the paths"] * (
-        left > 0
-    )
+    if left := len(bad) - sum(to in widths for to in bad):
+        notes.append(f"  and {plural(left, 'column')} with failures: --all lists the paths")
+    return widths, notes
 
 
 def _widths(columns: Sequence[Column], works: Works) -> dict[Column, int]:

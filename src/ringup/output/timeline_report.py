@@ -125,13 +125,8 @@ def _row(group: Sequence[RankLine], timeline: Timeline, stalled_s: float | None)
     nodes = list(dict.fromkeys(one.node for one in group))
     node = safe(nodes[0], 64) if len(nodes) == 1 else f"{len(nodes)} nodes"
     words = rank_words(line, end_s)
-    drawn = Lane(
-        f"{label}: {words}",
-        list(_bars(line, end_s, stalled_s)),
-        line.steps,
-        [at_s for track in line.tracks for at_s in track.begun_s],
-        list(_signs(line)),
-    )
+    bars, calls = [*_bars(line, end_s, stalled_s)], [at_s for track in line.tracks for at_s in track.begun_s]
+    drawn = Lane(f"{label}: {words}", bars, line.steps, calls, list(_signs(line)))
     return Row(label, node, words, lane(drawn, end_s), bool(line.role))
 
 
@@ -158,10 +153,8 @@ def _signs(line: RankLine) -> Iterator[Sign]:
 
 def axis(timeline: Timeline) -> list[tuple[float, str]]:
     """Percent and text of the marks of time."""
-    return [
-        (place, f"{at_s:g} s" if at_s < 120 else show_seconds(at_s))
-        for place, at_s in marks_of(timeline.end_s)
-    ]
+    marks = marks_of(timeline.end_s)
+    return [(place, f"{at_s:g} s" if at_s < 120 else show_seconds(at_s)) for place, at_s in marks]
 
 
 def legend(timeline: Timeline) -> list[tuple[str, str]]:

@@ -167,10 +167,8 @@ def details(line: RowLine, view: View) -> str:
     parts = [f"{who} on {row.node}" if row.node else who, f"pid {row.pid}" if row.pid else "", row.where]
     parts.append(f"{found['MEM']} memory" if found["MEM"] else "")
     if row.gpu:
-        every = f"{_size([row.gpu.all_bytes])} of all processes on that GPU"
-        parts.append(
-            f"{_gpu_memory([row.gpu])} GPU memory, {every}" if row.gpu.own_bytes else f"GPU memory: {every}"
-        )
+        own = f"{_gpu_memory([row.gpu])} GPU memory, " if row.gpu.own_bytes else "GPU memory: "
+        parts.append(f"{own}{_size([row.gpu.all_bytes])} of all processes on that GPU")
     parts.append(network([row.node], view.rates))
     return printable("; ".join(part for part in parts if part), 1000)
 
