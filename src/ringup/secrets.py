@@ -202,12 +202,10 @@ def redact(text: str) -> str:
     >>> redact("http://ada:pw@proxy:3128/ Authorization: Basic abc")
     'http://(hidden)@proxy:3128/ Authorization: (hidden)'
     """
-    lines = [
-        line
-        if len(line) <= LONGEST_LINE
-        else f"{line[:LONGEST_LINE]} (... {len(line) - LONGEST_LINE} characters left out)"
-        for line in text.split("\n")
-    ]
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if len(line) > LONGEST_LINE:
+            lines[number] = f"{line[:LONGEST_LINE]} (... {len(line) - LONGEST_LINE} characters left out)"
     plain = [_COLOUR.sub("", line) if "\x1b" in line else line for line in lines]
     found = {
         number

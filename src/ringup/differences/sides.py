@@ -14,7 +14,7 @@ import msgspec
 from ringup.collective_tests import bandwidth, rank_records
 from ringup.differences import UNKNOWN, Amount, Side, Value
 from ringup.hosts.folding import node_set
-from ringup.model import Cluster, Link, Node
+from ringup.model import Cluster, Node
 from ringup.nccl.selection import Prediction
 from ringup.network.reachability import routed
 from ringup.planning import NodePlan, Plan
@@ -163,9 +163,11 @@ def of_facts(
         for topic, fact in UNREAD:
             if fact in node.unknown:
                 side.unknown[topic, node.name] = node.unknown[fact]
-    if cluster.links:
-        _paths(side, routed(cluster))
-    elif len(nodes) > 1:
+    links = grouped(((link.dst, link.dst_interface), link) for link in routed(cluster))
+    for (name, interface), tried in links.items():
+        bad = dict.fromkeys(li.src for li in tried if not li.ok or li.large_packet_ok is False)
+        side.add("path", f"to {interface}", f"fails from {node_set(bad)}" if bad else "works", name)
+    if not cluster.links and len(nodes) > 1:
         side.unknown["path", ""] = "the paths were not tested"
     return side
 
@@ -201,13 +203,6 @@ def _facts(node: Node) -> Iterator[tuple[str, str, Value]]:
         yield "machine", name, UNKNOWN if fact in node.unknown else value
 
 
-def _paths(side: Side, links: Sequence[Link]) -> None:
-    """For each node's interfaces, the nodes that cannot reach them."""
-    for (node, interface), tried in grouped(((li.dst, li.dst_interface), li) for li in links).items():
-        bad = dict.fromkeys(li.src for li in tried if not li.ok or li.large_packet_ok is False)
-        side.add("path", f"to {interface}", f"fails from {node_set(bad)}" if bad else "works", node)
-
-
 # -- an environment ------------------------------------------------------------------------------
 
 
@@ -223,7 +218,7 @@ def of_environment(path: str, data: bytes) -> Side:
     for one in (*found.env, *found.kept):
         side.add("variable", one.name, one.value, one.node or "")
     side.nodes = tuple(dict.fromkeys(v.node for v in (*found.env, *found.kept) if v.node))
-    for topic in (
+    for topic in [
         "outcome",
         "problem",
         "path",
@@ -234,6 +229,6 @@ def of_environment(path: str, data: bytes) -> Side:
         "node",
         "job",
         "machine",
-    ):
+    ]:
         side.unknown[topic, ""] = "it holds variables only"
     return side
