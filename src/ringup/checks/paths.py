@@ -253,11 +253,12 @@ view_of = once(View)
 
 def strict_twins(node: Node) -> dict[str, list[Interface]]:
     """Subnet -> this node's NICs in it, if there are several and one of them filters strictly."""
-    cards = [i for i in node.interfaces if is_candidate(i) and is_linked(i)]
-    members = grouped(
-        (net, i) for i in cards for net in {subnet(a.address, a.prefix_length) for a in i.usable_addresses}
-    )
-    twins = {net: same for net, same in members.items() if net and len(same) > 1}
+    members: dict[str, list[Interface]] = {}
+    for card in node.interfaces:
+        if is_candidate(card) and is_linked(card):
+            for net in {subnet(a.address, a.prefix_length) for a in card.usable_addresses} - {""}:
+                members.setdefault(net, []).append(card)
+    twins = {net: same for net, same in members.items() if len(same) > 1}
     return {net: same for net, same in twins.items() if any(i.rp_filter == STRICT for i in same)}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from ringup.checks import paths
 from ringup.checks.network_setup import listed, opening
 from ringup.checks.paths import Edge, routed
-from ringup.model import Cluster, Link, Listener, Node, Process
+from ringup.model import Cluster, Listener, Node, Process
 from ringup.rules import Finding, Skipped, at, check, ssh
 from ringup.units import grouped, printable, show_seconds
 
@@ -88,24 +88,15 @@ def rendezvous_port_filtered(cluster: Cluster) -> Iterator[Finding | Skipped]:
     head = cluster.head_name
     yield from paths.untested(cluster)
     cluster = paths.tested(cluster)
-    to_port = [
-        li
-        for li in cluster.links
-        if li.purpose == "rendezvous" and (li.dst, li.port, li.bound) == (head, port, "routed")
-    ]
+    tried = [li for li in cluster.links if li.purpose == "rendezvous" and li.bound == "routed"]
+    to_port = [li for li in tried if (li.dst, li.port) == (head, port)]
     reached, others = {(li.src, li.dst, li.address) for li in to_port if li.ok}, routed(cluster)
-
-    def is_lost(li: Link) -> bool:
-        way = (li.src, li.dst, li.address)
-        if li.ok or li.stranger or li.error == "port held" or way in reached:
-            return False
-        return way in others and others[way].ok
-
-    lost = [
-        Edge(*ends, li.dst_interface, li.address, "", "filtered", li.error, ends, li.src_interface)
-        for li in to_port
-        if is_lost(li) and (ends := (li.src, li.dst))
-    ]
+    lost = []
+    for li in to_port:
+        ends, to, way = (li.src, li.dst), (li.dst_interface, li.address), (li.src, li.dst, li.address)
+        is_answered = li.ok or li.stranger or li.error == "port held" or way in reached
+        if not is_answered and way in others and others[way].ok:
+            lost.append(Edge(*ends, *to, "", "filtered", li.error, ends, li.src_interface))
     if lost:
         yield at(head, f"port {port}", subject=f"port:{port}").finding(
             found=listed(f"{e.src} -> {e.address} port {port}: {e.error}" for e in lost)

@@ -476,7 +476,5 @@ def nccl_answer_differs(node: Node, cluster: Cluster) -> Iterator[Finding]:
         words = f"{answer.interface} {answer.address}" if answer.interface else "; ".join(answer.errors)
         yield at(node, "NCCL").finding(
             found=f"NCCL {answer.version} itself says: {printable(words, 300)}",
-            wanted=f"as expected: {printable(' '.join(expected), 100)}"
-            if ours
-            else "as expected: no interface",
+            wanted=f"as expected: {printable(' '.join(expected), 100) if ours else 'no interface'}",
         )

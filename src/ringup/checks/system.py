@@ -47,13 +47,12 @@ def same_machine_twice(cluster: Cluster) -> Iterator[Finding]:
     for same, names in identity:
         host, apart = printable(same[0].hostname, 80), are_apart(same)
         both = f"{names} have one host name, {host}, and one boot id: one machine to NCCL"
+        fix = "if they are containers of one machine, remove one from the list; rename cloned machines"
         yield at(same).finding(
             found=both if apart else f"{names} are one machine, {host}",
             wanted="every machine named once" + (", with a host name of its own" if apart else ""),
             severity="warning" if apart and uses_nccl(cluster) == "no" else "error",
-            fix="if they are containers of one machine, remove one from the list; rename cloned machines"
-            if apart
-            else "take one of them out of the list",
+            fix=fix if apart else "take one of them out of the list",
         )
 
 

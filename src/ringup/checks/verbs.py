@@ -57,11 +57,8 @@ class View:
 
     def roce(self, node: Node) -> list[RdmaPort]:
         """The main ports that are RoCE; iWARP's (irdma, erdma) have GIDs without a kind, and other needs."""
-        return [
-            p
-            for p in self.main[node.name]
-            if p.link_layer == "Ethernet" and (not p.gids or any("RoCE" in g.kind for g in p.gids))
-        ]
+        ports = [p for p in self.main[node.name] if p.link_layer == "Ethernet"]
+        return [p for p in ports if not p.gids or any("RoCE" in g.kind for g in p.gids)]
 
     def is_peers_main(self, node: Node, name: str) -> bool:
         return self.users[name] > any(p.name == name for p in self.main[node.name])

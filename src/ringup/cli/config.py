@@ -99,10 +99,8 @@ def of_file(file: Path, command: str, known: Mapping[str, argparse.Action]) -> I
     found = contents(file)
     tables = {key: value for key, value in found.items() if isinstance(value, dict)}
     for name in tables.keys() - COMMANDS.keys() - {"env"}:
-        near = difflib.get_close_matches(name, COMMANDS, 1)
-        raise UsageError(
-            f"{terminal.path_shown(file)}: no command {name!r}", hint=f"[{(near or ['run'])[0]}]"
-        )
+        near = difflib.get_close_matches(name, COMMANDS, 1) or ["run"]
+        raise UsageError(f"{terminal.path_shown(file)}: no command {name!r}", hint=f"[{near[0]}]")
     own = tables.get(command, {})
     for written, value in [*((k, v) for k, v in found.items() if k not in tables), *own.items()]:
         key = written.replace("_", "-")

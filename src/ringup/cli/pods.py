@@ -22,9 +22,8 @@ def here(args: argparse.Namespace) -> Pod | None:
         return None
     found = pod.from_environment(os.environ, os.uname().nodename)
     if found is not None and (getattr(args, "detach", False) or getattr(args, "slurm", False)):
-        raise UsageError(
-            "pods that share a token run in the foreground", hint="leave --detach and --slurm out"
-        )
+        hint = "leave --detach and --slurm out"
+        raise UsageError("pods that share a token run in the foreground", hint=hint)
     return found
 
 

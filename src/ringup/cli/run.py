@@ -107,9 +107,8 @@ def decide_and_start(
     judged = replace(judged, findings=findings)
     pipeline.write_page(judged, args)
     if code := pipeline.refused(judged, args):
-        content = run_json(
-            run_id, outcome="check-stopped", exit_code=code, started=time.time(), findings=findings
-        )
+        began = time.time()
+        content = run_json(run_id, outcome="check-stopped", exit_code=code, started=began, findings=findings)
         if not args.dry_run:
             launching.write_record(log_dir, content)
         if args.json:

@@ -191,11 +191,7 @@ class DetachedSupervisor(Supervisor):
         noted = detach.load(run_id)
         began_s = time.monotonic() - (time.time() - noted.started)
         attempt = Attempt(
-            self.entries[-1],
-            noted.plan,
-            list(noted.findings),
-            began_s=began_s,
-            progress=state.progress,
+            self.entries[-1], noted.plan, list(noted.findings), began_s=began_s, progress=state.progress
         )
         if state.is_handed_over:
             self.resumed = attempt
