@@ -69,9 +69,8 @@ def settings(cluster: Cluster) -> dict[str, dict[str, list[Node]]]:
 @check("interface-name-missing", reads=READS)
 def interface_name_missing(node: Node, cluster: Cluster, predictions: Predictions) -> Iterator[Finding]:
     """NCCL or Gloo would find no interface for the value on this node."""
-    names = [
-        n for n in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if finds_nothing(predictions.of(node), n)
-    ]
+    selection = predictions.of(node)
+    names = [n for n in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if finds_nothing(selection, n)]
     answer = interface_choice.asked(node, cluster.job.env)
     if answer and not answer.interface and "NCCL_SOCKET_IFNAME" not in names:
         words = printable("; ".join(answer.errors), 300)
@@ -123,9 +122,8 @@ def gloo_ifname_in_nccl_syntax(node: Node, cluster: Cluster) -> Iterator[Finding
 
 @check("loopback-interface-chosen", reads=READS, scope="machines")
 def loopback_interface_chosen(node: Node, cluster: Cluster, predictions: Predictions) -> Iterator[Finding]:
-    names = [
-        n for n in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if takes_loopback(predictions.of(node), n)
-    ]
+    selection = predictions.of(node)
+    names = [n for n in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if takes_loopback(selection, n)]
     if names:
         yield at_variable(cluster, node, names[0]).finding(
             found=" and ".join(f"{shown(cluster, node, n)} takes lo" for n in names),

@@ -202,15 +202,6 @@ MOST_SAVED = 256
 """Nodes whose facts are saved in a run's folder: 13 kB each."""
 
 
-def save_facts(cluster: Cluster, log_dir: Path) -> None:
-    """Save the collected facts for `report`; a failure does not stop the run."""
-    from ringup import bundle
-
-    if len(cluster.nodes) <= MOST_SAVED:
-        with contextlib.suppress(RingupError):
-            bundle.save(cluster, log_dir / FACTS_FILE)
-
-
 def write_page(check: Report, log_dir: Path, name: str) -> None:
     """Replace the check's page by the run's page."""
     from ringup.output import html_page

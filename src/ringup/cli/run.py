@@ -7,16 +7,18 @@ Everything after `--` is the training script and its arguments.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import time
 from dataclasses import replace
 from pathlib import Path
 
+from ringup import bundle
 from ringup.cli import background, before_run, launching, options, pipeline, pods, request, restarting, submit
 from ringup.cli.background import Background
 from ringup.cli.launching import claimed
 from ringup.cli.restarts import RESTARTS, check_node_count
-from ringup.errors import UsageError
+from ringup.errors import RingupError, UsageError
 from ringup.model import Cluster
 from ringup.output import console, terminal
 from ringup.rules import SEVERITIES
@@ -119,7 +121,9 @@ def decide_and_start(
     if args.dry_run:
         return launching.show_words(plan, args)
     assert transport is not None
-    launching.save_facts(whole, log_dir)
+    if len(whole.nodes) <= launching.MOST_SAVED:
+        with contextlib.suppress(RingupError):  # without the facts, only the report is shorter
+            bundle.save(whole, log_dir / launching.FACTS_FILE)
     if args.detach and args.hang_timeout and not restarting.is_on(args):
         words = f"--hang-timeout: a detached run is watched by `ringup attach {plan.run_id}` alone"
         terminal.say(f"ringup: {words}, which has that option, too")

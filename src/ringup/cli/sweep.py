@@ -135,9 +135,8 @@ def _swept(args: argparse.Namespace, cluster: Cluster, transport: Transport | No
 def _trials(this: Sweep, found: list[dict[str, str]]) -> Iterator[Trial]:
     """A trial for each distinct prediction: the first setting that the check does not expect to fail."""
     plans = [(env, network.decide(this.under(env))) for env in found]
-    keys = [
-        sweep.ways(e.prediction for e in expected(predicted(this.under(env)), plan)) for env, plan in plans
-    ]
+    made = (expected(predicted(this.under(env)), plan) for env, plan in plans)
+    keys = [sweep.ways(one.prediction for one in predictions) for predictions in made]
     for way, same in grouped(zip(keys, plans, strict=True)).items():
         reasons = dict[int, str]()
         for at, (env, _) in enumerate(same):

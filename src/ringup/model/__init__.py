@@ -44,6 +44,17 @@ class Interpreter:
     packages: Mapping[str, str] = field(default_factory=dict)
     """Launchers and frameworks in the same environment: accelerate, deepspeed, colossalai, jax, ..."""
 
+    @property
+    def torch_release(self) -> tuple[int, ...]:
+        """
+        Major and minor release of torch, () if unknown.
+
+        >>> Interpreter("python3", torch="2.13.0+cpu").torch_release, Interpreter("").torch_release
+        ((2, 13), ())
+        """
+        parts = self.torch.split("+")[0].split(".")[:2]
+        return tuple(map(int, parts)) if all(p.isdecimal() for p in parts) else ()
+
 
 @dataclass(frozen=True)
 class Limits:

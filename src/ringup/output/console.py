@@ -122,12 +122,10 @@ MOST_VARIANTS = 3
 
 
 def _entry(f: Finding, own: folding.Own) -> folding.NodeText:
-    help_ = f.fix.text if f.fix else ""
-    key = (f.severity, f.rule, *(f.fix.env.items() if f.fix else ()))
-    node = f.node or ""
-    return folding.NodeText(
-        f.where, (f.found, f.wanted, f.worked_around_by or "", help_), own.get(node, {node} - {""}), key
-    )
+    node, fix = f.node or "", f.fix or Fix("")
+    texts = (f.found, f.wanted, f.worked_around_by or "", fix.text)
+    key = (f.severity, f.rule, *fix.env.items())
+    return folding.NodeText(f.where, texts, own.get(node, {node} - {""}), key)
 
 
 def _places(findings: Sequence[Finding], is_example: bool) -> str:

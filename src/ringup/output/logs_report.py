@@ -53,7 +53,10 @@ def used_devices(host: HostNetworks) -> list[str]:
 
 
 def cause_json(cause: Cause, story: LogEvidence) -> dict[str, Any]:
-    fix, files = cause.fix or Fix(""), story.files
+    fix, files, defect, known = cause.fix or Fix(""), story.files, cause.known_defect, None
+    if defect:
+        versions, fixed_in = defect.versions or None, defect.fixed_in or None
+        known = {"id": defect.id, "versions": versions, "fixed_in": fixed_in, "url": defect.url}
     return {
         "rule": cause.rule,
         "severity": cause.severity,
@@ -65,7 +68,7 @@ def cause_json(cause: Cause, story: LogEvidence) -> dict[str, Any]:
             {"file": files[e.file].path, "line": e.line, "text": safe(e.text)} for e in cause.evidence
         ],
         "telling": telling_json(cause, story),
-        "known_defect": defect_json(cause),
+        "known_defect": known,
         "fix": {"text": safe(fix.text), "env": dict(fix.env), "commands": list(fix.commands)},
         "help": page_of(cause.rule),
     }
@@ -85,15 +88,6 @@ def telling_json(cause: Cause, story: LogEvidence) -> dict[str, Any] | None:
         "host": printable(event.host) or None,
         "time": clock[0] if clock else None,
     }
-
-
-def defect_json(cause: Cause) -> dict[str, Any] | None:
-    """The known defect that may be the cause."""
-    defect = cause.known_defect
-    if defect is None:
-        return None
-    versions, fixed_in = defect.versions or None, defect.fixed_in or None
-    return {"id": defect.id, "versions": versions, "fixed_in": fixed_in, "url": defect.url}
 
 
 _TIME = re.compile(r"(?:\d{4}[-/]\d\d[-/]\d\d[T _])?(?<!\d)\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")

@@ -41,10 +41,9 @@ def cause_words(entry: SavedAttempt) -> str:
 def progress_words(progress: AttemptProgress | None) -> str:
     """ "40 to 90", "90"; a time of day if a checkpoint shows no step."""
     known = [one for one in (progress.begin, progress.end) if one is not None] if progress else []
-    is_time = any(value > EARLIEST_TIME_S for value in known)
-    return " to ".join(
-        time.strftime("%H:%M:%S", time.localtime(v)) if is_time else f"{v:.12g}" for v in known
-    )
+    if any(value > EARLIEST_TIME_S for value in known):
+        return " to ".join(time.strftime("%H:%M:%S", time.localtime(value)) for value in known)
+    return " to ".join(f"{value:.12g}" for value in known)
 
 
 def decision_lines(
