@@ -83,7 +83,14 @@ def from_json(data: bytes) -> Cluster:
         saved = msgspec.json.decode(whole["cluster"], type=_CLUSTER)
         nodes = tuple(_node(saved_node) for saved_node in saved["nodes"])
         job = _unlimited(saved.get("job", {}), Job)
-        return _within_reason(Cluster(**{**saved, "nodes": nodes, "job": job}))
+        # Bounded like nodes' answers: checks and plans grow with GPUs and ranks.
+        if job.backend not in ("", "nccl", "gloo"):
+            raise ValueError(f"no backend {job.backend[:20]!r}")
+        has_counts = all(0 <= node.gpu_count <= MOST_GPUS for node in nodes)
+        if not has_counts or not 0 <= job.nproc <= MOST_RANKS:
+            what = f"more than {MOST_GPUS} GPUs or {MOST_RANKS} ranks on a node, or fewer than none"
+            raise ValueError(what)
+        return Cluster(**{**saved, "nodes": nodes, "job": job})
     except (
         msgspec.MsgspecError,
         ValueError,
@@ -93,19 +100,6 @@ def from_json(data: bytes) -> Cluster:
         AttributeError,
     ) as error:
         raise BundleError(f"not a saved collection: {str(error)[:200]}", hint=HINT) from error
-
-
-def _within_reason(cluster: Cluster) -> Cluster:
-    """Bounded like nodes' answers: checks and plans grow with GPUs and ranks.  Raises ValueError."""
-    job = cluster.job
-    if job.backend not in ("", "nccl", "gloo"):
-        raise ValueError(f"no backend {job.backend[:20]!r}")
-    if (
-        not all(0 <= node.gpu_count <= MOST_GPUS for node in cluster.nodes)
-        or not 0 <= job.nproc <= MOST_RANKS
-    ):
-        raise ValueError(f"more than {MOST_GPUS} GPUs or {MOST_RANKS} ranks on a node, or fewer than none")
-    return cluster
 
 
 def _unlimited(saved: dict[str, Any], kind: type[Kind]) -> Kind:

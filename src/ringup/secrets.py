@@ -24,7 +24,6 @@ from ringup.units import printable
 LONGEST_LINE = 1 << 18
 """Most characters of a line that are shown; the rest is left out, and counted."""
 LONGEST_KEY_LINES = 400
-"""Lines of one private key."""
 
 # Words in lower case; a line without any of them cannot contain a secret of these kinds.
 _NAMES = (

@@ -148,7 +148,7 @@ def parts_networks(cluster: Cluster, name: str) -> bool:
     nodes = [n for n in cluster.nodes if "rdma_ports" not in n.unknown]
     env = cluster.job.env
     kept_from = [n for n in nodes if value(cluster, n, name) and not rdma_devices.is_asked(n, env)]
-    has_ports = any(p.state == "ACTIVE" for n in kept_from for p in n.rdma_ports)
+    has_ports = any(p.is_active for n in kept_from for p in n.rdma_ports)
     return has_ports and any(rdma_devices.taken(n, env) for n in nodes)
 
 

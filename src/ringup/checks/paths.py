@@ -41,10 +41,6 @@ def is_candidate(interface: Interface) -> bool:
     return bool(interface.usable_addresses) and is_card(interface)
 
 
-def is_linked(interface: Interface | None) -> bool:
-    return interface is not None and interface.is_up and interface.has_carrier
-
-
 @dataclass(frozen=True)
 class Edge:
     """A failing path from `src` to an address of `dst`; packets are lost from `cut[0]` to `cut[1]`."""
@@ -148,7 +144,7 @@ def edges(cluster: Cluster) -> Iterator[Edge]:
     """Failing paths to addresses that the job would use, each with its kind."""
     view = view_of(cluster)
     for (src, dst, address), link in view.tried.items():
-        if link.ok and link.large_packet_ok is not False and (src, dst, address) not in view.filtered:
+        if link.works and (src, dst, address) not in view.filtered:
             continue
         network = view.network_of(dst, address)
         if not view.concerns(link, network):
@@ -228,7 +224,7 @@ class View:
         """The explanation of a failing path, the most specific one first."""
         members = self.subnets.get(network, {})
         own, peers = (self.cluster.node(n).interface(members.get(n, "")) for n in (link.src, link.dst))
-        if any(interface and not is_linked(interface) for interface in (own, peers)):
+        if any(interface and not interface.is_linked for interface in (own, peers)):
             return "down"
         wrong_peer = ("own address", "another node answered", "stranger answered")
         addresses = {link.address, *(a.address for a in (own.usable_addresses if own else ()))}
@@ -255,7 +251,7 @@ def strict_twins(node: Node) -> dict[str, list[Interface]]:
     """Subnet -> this node's NICs in it, if there are several and one of them filters strictly."""
     members: dict[str, list[Interface]] = {}
     for card in node.interfaces:
-        if is_candidate(card) and is_linked(card):
+        if is_candidate(card) and card.is_linked:
             for net in {subnet(a.address, a.prefix_length) for a in card.usable_addresses} - {""}:
                 members.setdefault(net, []).append(card)
     twins = {net: same for net, same in members.items() if len(same) > 1}

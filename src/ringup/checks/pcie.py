@@ -80,7 +80,7 @@ def pcie_link_degraded(cluster: Cluster) -> Iterator[Finding]:
 
 def bus_matters(node: Node) -> Severity:
     """A warning if data use the bus: RDMA devices, or GPUs without NVLink to each other."""
-    cards = any(p.state == "ACTIVE" for p in node.rdma_ports)
+    cards = any(p.is_active for p in node.rdma_ports)
     paths = [link.path for link in node.gpu_links] if "gpu_links" not in node.unknown else [""]
     return "warning" if cards or any(not path.startswith("NV") for path in paths) else "note"
 
@@ -167,7 +167,7 @@ def nearest_cards(node: Node) -> dict[int, tuple[pci.Distance, str]]:
 def gpudirect_module_missing(node: Node) -> Iterator[Finding]:
     """DMA-BUF (the open kernel module on Linux 5.12) replaces the module.  GeForce boards have neither."""
     drivers = {d.bus_id: d.driver for d in node.pci}
-    ports = [p for p in node.rdma_ports if p.state == "ACTIVE" and drivers.get(p.bus_id) != "efa"]
+    ports = [p for p in node.rdma_ports if p.is_active and drivers.get(p.bus_id) != "efa"]
     consumer = bool(node.gpus) and all("GeForce" in g.name for g in node.gpus)
     if ports and node.gpu_driver.version and not consumer and not pci.has_gpudirect(node):
         kind = "open" if node.gpu_driver.is_open else "proprietary"

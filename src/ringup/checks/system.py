@@ -171,7 +171,7 @@ def open_files_too_low(cluster: Cluster) -> Iterator[Finding]:
 @check("memlock-too-low", reads=("limits", "interfaces"), scope="gpus")
 def memlock_too_low(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """Only if there is RDMA and NCCL may use it: sockets lock no memory, and root has no limit."""
-    active = any(p.state == "ACTIVE" for p in node.rdma_ports)
+    active = any(p.is_active for p in node.rdma_ports)
     rdma = active or any(i.kind == "infiniband" for i in node.interfaces)
     if rdma and node.limits.memlock_bytes < 64 * MIB and not node.limits.locks_freely:
         yield at(node).finding(

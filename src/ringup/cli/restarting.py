@@ -125,7 +125,6 @@ class Supervisor:
         self.result: RunResult | None = None
         """The result of the latest attempt that has ended."""
         self.outcome = ""
-        """The outcome in run.json."""
         self.earlier: list[Attempt] = []
         """Failed attempts until the first step of the next attempt is known."""
         self.decision: Decision | None = None

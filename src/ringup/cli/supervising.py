@@ -45,7 +45,6 @@ class State(msgspec.Struct, frozen=True):
     """Variables forwarded to the nodes; of secrets only the name."""
     run_id: str
     number: int
-    """The number of the latest attempt."""
     cause: str
     """The cause of the attempt before it."""
     is_handed_over: bool

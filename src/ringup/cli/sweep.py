@@ -75,7 +75,6 @@ class Sweep:
     args: argparse.Namespace
     cluster: Cluster
     words: tuple[str, ...]
-    """Arguments of the program that the ranks run."""
     end_s: float
 
     def under(self, env: Mapping[str, str]) -> Cluster:

@@ -165,7 +165,7 @@ def of_facts(
                 side.unknown[topic, node.name] = node.unknown[fact]
     links = grouped(((link.dst, link.dst_interface), link) for link in routed(cluster))
     for (name, interface), tried in links.items():
-        bad = dict.fromkeys(li.src for li in tried if not li.ok or li.large_packet_ok is False)
+        bad = dict.fromkeys(li.src for li in tried if not li.works)
         side.add("path", f"to {interface}", f"fails from {node_set(bad)}" if bad else "works", name)
     if not cluster.links and len(nodes) > 1:
         side.unknown["path", ""] = "the paths were not tested"
@@ -179,14 +179,13 @@ def _facts(node: Node) -> Iterator[tuple[str, str, Value]]:
     for i in node.interfaces:
         if i.kind == "loopback" or not (i.usable_addresses or i.kind in ("physical", "infiniband", "bond")):
             continue
-        is_up = i.is_up and i.has_carrier
-        yield "interface", f"{i.name} state", "up" if is_up else "no carrier" if i.is_up else "down"
-        if is_up:
+        yield "interface", f"{i.name} state", "up" if i.is_linked else "no carrier" if i.is_up else "down"
+        if i.is_linked:
             yield "link", f"{i.name} rate", Amount(i.speed_gbit_s, "Gbit/s") if i.speed_gbit_s else ""
             yield "link", f"{i.name} MTU", str(i.mtu_bytes)
             yield "link", f"{i.name} address", " ".join(a.address for a in i.usable_addresses)
     for port in node.rdma_ports:
-        yield "interface", f"{port.name} state", "up" if port.state == "ACTIVE" else port.state
+        yield "interface", f"{port.name} state", "up" if port.is_active else port.state
         yield "link", f"{port.name} rate", Amount(port.rate_gbit_s, "Gbit/s") if port.rate_gbit_s else ""
     kinds = grouped((gpu.name, gpu) for gpu in node.gpus if gpu.is_visible)
     yield "node", "GPUs", ", ".join(f"{len(same)} x {name}" for name, same in kinds.items())

@@ -502,6 +502,11 @@ class Link:
     retransmitted: int = 0
     """Retransmitted ones, including connection requests: packets or their answers were lost."""
 
+    @property
+    def works(self) -> bool:
+        """Whether small and large messages get through."""
+        return self.ok and self.large_packet_ok is not False
+
 
 @dataclass(frozen=True)
 class Job:

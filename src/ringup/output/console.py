@@ -320,7 +320,7 @@ def node_lines(cluster: Cluster, style: Style, *, unfolded: bool = False) -> lis
 def tested_paths(cluster: Cluster) -> tuple[list[Link], list[Link]]:
     """The tested paths between nodes, and those of them that do not work."""
     tried = [li for li in cluster.links if li.purpose == "interface" and li.bound == "routed"]
-    return tried, [li for li in tried if not li.ok or li.large_packet_ok is False]
+    return tried, [li for li in tried if not li.works]
 
 
 def network_line(cluster: Cluster) -> str:

@@ -157,7 +157,7 @@ def node_row(node: Node) -> tuple[str, ...]:
     interfaces = []
     for i in node.interfaces:
         addresses = ", ".join(a.address for a in i.addresses) or "no address"
-        interfaces.append(f"{i.name} {addresses}{'' if i.is_up and i.has_carrier else ' (down)'}")
+        interfaces.append(f"{i.name} {addresses}{'' if i.is_linked else ' (down)'}")
     shown = "\n".join(interfaces) or ("unknown" if "interfaces" in node.unknown else "none")
     python = "unknown" if "interpreter" in node.unknown else node.interpreter.path or "none"
     gpus = "unknown" if "gpu_count" in node.unknown else str(node.gpu_count)

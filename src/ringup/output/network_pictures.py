@@ -58,14 +58,10 @@ def of_cluster(report: Report) -> Iterator[Figure]:
     yield from _node_maps(report)
 
 
-def works(link: Link) -> bool:
-    return link.ok and link.large_packet_ok is not False
-
-
 def _reach(title: str, cluster: Cluster, links: Sequence[Link]) -> Figure:
     """Node x node: the number of tested paths that work."""
     names = [node.name for node in cluster.nodes][:MOST_NODES]
-    tried = grouped(((link.src, link.dst), works(link)) for link in links)
+    tried = grouped(((link.src, link.dst), link.works) for link in links)
     good = sum(map(sum, tried.values()))
     words = f"{good:,} of {len(links):,} paths work (row: from, column: to)."
     if lines := [*_bad_rows(names, tried), *_slow_paths(links)]:
@@ -172,7 +168,7 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
         name, words = f"{short(port.device)}:{port.number}", short(f"{rate}{port.link_layer} {port.state}")
         right.append(Box(name, words, port.device in chosen))
     for one in [i for i in node.interfaces if i.kind != "loopback"][: MOST_BOXES - len(right)]:
-        state = "" if one.is_up and one.has_carrier else " (down)"
+        state = "" if one.is_linked else " (down)"
         addresses = ", ".join(a.address for a in one.usable_addresses[:2]) or "no address"
         words = f"{addresses}{state}" + (", bootstrap" if one.name == boot else "")
         words += ", used if nothing is set" if one.name in alone - chosen else ""

@@ -16,7 +16,6 @@ MOST_ALSO, MOST_DEVICES, LONGEST = 3, 3, 32
 
 
 def as_json(trials: Sequence[Trial], keep: Trial | None, backend: str) -> dict[str, Any]:
-    """`sweep --json`."""
     return {
         "backend": backend,
         "op": "all_reduce",

@@ -39,7 +39,6 @@ class View:
     rates: Mapping[str, Mapping[str, float]]
     """Node -> interface -> bytes a second."""
     notes: Sequence[str] = ()
-    """About nodes."""
     stacks_age_s: float | None = None
     chosen: int = 0
     tail: Sequence[str] = ()
@@ -177,13 +176,6 @@ Text = tuple[str, str]
 """A line and its colour; "chosen" for the chosen one."""
 
 
-def _above(view: View, width: int) -> list[Text]:
-    verdict = terminal.wrapped("".join(view.verdict[:1]), width, "", "  ")
-    found = [(view.title, "bold"), *((text, view.colour) for text in verdict)]
-    found += [(note, "warning") for note in view.notes[:MOST_NOTES]]
-    return found + [(text, "dim") for text in view.verdict[1:]]
-
-
 def _below(view: View, width: int, height: int) -> list[Text]:
     """The chosen line, the last lines of its rank, and the keys."""
     keys = (view.prompt or KEYS, "note" if view.prompt else "dim")
@@ -197,7 +189,11 @@ def _below(view: View, width: int, height: int) -> list[Text]:
 def picture(view: View, width: int, height: int, with_keys: bool = True) -> list[Text]:
     """All of it, at most `width` by `height`; `with_keys`: if keys can be typed."""
     below = _below(view, width, height) if with_keys else []
-    above = _above(view, width)[: max(2, height - len(below) - LEAST_ROWS)]
+    verdict = terminal.wrapped("".join(view.verdict[:1]), width, "", "  ")
+    above = [(view.title, "bold"), *((text, view.colour) for text in verdict)]
+    above += [(note, "warning") for note in view.notes[:MOST_NOTES]]
+    above += [(text, "dim") for text in view.verdict[1:]]
+    above = above[: max(2, height - len(below) - LEAST_ROWS)]
     room = max(1, height - len(above) - len(below) - 1)
     first = max(0, min(view.chosen - room // 2, len(view.lines) - room))
     last = first + room - (len(view.lines) > first + room)

@@ -32,7 +32,6 @@ PREFIXES = (
     *("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "TORCH_CPP_", "TORCH_SHOW_", "TORCH_FR_"),
     *("CUDA_LAUNCH_", "FI_", "OFI_NCCL_"),
 )
-"""Variables that are judged."""
 OF_IMAGES = ("NCCL_VERSION",)
 """NVIDIA's images set these to describe their content; NCCL does not read them."""
 

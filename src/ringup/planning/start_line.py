@@ -42,7 +42,6 @@ class StartLine:
     env: Mapping[str, str] = field(default_factory=dict)
     nodes: int = 0
     nproc: int = 0
-    """Ranks per node."""
     world_size: int = 0
     """All ranks, for launchers that count these (accelerate, srun)."""
     port: int = 0
@@ -68,7 +67,6 @@ class StartLine:
     wrapper: tuple[str, ...] = ()
     """Words in front of the start line on each node."""
     image: str = ""
-    """Of `docker run`."""
     container: tuple[str, ...] = ()
     """Options of `docker run`, or of srun with an image, which a job file keeps."""
 
