@@ -224,9 +224,7 @@ def stale_nccl_config(node: Node) -> Iterator[Finding]:
     if node.nccl_conf:
         words = ", ".join(f"{k}={v}" for k, v in list(node.nccl_conf.items())[:6])
         yield at(node, "nccl.conf").finding(
-            found=printable(words, 300),
-            wanted="a file written for this cluster, or none",
-            severity="note",
+            found=printable(words, 300), wanted="a file written for this cluster, or none", severity="note"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ringup.checks import paths
 from ringup.checks.network_setup import listed, opening
@@ -23,14 +23,6 @@ def wanted_port(cluster: Cluster) -> int:
 def described(process: Process) -> str:
     age = f", {show_seconds(process.age_s)} old" if process.age_s > 0 else ""
     return f"pid {process.pid} of {printable(process.user, 40)}{age}: {printable(process.command, 160)}"
-
-
-def by_run(processes: Iterable[Process]) -> Iterator[str]:
-    """The oldest process of each run as text, and the number of its other processes."""
-    for same in grouped((p.run_id or str(p.pid), p) for p in processes).values():
-        first = max(same, key=lambda process: process.age_s)
-        more = f", and {len(same) - 1} more of that run" if len(same) > 1 else ""
-        yield f"{described(first)} ({printable(first.evidence, 120)}){more}"
 
 
 def holder(node: Node, port: int) -> Listener | None:
@@ -124,10 +116,7 @@ def orphan_of_earlier_run(cluster: Cluster) -> Iterator[Finding]:
             found=words + (f"; holds port {port}" if holds else ""),
             wanted="no process of an earlier run",
             severity="error" if holds and is_head else "warning",
-            commands=(
-                f"ringup clean -H {shlex.quote(node.name)}",
-                ssh(node, f"ps -fp {shlex.quote(pids)}"),
-            ),
+            commands=(f"ringup clean -H {shlex.quote(node.name)}", ssh(node, f"ps -fp {shlex.quote(pids)}")),
         )
 
 
@@ -140,8 +129,13 @@ def other_job_running(node: Node) -> Iterator[Finding]:
     Fix: wait for it, or end it if it is not wanted any more.
     """
     alive = [p for p in node.leftovers if p.evidence.startswith("running")]
-    if alive:
-        yield at(node).finding(found=listed(by_run(alive)), wanted="nodes that no other job uses")
+    words = []
+    for same in grouped((p.run_id or str(p.pid), p) for p in alive).values():
+        oldest = max(same, key=lambda process: process.age_s)
+        more = f", and {len(same) - 1} more of that run" if len(same) > 1 else ""
+        words.append(f"{described(oldest)} ({printable(oldest.evidence, 120)}){more}")
+    if words:
+        yield at(node).finding(found=listed(words), wanted="nodes that no other job uses")
 
 
 @check("ports-reserved-or-ephemeral", reads=("ports",), severity="note")

@@ -99,9 +99,7 @@ def setup_fails(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     if node.setup_error:
         yield at(node).finding(
-            found=printable(node.setup_error, 400),
-            wanted="the command succeeds",
-            run=cluster.job.setup,
+            found=printable(node.setup_error, 400), wanted="the command succeeds", run=cluster.job.setup
         )
 
 

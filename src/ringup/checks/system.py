@@ -74,9 +74,7 @@ def duplicate_boot_id(cluster: Cluster) -> Iterator[Finding]:
     """NCCL's host hash is the host name plus the boot id: harmful only if both are equal."""
     for same, names in () if same_machine(cluster) else alike(cluster, lambda n: n.boot_id):
         yield at(same).finding(
-            found=f"{names} have one boot id",
-            wanted="a different boot id on every machine",
-            severity="note",
+            found=f"{names} have one boot id", wanted="a different boot id on every machine", severity="note"
         )
 
 

@@ -27,10 +27,7 @@ from ringup.errors import UsageError
 from ringup.output import terminal
 
 WHOSE = f"whose options: {', '.join(COMMANDS)} (run)"
-OPTIONS = (
-    options.value("name", "COMMAND", WHOSE, "run", nargs="?", choices=tuple(COMMANDS)),
-    options.JSON,
-)
+OPTIONS = (options.value("name", "COMMAND", WHOSE, "run", nargs="?", choices=tuple(COMMANDS)), options.JSON)
 FILE_BYTES = 1 << 20
 OWN_TABLE = re.compile(rb"""tool["']?[ \t]{0,9}(?:\.[ \t]{0,9}["']?ringup|[]=])""")
 """Text in every pyproject.toml that has settings of ringup; other files are not parsed."""

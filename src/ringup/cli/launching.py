@@ -64,11 +64,7 @@ def claimed(asked: Path, run_id: str, *, is_wanted: bool = True) -> Iterator[Pat
 
 
 def judge(
-    cluster: Cluster,
-    run_id: str,
-    args: argparse.Namespace,
-    claims: PortClaims,
-    used: Collection[int] = (),
+    cluster: Cluster, run_id: str, args: argparse.Namespace, claims: PortClaims, used: Collection[int] = ()
 ) -> Judgement:
     """Like `pipeline.judge`; `claims` holds a local rendezvous's port, ports in `used` come last."""
     head = cluster.head

@@ -107,11 +107,7 @@ class Supervisor:
     """Starts the attempts of a run and decides after each; `cluster` includes the spares."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        transport: Transport,
-        folder: Path,
-        args: argparse.Namespace,
+        self, cluster: Cluster, transport: Transport, folder: Path, args: argparse.Namespace
     ) -> None:
         self.cluster, self.transport, self.folder, self.args = cluster, transport, folder, args
         self.spares = [node.name for node in cluster.nodes[len(cluster.nodes) - args.spares :]]

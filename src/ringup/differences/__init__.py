@@ -113,11 +113,11 @@ def not_compared(a: Side, b: Side) -> list[str]:
         lacking = grouped(((t, why), n) for (t, n), why in side.unknown.items() if t in there)
         unread = grouped((name, n) for (_, name), own in side.facts.items() for n in own if own[n] == UNKNOWN)
         lacking |= {(name, "could not be read"): nodes for name, nodes in unread.items()}
-        alike = grouped(
-            ((why, node_set(filter(None, nodes))), topic) for (topic, why), nodes in lacking.items()
-        )
-        for (why, nodes), topics in alike.items():
-            found.append(f"{', '.join(topics)}: {side.path}: {f'{nodes}: ' if nodes else ''}{why}")
+        alike: dict[tuple[str, str], list[str]] = {}
+        for (topic, why), nodes in lacking.items():
+            alike.setdefault((why, node_set(filter(None, nodes))), []).append(topic)
+        for (why, where), topics in alike.items():
+            found.append(f"{', '.join(topics)}: {side.path}: {f'{where}: ' if where else ''}{why}")
     return found
 
 

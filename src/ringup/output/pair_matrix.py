@@ -35,7 +35,11 @@ def pair_matrix(tried: Sequence[Link], failed: Sequence[Link], style: Style) -> 
     for link in tried:
         to = (link.dst_interface, number[link.dst])
         works.setdefault((number[link.src], to), []).append(id(link) not in bad)
-    labels = [f"    {ascii_lowercase[n]}  {_label(names)}" for n, names in enumerate(groups)]
+    labels = []
+    for letter, names in zip(ascii_lowercase, groups, strict=False):
+        count = f" ({len(names):,} nodes)" if len(names) > 1 else ""
+        who = printable(folded(printable(name, 64) for name in names), LABEL - len(count))
+        labels.append(f"    {letter}  {who}{count}")
     margin = max(map(len, labels)) + 2
     widths, notes = _columns(works, style.width - margin)
     heads = ["", ""]
@@ -70,11 +74,6 @@ def _groups(tried: Sequence[Link], failed: Sequence[Link]) -> list[list[str]]:
         worst = [*worst[: MOST_GROUPS - 1], rest]
     order = {name: place for place, name in enumerate(kind)}
     return sorted(worst, key=lambda names: order[names[0]])
-
-
-def _label(names: Sequence[str]) -> str:
-    count = f" ({len(names):,} nodes)" if len(names) > 1 else ""
-    return printable(folded(printable(name, 64) for name in names), LABEL - len(count)) + count
 
 
 def _cell(paths: Sequence[bool]) -> tuple[str, str]:
