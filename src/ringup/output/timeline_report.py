@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ringup.draw.lanes import Bar, Lane, Sign, lane, marks_of
@@ -131,16 +132,12 @@ def _row(group: Sequence[RankLine], timeline: Timeline, stalled_s: float | None)
 
 
 def _bars(line: RankLine, end_s: float, stalled_s: float | None) -> Iterator[Bar]:
-    until = end_s if line.ended_s is None else line.ended_s
-    if stalled_s is not None and line.began_s is not None:
-        stalled_s = max(stalled_s, line.began_s)
+    is_bad = stalled_s is not None and line.role in ("missing", "differs")
+    bad_s = max(stalled_s or 0.0, line.began_s or 0.0) if is_bad else math.inf
     for phase in line.phases(end_s):
-        bar = Bar(phase.name, phase.from_s, phase.to_s)
-        if stalled_s is not None and line.role in ("missing", "differs") and bar.to_s > stalled_s:
-            bar = replace(bar, to_s=max(bar.from_s, stalled_s))
-        yield bar
-    if stalled_s is not None and line.role in ("missing", "differs"):
-        yield Bar("bad", stalled_s, until)
+        yield Bar(phase.name, phase.from_s, max(phase.from_s, min(phase.to_s, bad_s)))
+    if is_bad:
+        yield Bar("bad", bad_s, end_s if line.ended_s is None else line.ended_s)
 
 
 def _signs(line: RankLine) -> Iterator[Sign]:
