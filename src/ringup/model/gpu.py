@@ -60,6 +60,7 @@ class GpuProcess:
     """A process that holds a GPU, as the driver sees it; a container may see none."""
 
     gpu: int
+    """Index of the GPU."""
     pid: int
     name: str = ""
     used_bytes: int | None = None
