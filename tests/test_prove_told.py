@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -110,4 +111,4 @@ def test_a_rank_is_shown_with_the_address_of_its_gpu() -> None:
     assert show.test_lines(found)[0].startswith(
         "  rank 0 on n0, local rank 0 (cuda:0 H100 at 0000:5d:00.0): DistBackendError: "
     )
-    assert show.test_json(found)["ranks"][0]["bus_id"] == "0000:5d:00.0"
+    assert asdict(found)["ranks"][0]["bus_id"] == "0000:5d:00.0"

@@ -24,7 +24,6 @@ from ringup.units import printable
 LONGEST_LINE = 1 << 18
 """Most characters of a line that are shown; the rest is left out, and counted."""
 LONGEST_KEY_LINES = 400
-"""Lines of one private key."""
 
 # Words in lower case; a line without any of them cannot contain a secret of these kinds.
 _NAMES = (
@@ -202,12 +201,10 @@ def redact(text: str) -> str:
     >>> redact("http://ada:pw@proxy:3128/ Authorization: Basic abc")
     'http://(hidden)@proxy:3128/ Authorization: (hidden)'
     """
-    lines = [
-        line
-        if len(line) <= LONGEST_LINE
-        else f"{line[:LONGEST_LINE]} (... {len(line) - LONGEST_LINE} characters left out)"
-        for line in text.split("\n")
-    ]
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if len(line) > LONGEST_LINE:
+            lines[number] = f"{line[:LONGEST_LINE]} (... {len(line) - LONGEST_LINE} characters left out)"
     plain = [_COLOUR.sub("", line) if "\x1b" in line else line for line in lines]
     found = {
         number

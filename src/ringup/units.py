@@ -193,14 +193,10 @@ def lines_of(text: str) -> list[str]:
     ' [2 characters left out]'
     """
     lines = text.splitlines()
-    if len(text) <= LONGEST_LINE:
-        return lines
-    return [
-        line
-        if len(line) <= LONGEST_LINE
-        else f"{line[:LONGEST_LINE]} [{len(line) - LONGEST_LINE} characters left out]"
-        for line in lines
-    ]
+    for number, line in enumerate(lines) if len(text) > LONGEST_LINE else ():
+        if len(line) > LONGEST_LINE:
+            lines[number] = f"{line[:LONGEST_LINE]} [{len(line) - LONGEST_LINE} characters left out]"
+    return lines
 
 
 def columns(stream: TextIO) -> int:

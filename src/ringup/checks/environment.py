@@ -69,9 +69,8 @@ def settings(cluster: Cluster) -> dict[str, dict[str, list[Node]]]:
 @check("interface-name-missing", reads=READS)
 def interface_name_missing(node: Node, cluster: Cluster, predictions: Predictions) -> Iterator[Finding]:
     """NCCL or Gloo would find no interface for the value on this node."""
-    names = [
-        n for n in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if finds_nothing(predictions.of(node), n)
-    ]
+    selection = predictions.of(node)
+    names = [n for n in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if finds_nothing(selection, n)]
     answer = interface_choice.asked(node, cluster.job.env)
     if answer and not answer.interface and "NCCL_SOCKET_IFNAME" not in names:
         words = printable("; ".join(answer.errors), 300)
@@ -123,9 +122,8 @@ def gloo_ifname_in_nccl_syntax(node: Node, cluster: Cluster) -> Iterator[Finding
 
 @check("loopback-interface-chosen", reads=READS, scope="machines")
 def loopback_interface_chosen(node: Node, cluster: Cluster, predictions: Predictions) -> Iterator[Finding]:
-    names = [
-        n for n in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if takes_loopback(predictions.of(node), n)
-    ]
+    selection = predictions.of(node)
+    names = [n for n in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if takes_loopback(selection, n)]
     if names:
         yield at_variable(cluster, node, names[0]).finding(
             found=" and ".join(f"{shown(cluster, node, n)} takes lo" for n in names),
@@ -150,7 +148,7 @@ def parts_networks(cluster: Cluster, name: str) -> bool:
     nodes = [n for n in cluster.nodes if "rdma_ports" not in n.unknown]
     env = cluster.job.env
     kept_from = [n for n in nodes if value(cluster, n, name) and not rdma_devices.is_asked(n, env)]
-    has_ports = any(p.state == "ACTIVE" for n in kept_from for p in n.rdma_ports)
+    has_ports = any(p.is_active for n in kept_from for p in n.rdma_ports)
     return has_ports and any(rdma_devices.taken(n, env) for n in nodes)
 
 
@@ -226,9 +224,7 @@ def stale_nccl_config(node: Node) -> Iterator[Finding]:
     if node.nccl_conf:
         words = ", ".join(f"{k}={v}" for k, v in list(node.nccl_conf.items())[:6])
         yield at(node, "nccl.conf").finding(
-            found=printable(words, 300),
-            wanted="a file written for this cluster, or none",
-            severity="note",
+            found=printable(words, 300), wanted="a file written for this cluster, or none", severity="note"
         )
 
 

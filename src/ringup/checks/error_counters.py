@@ -58,11 +58,7 @@ def rise(node: Node, port: RdmaPort, limits: Rates) -> tuple[str, bool]:
 
 
 def findings(
-    node: Node,
-    ports: Iterable[RdmaPort],
-    limits: Rates,
-    wanted: str,
-    worst: Severity = "warning",
+    node: Node, ports: Iterable[RdmaPort], limits: Rates, wanted: str, worst: Severity = "warning"
 ) -> Iterator[Finding]:
     """One finding for each port with risen counters; a note if they rise as on a healthy link."""
     for port in ports:

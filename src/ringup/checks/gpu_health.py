@@ -229,17 +229,19 @@ def nvlink_errors(cluster: Cluster) -> Iterator[Finding]:
 def fabric_manager_not_running(node: Node) -> Iterator[Finding | Skipped]:
     """The GPUs' own fabric state if the driver reports it; else the process, on machines with NVSwitches."""
     manager = node.gpu_driver.fabric_manager
-    unready = [g for g in visible(node) if g.fabric_state and not is_ready(g)]
-    has_state = any(g.fabric_state for g in visible(node))
+    with_state = [g for g in visible(node) if g.fabric_state]
+    states = [(g, g.fabric_state.lower(), g.fabric_status.lower()) for g in with_state]
+    ready = [g for g, state, status in states if state == "completed" and status in ("", "success")]
+    unready = [g for g, state, _ in states if g not in ready and state != "not supported"]
     switches = [d for d in node.pci if d.is_nvswitch]
     if unready:
         state = f"{unready[0].fabric_state} {unready[0].fabric_status}".strip()
         nobody = ", and no nv-fabricmanager runs" if manager == "absent" else ""
         found, thing = f"fabric state {printable(state, 80)}{nobody}", named(unready)
-    elif switches and not has_state and manager == "absent":
+    elif switches and not with_state and manager == "absent":
         found, thing = f"{len(switches)} NVSwitches, and no nv-fabricmanager runs", ""
     else:
-        if switches and not has_state and manager == "hidden":
+        if switches and not with_state and manager == "hidden":
             yield Skipped("", node.name, "the host's processes are hidden in this container")
         return
     yield at(node, thing).finding(
@@ -247,11 +249,6 @@ def fabric_manager_not_running(node: Node) -> Iterator[Finding | Skipped]:
         wanted="a fabric manager of the driver's release, state Completed",
         run=("sudo systemctl enable --now nvidia-fabricmanager", "systemctl status nvidia-fabricmanager"),
     )
-
-
-def is_ready(gpu: Gpu) -> bool:
-    state, status = gpu.fabric_state.lower(), gpu.fabric_status.lower()
-    return state == "not supported" or (state == "completed" and status in ("", "success"))
 
 
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}

@@ -178,12 +178,6 @@ def wrong_view(node: Node, place: Node, resolution: Resolution) -> str:
     return f"{resolution.name} is {', '.join(addresses[:3])} on {place.name}, which {node.name} does not have"
 
 
-def late_names(node: Node) -> list[str]:
-    """Names for which this node's resolver had no answer in time, its own first."""
-    own = [node.hostname] if node.own_name.is_late else []
-    return own + [r.name for r in node.peer_names if not r.addresses and r.is_late and r.name not in own]
-
-
 @check("reverse-dns-slow", severity="warning")
 def reverse_dns_slow(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
@@ -199,15 +193,16 @@ def reverse_dns_slow(cluster: Cluster) -> Iterator[Finding | Skipped]:
     usual = usual_elsewhere([n.reverse_lookup_s for n in asked])
     elsewhere = {n.name: seconds for n, seconds in zip(asked, usual, strict=True)}
     for node in cluster.nodes:
-        late = late_names(node)
+        late = [r for r in (node.own_name, *node.peer_names) if r.is_late]
         if late:
             # An abandoned lookup was slow; whether the name exists is unknown.
-            limit_s = max(r.took_s for r in (node.own_name, *node.peer_names) if r.is_late)
-            names = summarize_names(late, 3)
+            names = [node.hostname if r is node.own_name else r.name for r in late]
+            limit_s = max(r.took_s for r in late)
             yield at(node).finding(
-                found=f"looking up {names} did not end within {limit_s:.1f} s; given up then",
+                found=f"looking up {summarize_names(names, 3)} did not end within {limit_s:.1f} s; "
+                "given up then",
                 wanted="milliseconds",
-                run=f"cat /etc/resolv.conf; time getent ahosts {shlex.quote(late[0])}",
+                run=f"cat /etc/resolv.conf; time getent ahosts {shlex.quote(names[0])}",
             )
             continue
         if "reverse_lookup_s" in node.unknown:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ringup.addresses import subnet
 from ringup.checks import network_setup, paths
-from ringup.checks.paths import is_candidate, is_card, is_linked, is_virtual
+from ringup.checks.paths import is_candidate, is_card, is_virtual
 from ringup.checks.software import most_common_number
 from ringup.checks.verbs import View
 from ringup.model import Cluster, Interface, Node, once
@@ -36,7 +36,7 @@ def interface_down(cluster: Cluster) -> Iterator[Finding]:
         picked = {p.interface for p in picks(cluster, node)}
         for interface in node.interfaces:
             is_wanted = interface.name in picked or (node.name, interface.name) in missed(cluster)
-            if not is_linked(interface) and is_card(interface) and is_wanted:
+            if not interface.is_linked and is_card(interface) and is_wanted:
                 state = "down" if not interface.is_up else "up, but without carrier"
                 addresses = ", ".join(a.address for a in interface.usable_addresses) or "no address"
                 yield at_interface(node, interface.name).finding(
@@ -52,10 +52,10 @@ def missed(cluster: Cluster) -> set[tuple[str, str]]:
     """Node and interface that should have a link: others have it on this network or for this name."""
     found: set[tuple[str, str]] = set()
     for members in paths.shared_subnets(cluster).values():
-        if any(map(is_linked, cards_of(cluster, members).values())):
+        if any(card.is_linked for card in cards_of(cluster, members).values()):
             found |= set(members.items())
     every = [(n.name, i) for n in cluster.nodes for i in n.interfaces]
-    usable = Counter(i.name for _, i in every if is_linked(i) and i.usable_addresses)
+    usable = Counter(i.name for _, i in every if i.is_linked and i.usable_addresses)
     others = len(cluster.nodes) - 1
     return found | {(n, i.name) for n, i in every if 0 < others == usable[i.name] and not i.usable_addresses}
 
@@ -118,7 +118,7 @@ def virtual_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
         if interface is None or not is_virtual(interface):
             return True
         attempts = paths.attempts(cluster).get((node.name, pick.address), [])
-        works = bool(attempts) and all(li.ok and li.large_packet_ok is not False for li in attempts)
+        works = bool(attempts) and all(li.works for li in attempts)
         return works and len(owned.get(pick.address, [])) == 1
 
     for node in cluster.nodes:
@@ -194,7 +194,7 @@ def link_speed_below_peers(cluster: Cluster) -> Iterator[Finding]:
     """
     for members in paths.shared_subnets(cluster).values():
         cards = cards_of(cluster, members)
-        speeds = {n: i.speed_gbit_s for n, i in cards.items() if i.speed_gbit_s and is_linked(i)}
+        speeds = {n: i.speed_gbit_s for n, i in cards.items() if i.speed_gbit_s and i.is_linked}
         usual = most_common_number(speeds.values())
         for name, speed in speeds.items():
             if speed < usual:

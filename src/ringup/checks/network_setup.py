@@ -81,12 +81,9 @@ def keep_off(cluster: Cluster, edge: Edge) -> str:
 
 def why_used(cluster: Cluster, edge: Edge) -> str:
     """The reasons why NCCL or Gloo would use the address, as text; "" if none would."""
-    reasons = [
-        p.because
-        for p in picks(cluster, cluster.node(edge.dst))
-        if p.interface == edge.interface and p.address == edge.address
-    ]
-    return f" ({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
+    used, here = picks(cluster, cluster.node(edge.dst)), (edge.interface, edge.address)
+    reasons = dict.fromkeys(p.because for p in used if (p.interface, p.address) == here)
+    return f" ({'; '.join(reasons)})" if reasons else ""
 
 
 def of_kind(cluster: Cluster, kind: paths.Kind) -> Iterator[Fault]:
@@ -231,15 +228,12 @@ def opening(cluster: Cluster, edges: Iterable[Edge]) -> list[str]:
     lines = []
     for edge in edges:
         sender, dropper = edge.cut
-        sources = [
-            a.address
-            for i in cluster.node(sender).interfaces
-            if i.name == (edge.src_interface if sender == edge.src else edge.interface)
-            for a in i.usable_addresses
-        ]
-        for source in sources[:1]:
-            tool = "ip6tables" if ":" in source else "iptables"
-            rule = f"sudo {tool} -I INPUT -p tcp -s {shlex.quote(source)} -j ACCEPT"
+        interface = cluster.node(sender).interface(
+            edge.src_interface if sender == edge.src else edge.interface
+        )
+        for source in interface.usable_addresses[:1] if interface else ():
+            tool = "ip6tables" if source.family == "inet6" else "iptables"
+            rule = f"sudo {tool} -I INPUT -p tcp -s {shlex.quote(source.address)} -j ACCEPT"
             lines.append(ssh(dropper, rule))
     return list(dict.fromkeys(lines))[:SHOWN]
 
@@ -280,26 +274,25 @@ def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding | Skipped]:
         subject = f"interface:{node}/{interface}"
         everywhere = at_each(((n, i) for n, i, _ in lossy.ways), subject)
         place = at(node, interface, subject) if lossy.alone else everywhere
+        is_best = best and set(best.interfaces.values()) & {i for _, i, _ in lossy.ways}
         yield place.finding(
             found=f"{most} retransmitted packets ({lossy.affected} in all on {lossy.network})",
             wanted="no lost packets on an idle network",
             severity="warning" if lossy.severe else "note",
             commands=[ssh(node, f"ethtool -S {shlex.quote(interface)}")],
-            env={}
-            if best and set(best.interfaces.values()) & {i for _, i, _ in lossy.ways}
-            else pins(cluster),
+            env={} if is_best else pins(cluster),
         )
 
 
 @once
 def starving(cluster: Cluster) -> dict[str, str]:
     """Nodes whose kernel may have retransmitted packets that were only late, with the reason."""
-    waits = {n.name: n.cpu_waits.get("pairs", 0.0) for n in cluster.nodes}
-    return {
-        n.name: cpu_starvation.words(n.name, waits[n.name], n.load, n.cpu_count)
-        for n in paths.tested(cluster).nodes
-        if cpu_starvation.excuses(waits.get(n.name, 0.0), ROUND_S)
-    }
+    found = {}
+    for node in paths.tested(cluster).nodes:
+        waited_s = node.cpu_waits.get("pairs", 0.0)
+        if cpu_starvation.excuses(waited_s, ROUND_S):
+            found[node.name] = cpu_starvation.words(node.name, waited_s, node.load, node.cpu_count)
+    return found
 
 
 @once

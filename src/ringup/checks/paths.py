@@ -41,10 +41,6 @@ def is_candidate(interface: Interface) -> bool:
     return bool(interface.usable_addresses) and is_card(interface)
 
 
-def is_linked(interface: Interface | None) -> bool:
-    return interface is not None and interface.is_up and interface.has_carrier
-
-
 @dataclass(frozen=True)
 class Edge:
     """A failing path from `src` to an address of `dst`; packets are lost from `cut[0]` to `cut[1]`."""
@@ -148,7 +144,7 @@ def edges(cluster: Cluster) -> Iterator[Edge]:
     """Failing paths to addresses that the job would use, each with its kind."""
     view = view_of(cluster)
     for (src, dst, address), link in view.tried.items():
-        if link.ok and link.large_packet_ok is not False and (src, dst, address) not in view.filtered:
+        if link.works and (src, dst, address) not in view.filtered:
             continue
         network = view.network_of(dst, address)
         if not view.concerns(link, network):
@@ -189,16 +185,8 @@ class View:
     """Data that explain a failing path, each computed once per cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.tried = routed(cluster)
-
-    @cached_property
-    def subnets(self) -> dict[str, dict[str, str]]:
-        return shared_subnets(self.cluster)
-
-    @cached_property
-    def subnets_of(self) -> dict[str, list[str]]:
-        return grouped((name, net) for net, members in self.subnets.items() for name in members)
+        self.cluster, self.tried, self.subnets = cluster, routed(cluster), shared_subnets(cluster)
+        self.subnets_of = grouped((name, net) for net, members in self.subnets.items() for name in members)
 
     @cached_property
     def between(self) -> dict[tuple[str, str], list[Link]]:
@@ -234,10 +222,13 @@ class View:
 
     def kind(self, link: Link, network: str) -> Kind:
         """The explanation of a failing path, the most specific one first."""
-        if any(self.is_down(name, network) for name in (link.src, link.dst)):
+        members = self.subnets.get(network, {})
+        own, peers = (self.cluster.node(n).interface(members.get(n, "")) for n in (link.src, link.dst))
+        if any(interface and not interface.is_linked for interface in (own, peers)):
             return "down"
         wrong_peer = ("own address", "another node answered", "stranger answered")
-        if link.error in wrong_peer or self.is_doubled(link, network):
+        addresses = {link.address, *(a.address for a in (own.usable_addresses if own else ()))}
+        if link.error in wrong_peer or not self.doubled.isdisjoint(addresses):
             return "duplicate"
         if network in self.ambiguous.get(link.src, ()) or network in self.ambiguous.get(link.dst, ()):
             return "ambiguous"
@@ -245,26 +236,12 @@ class View:
             return "filtered"
         if link.ok:
             return "black-hole"
-        return "one-way" if self.is_one_way(link, network) else "unreachable"
-
-    def is_doubled(self, link: Link, network: str) -> bool:
-        """Whether another node also has the target address, or one of the source addresses."""
-        own = self.cluster.node(link.src).interface(self.subnets.get(network, {}).get(link.src, ""))
-        return not self.doubled.isdisjoint(
-            {link.address, *(a.address for a in (own.usable_addresses if own else ()))}
-        )
-
-    def is_down(self, node: str, network: str) -> bool:
-        interface = self.cluster.node(node).interface(self.subnets.get(network, {}).get(node, ""))
-        return interface is not None and not is_linked(interface)
-
-    def is_one_way(self, link: Link, network: str) -> bool:
-        """Whether packets get through in the other direction on the same network."""
         reverse = self.between.get((link.dst, link.src), ()) if network else ()
         back = [other for other in reverse if within(other.address, network)]
         # Both directions fail, yet one side saw the request and its answer was lost: one direction is cut.
         errors = {link.error, *(other.error for other in back)}
-        return any(other.ok for other in back) or (bool(back) and errors == {"timed out", "answer lost"})
+        is_one_way = any(other.ok for other in back) or (back and errors == {"timed out", "answer lost"})
+        return "one-way" if is_one_way else "unreachable"
 
 
 view_of = once(View)
@@ -272,11 +249,12 @@ view_of = once(View)
 
 def strict_twins(node: Node) -> dict[str, list[Interface]]:
     """Subnet -> this node's NICs in it, if there are several and one of them filters strictly."""
-    cards = [i for i in node.interfaces if is_candidate(i) and is_linked(i)]
-    members = grouped(
-        (net, i) for i in cards for net in {subnet(a.address, a.prefix_length) for a in i.usable_addresses}
-    )
-    twins = {net: same for net, same in members.items() if net and len(same) > 1}
+    members: dict[str, list[Interface]] = {}
+    for card in node.interfaces:
+        if is_candidate(card) and card.is_linked:
+            for net in {subnet(a.address, a.prefix_length) for a in card.usable_addresses} - {""}:
+                members.setdefault(net, []).append(card)
+    twins = {net: same for net, same in members.items() if len(same) > 1}
     return {net: same for net, same in twins.items() if any(i.rp_filter == STRICT for i in same)}
 
 

@@ -80,7 +80,7 @@ def pcie_link_degraded(cluster: Cluster) -> Iterator[Finding]:
 
 def bus_matters(node: Node) -> Severity:
     """A warning if data use the bus: RDMA devices, or GPUs without NVLink to each other."""
-    cards = any(p.state == "ACTIVE" for p in node.rdma_ports)
+    cards = any(p.is_active for p in node.rdma_ports)
     paths = [link.path for link in node.gpu_links] if "gpu_links" not in node.unknown else [""]
     return "warning" if cards or any(not path.startswith("NV") for path in paths) else "note"
 
@@ -167,7 +167,7 @@ def nearest_cards(node: Node) -> dict[int, tuple[pci.Distance, str]]:
 def gpudirect_module_missing(node: Node) -> Iterator[Finding]:
     """DMA-BUF (the open kernel module on Linux 5.12) replaces the module.  GeForce boards have neither."""
     drivers = {d.bus_id: d.driver for d in node.pci}
-    ports = [p for p in node.rdma_ports if p.state == "ACTIVE" and drivers.get(p.bus_id) != "efa"]
+    ports = [p for p in node.rdma_ports if p.is_active and drivers.get(p.bus_id) != "efa"]
     consumer = bool(node.gpus) and all("GeForce" in g.name for g in node.gpus)
     if ports and node.gpu_driver.version and not consumer and not pci.has_gpudirect(node):
         kind = "open" if node.gpu_driver.is_open else "proprietary"
@@ -194,7 +194,9 @@ def acs_enabled(node: Node) -> Iterator[Finding | Skipped]:
     """
     if node.virtual_machine:
         return
-    pairs = below_one_switch(peers_of_interest(node))
+    devices = [d for d in peers_of_interest(node) if d.above]
+    below_switches = [(a, b) for a, b in combinations(devices, 2) if a.above[-1] != b.above[-1]]
+    pairs = [(a, b) for a, b in below_switches if pci.distance(a, b) in ("PIX", "PXB")]
     if not pairs:
         return
     registers = {d.bus_id: d.acs_control for d in node.pci if d.acs_control is not None}
@@ -228,11 +230,6 @@ def acs_finding(node: Node, ports: Sequence[str], found: str) -> Finding:
         fix="ACS off on these ports (until the next boot), or in the BIOS",
         run=[f"sudo setpci -s {shlex.quote(p)} ECAP_ACS+0x6.w=0000" for p in ports[:8]],
     )
-
-
-def below_one_switch(devices: list[PciDevice]) -> list[tuple[PciDevice, PciDevice]]:
-    pairs = combinations([d for d in devices if d.above], 2)
-    return [(a, b) for a, b in pairs if a.above[-1] != b.above[-1] and pci.distance(a, b) in ("PIX", "PXB")]
 
 
 @check("iommu-translating", reads=("pci", "machine"), severity="warning", scope="gpus")

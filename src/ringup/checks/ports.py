@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ringup.checks import paths
 from ringup.checks.network_setup import listed, opening
 from ringup.checks.paths import Edge, routed
-from ringup.model import Cluster, Link, Listener, Node, Process
+from ringup.model import Cluster, Listener, Node, Process
 from ringup.rules import Finding, Skipped, at, check, ssh
 from ringup.units import grouped, printable, show_seconds
 
@@ -23,14 +23,6 @@ def wanted_port(cluster: Cluster) -> int:
 def described(process: Process) -> str:
     age = f", {show_seconds(process.age_s)} old" if process.age_s > 0 else ""
     return f"pid {process.pid} of {printable(process.user, 40)}{age}: {printable(process.command, 160)}"
-
-
-def by_run(processes: Iterable[Process]) -> Iterator[str]:
-    """The oldest process of each run as text, and the number of its other processes."""
-    for same in grouped((p.run_id or str(p.pid), p) for p in processes).values():
-        first = max(same, key=lambda process: process.age_s)
-        more = f", and {len(same) - 1} more of that run" if len(same) > 1 else ""
-        yield f"{described(first)} ({printable(first.evidence, 120)}){more}"
 
 
 def holder(node: Node, port: int) -> Listener | None:
@@ -88,24 +80,15 @@ def rendezvous_port_filtered(cluster: Cluster) -> Iterator[Finding | Skipped]:
     head = cluster.head_name
     yield from paths.untested(cluster)
     cluster = paths.tested(cluster)
-    to_port = [
-        li
-        for li in cluster.links
-        if li.purpose == "rendezvous" and (li.dst, li.port, li.bound) == (head, port, "routed")
-    ]
+    tried = [li for li in cluster.links if li.purpose == "rendezvous" and li.bound == "routed"]
+    to_port = [li for li in tried if (li.dst, li.port) == (head, port)]
     reached, others = {(li.src, li.dst, li.address) for li in to_port if li.ok}, routed(cluster)
-
-    def is_lost(li: Link) -> bool:
-        way = (li.src, li.dst, li.address)
-        if li.ok or li.stranger or li.error == "port held" or way in reached:
-            return False
-        return way in others and others[way].ok
-
-    lost = [
-        Edge(*ends, li.dst_interface, li.address, "", "filtered", li.error, ends, li.src_interface)
-        for li in to_port
-        if is_lost(li) and (ends := (li.src, li.dst))
-    ]
+    lost = []
+    for li in to_port:
+        ends, to, way = (li.src, li.dst), (li.dst_interface, li.address), (li.src, li.dst, li.address)
+        is_answered = li.ok or li.stranger or li.error == "port held" or way in reached
+        if not is_answered and way in others and others[way].ok:
+            lost.append(Edge(*ends, *to, "", "filtered", li.error, ends, li.src_interface))
     if lost:
         yield at(head, f"port {port}", subject=f"port:{port}").finding(
             found=listed(f"{e.src} -> {e.address} port {port}: {e.error}" for e in lost)
@@ -133,10 +116,7 @@ def orphan_of_earlier_run(cluster: Cluster) -> Iterator[Finding]:
             found=words + (f"; holds port {port}" if holds else ""),
             wanted="no process of an earlier run",
             severity="error" if holds and is_head else "warning",
-            commands=(
-                f"ringup clean -H {shlex.quote(node.name)}",
-                ssh(node, f"ps -fp {shlex.quote(pids)}"),
-            ),
+            commands=(f"ringup clean -H {shlex.quote(node.name)}", ssh(node, f"ps -fp {shlex.quote(pids)}")),
         )
 
 
@@ -149,8 +129,13 @@ def other_job_running(node: Node) -> Iterator[Finding]:
     Fix: wait for it, or end it if it is not wanted any more.
     """
     alive = [p for p in node.leftovers if p.evidence.startswith("running")]
-    if alive:
-        yield at(node).finding(found=listed(by_run(alive)), wanted="nodes that no other job uses")
+    words = []
+    for same in grouped((p.run_id or str(p.pid), p) for p in alive).values():
+        oldest = max(same, key=lambda process: process.age_s)
+        more = f", and {len(same) - 1} more of that run" if len(same) > 1 else ""
+        words.append(f"{described(oldest)} ({printable(oldest.evidence, 120)}){more}")
+    if words:
+        yield at(node).finding(found=listed(words), wanted="nodes that no other job uses")
 
 
 @check("ports-reserved-or-ephemeral", reads=("ports",), severity="note")

@@ -44,8 +44,13 @@ MATTERS: dict[str, Callable[[Node], bool]] = {
 def would_add(cluster: Cluster, skipped: Iterable[Skipped]) -> list[Skipped]:
     """The unchecked rules, with root's command; and rules that were judged without root's facts."""
     # A refused login is not a missing privilege.
-    unreached = {node.name for node in cluster.nodes if node.unreached}
-    found = [s if s.node in unreached else with_command(s) for s in skipped]
+    unreached, found = {node.name for node in cluster.nodes if node.unreached}, []
+    for one in skipped:
+        is_denied = one.node not in unreached and any(word in one.reason for word in DENIED)
+        if is_denied and not one.as_root:
+            log = KERNEL_LOG if "kernel" in one.reason or "kmsg" in one.reason else "sudo ringup check ..."
+            one = replace(one, as_root=HIDDEN.get(one.rule, ("", ""))[1] or log)
+        found.append(one)
     listed = {(s.rule, s.node) for s in found}
     for node in cluster.nodes:
         if node.unreached or "uid" in node.unknown or node.uid == 0:
@@ -55,12 +60,3 @@ def would_add(cluster: Cluster, skipped: Iterable[Skipped]) -> list[Skipped]:
             if matters and (rule, node.name) not in listed:
                 found.append(Skipped(rule, node.name, f"needs root: {reason}", as_root, is_partial=True))
     return found
-
-
-def with_command(skipped: Skipped) -> Skipped:
-    """The same, with root's command if a privilege was missing."""
-    if skipped.as_root or not any(word in skipped.reason for word in DENIED):
-        return skipped
-    _, own = HIDDEN.get(skipped.rule, ("", ""))
-    log = KERNEL_LOG if "kernel" in skipped.reason or "kmsg" in skipped.reason else "sudo ringup check ..."
-    return replace(skipped, as_root=own or log)

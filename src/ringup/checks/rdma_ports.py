@@ -313,7 +313,7 @@ def ib_userspace_missing(node: Node, view: View) -> Iterator[Finding]:
 def rdma_device_name_missing(node: Node, view: View, cluster: Cluster) -> Iterator[Finding]:
     """The value matches none of the node's active ports."""
     value = view.of(node).environment.get("NCCL_IB_HCA", "")
-    usable = [p for p in node.rdma_ports if p.state == "ACTIVE" and p.link_layer != "Unspecified"]
+    usable = [p for p in node.rdma_ports if p.is_active and p.link_layer != "Unspecified"]
     if not (value and usable and view.is_asked(node)) or view.allowed(node):
         return
     netdevs = {p.netdev: p.device for p in node.rdma_ports if p.netdev}
@@ -335,9 +335,7 @@ def ipoib_used_for_data(node: Node, view: View, cluster: Cluster) -> Iterator[Fi
     """If verbs would work but are turned off; other rules report why they do not work."""
     own = {**node.nccl_conf, **node.environment}
     left_on = rdma_devices.is_disabled(own) and "NCCL_IB_DISABLE" not in cluster.job.env
-    ready = [
-        p for p in node.rdma_ports if p.state == "ACTIVE" and p.link_layer == "InfiniBand" and p.can_open
-    ]
+    ready = [p for p in node.rdma_ports if p.is_active and p.link_layer == "InfiniBand" and p.can_open]
     if verbs.lacks_verbs(node) or view.is_asked(node) or left_on or not ready:
         return
     over = {p.netdev for p in ready} | {i.name for i in node.interfaces if i.kind == "infiniband"}

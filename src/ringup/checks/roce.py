@@ -52,22 +52,17 @@ def gid_missing_or_wrong(view: View, cluster: Cluster) -> Iterator[Finding]:
         chosen = gid_of(view, node, bad[0])
         unset = by_hand and view.of(node).version >= rdma_devices.CHOOSES_GIDS
         subject = "" if "NCCL_IB_GID_INDEX" in cluster.job.env else f"env:NCCL_IB_GID_INDEX@{node.name}"
+        there = f"{chosen.gid.gid}, {chosen.gid.kind}" if chosen.gid else ""
+        entry = chosen.because if there in chosen.because else f"{chosen.because}; it is {there}"
+        fix = "give the port's interface an IPv4 address"
         yield at(node, summarize_names(p.name for p in bad), subject).finding(
-            found=entry(chosen) if bad[0].gids else f"{bad[0].name} has no GID at all",
+            found=entry if bad[0].gids else f"{bad[0].name} has no GID at all",
             wanted="an entry of RoCE v2 with an IPv4 address, on every node",
             severity=worst,
-            fix="unset it: NCCL finds the entry itself"
-            if unset
-            else "give the port's interface an IPv4 address",
+            fix="unset it: NCCL finds the entry itself" if unset else fix,
             commands=["unset NCCL_IB_GID_INDEX"] if unset else (),
             run=() if unset else f"ip -brief address show dev {shlex.quote(bad[0].netdev)}",
         )
-
-
-def entry(chosen: rdma_devices.GidChoice) -> str:
-    """The entry in use, the reason, and its GID."""
-    there = f"{chosen.gid.gid}, {chosen.gid.kind}" if chosen.gid else ""
-    return chosen.because if there in chosen.because else f"{chosen.because}; it is {there}"
 
 
 def rails(view: View, node: Node) -> dict[str, str]:

@@ -99,9 +99,7 @@ def setup_fails(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     if node.setup_error:
         yield at(node).finding(
-            found=printable(node.setup_error, 400),
-            wanted="the command succeeds",
-            run=cluster.job.setup,
+            found=printable(node.setup_error, 400), wanted="the command succeeds", run=cluster.job.setup
         )
 
 
@@ -438,7 +436,7 @@ def flight_recorder_off(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         env = interface_choice.effective(node, cluster.job.env)
         size = next((env[name] for name in BUFFER_NAMES if name in env), "")
-        old = version_numbers(node.interpreter.torch) < RECORDS
+        old = () != node.interpreter.torch_release < RECORDS
         if runs_nccl(cluster, node) and (size == "0" if size else old):
             off[node.name] = f"{BUFFER_NAMES[1]}=0" if size else f"torch {node.interpreter.torch} keeps none"
     if off:
@@ -447,15 +445,6 @@ def flight_recorder_off(cluster: Cluster) -> Iterator[Finding]:
             wanted="the last 2000 collectives of every rank",
             env={"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"},
         )
-
-
-def version_numbers(text: str) -> tuple[int, ...]:
-    """
-    >>> version_numbers("2.7.1+cu128"), version_numbers("")
-    ((2, 7), (99,))
-    """
-    parts = text.split("+")[0].split(".")[:2]
-    return tuple(int(p) for p in parts) if parts and all(p.isdecimal() for p in parts) else (99,)
 
 
 @check("nccl-answer-differs", reads=("nccl_answer", "interfaces"), severity="note")
@@ -476,7 +465,5 @@ def nccl_answer_differs(node: Node, cluster: Cluster) -> Iterator[Finding]:
         words = f"{answer.interface} {answer.address}" if answer.interface else "; ".join(answer.errors)
         yield at(node, "NCCL").finding(
             found=f"NCCL {answer.version} itself says: {printable(words, 300)}",
-            wanted=f"as expected: {printable(' '.join(expected), 100)}"
-            if ours
-            else "as expected: no interface",
+            wanted=f"as expected: {printable(' '.join(expected), 100) if ours else 'no interface'}",
         )

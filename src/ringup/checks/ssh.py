@@ -11,7 +11,7 @@ from functools import partial
 from ringup.checks.network_setup import lossy_networks
 from ringup.checks.software import usual_elsewhere
 from ringup.model import Cluster, Node, cpu_starvation
-from ringup.rules import Finding, Fix, Skipped, at, check, ssh_target
+from ringup.rules import Finding, Skipped, at, check, ssh_target
 from ringup.units import printable
 
 SLOW_ANSWER_S = 5.0
@@ -70,21 +70,16 @@ def unreached(node: Node, kind: str) -> Iterator[Finding | Skipped]:
     if failure and failure.kind == "no-cpu-time" and kind == "no-answer":
         yield Skipped("", node.name, failure.words)
     elif failure and failure.kind == kind:
-        lines = [for_node(c, node) for c in commands]
-        found = at(node).finding(found=printable(failure.words, 600), wanted=wanted, commands=lines)
-        is_starved = kind == "ssh-key-exchange-hangs" and _NO_BANNER.search(failure.words)
-        yield without_banner(found, lines[1:]) if is_starved else found
-
-
-def without_banner(finding: Finding, commands: list[str]) -> Finding:
-    """If sshd's first, short line did not come, nothing follows about long packets."""
-    advice = "check the node's load and sshd, on the console or through its BMC"
-    return replace(
-        finding,
-        wanted="sshd's banner, its first line",
-        why="the node accepts the connection but its sshd does not respond: it hangs or gets no CPU time",
-        fix=Fix(advice, commands=tuple(commands)),
-    )
+        lines, fix, why = [for_node(c, node) for c in commands], "", ""
+        if kind == "ssh-key-exchange-hangs" and _NO_BANNER.search(failure.words):
+            # sshd's first, short line did not come: nothing follows about long packets.
+            wanted, lines = "sshd's banner, its first line", lines[1:]
+            why = (
+                "the node accepts the connection but its sshd does not respond: it hangs or gets no CPU time"
+            )
+            fix = "check the node's load and sshd, on the console or through its BMC"
+        words = printable(failure.words, 600)
+        yield replace(at(node).finding(found=words, wanted=wanted, fix=fix, commands=lines), why=why)
 
 
 for _kind in UNREACHED:
@@ -112,14 +107,11 @@ def answer_slow(cluster: Cluster) -> Iterator[Finding]:
         if node.answer_s - named_s > max(SLOW_ANSWER_S, 3 * usual):
             waited_s = max(node.cpu_waits.values(), default=0.0)
             is_busy = cpu_starvation.excuses(waited_s, node.answer_s)
-            because = (
-                f"; {cpu_starvation.words(node.name, waited_s, node.load, node.cpu_count)}" if is_busy else ""
-            )
+            because = cpu_starvation.words(node.name, waited_s, node.load, node.cpu_count)
+            limit = f"about {usual:.1f} s, as the others" if usual else f"under {SLOW_ANSWER_S:g} s"
             yield at(node).finding(
-                found=f"answered after {node.answer_s:.1f} s{because}",
-                wanted=f"about {usual:.1f} s, as the others"
-                if len(cluster.nodes) > 1
-                else f"under {SLOW_ANSWER_S:g} s",
+                found=f"answered after {node.answer_s:.1f} s" + (f"; {because}" if is_busy else ""),
+                wanted=limit,
                 commands=[for_node(c, node) for c in TRY_SLOW],
             )
 

@@ -47,13 +47,12 @@ def same_machine_twice(cluster: Cluster) -> Iterator[Finding]:
     for same, names in identity:
         host, apart = printable(same[0].hostname, 80), are_apart(same)
         both = f"{names} have one host name, {host}, and one boot id: one machine to NCCL"
+        fix = "if they are containers of one machine, remove one from the list; rename cloned machines"
         yield at(same).finding(
             found=both if apart else f"{names} are one machine, {host}",
             wanted="every machine named once" + (", with a host name of its own" if apart else ""),
             severity="warning" if apart and uses_nccl(cluster) == "no" else "error",
-            fix="if they are containers of one machine, remove one from the list; rename cloned machines"
-            if apart
-            else "take one of them out of the list",
+            fix=fix if apart else "take one of them out of the list",
         )
 
 
@@ -75,9 +74,7 @@ def duplicate_boot_id(cluster: Cluster) -> Iterator[Finding]:
     """NCCL's host hash is the host name plus the boot id: harmful only if both are equal."""
     for same, names in () if same_machine(cluster) else alike(cluster, lambda n: n.boot_id):
         yield at(same).finding(
-            found=f"{names} have one boot id",
-            wanted="a different boot id on every machine",
-            severity="note",
+            found=f"{names} have one boot id", wanted="a different boot id on every machine", severity="note"
         )
 
 
@@ -172,7 +169,7 @@ def open_files_too_low(cluster: Cluster) -> Iterator[Finding]:
 @check("memlock-too-low", reads=("limits", "interfaces"), scope="gpus")
 def memlock_too_low(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """Only if there is RDMA and NCCL may use it: sockets lock no memory, and root has no limit."""
-    active = any(p.state == "ACTIVE" for p in node.rdma_ports)
+    active = any(p.is_active for p in node.rdma_ports)
     rdma = active or any(i.kind == "infiniband" for i in node.interfaces)
     if rdma and node.limits.memlock_bytes < 64 * MIB and not node.limits.locks_freely:
         yield at(node).finding(

@@ -36,7 +36,7 @@ class View:
         self.users = Counter(p.name for ports in self.main.values() for p in ports)
         """Port -> number of nodes that have it as a main port."""
         self.owners = Counter(p.name for n in self.nodes for p in n.rdma_ports)
-        self.active = Counter(p.name for n in self.nodes for p in n.rdma_ports if p.state == "ACTIVE")
+        self.active = Counter(p.name for n in self.nodes for p in n.rdma_ports if p.is_active)
 
     def of(self, node: Node) -> Selection:
         """The predicted selection of a node, without a plan."""
@@ -53,15 +53,12 @@ class View:
         return [p for p in node.rdma_ports if p.link_layer in LAYERS and accepted.accepts(p.device, p.number)]
 
     def ready(self, node: Node) -> list[RdmaPort]:
-        return [p for p in self.allowed(node) if p.state == "ACTIVE"]
+        return [p for p in self.allowed(node) if p.is_active]
 
     def roce(self, node: Node) -> list[RdmaPort]:
         """The main ports that are RoCE; iWARP's (irdma, erdma) have GIDs without a kind, and other needs."""
-        return [
-            p
-            for p in self.main[node.name]
-            if p.link_layer == "Ethernet" and (not p.gids or any("RoCE" in g.kind for g in p.gids))
-        ]
+        ports = [p for p in self.main[node.name] if p.link_layer == "Ethernet"]
+        return [p for p in ports if not p.gids or any("RoCE" in g.kind for g in p.gids)]
 
     def is_peers_main(self, node: Node, name: str) -> bool:
         return self.users[name] > any(p.name == name for p in self.main[node.name])

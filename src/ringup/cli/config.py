@@ -27,10 +27,7 @@ from ringup.errors import UsageError
 from ringup.output import terminal
 
 WHOSE = f"whose options: {', '.join(COMMANDS)} (run)"
-OPTIONS = (
-    options.value("name", "COMMAND", WHOSE, "run", nargs="?", choices=tuple(COMMANDS)),
-    options.JSON,
-)
+OPTIONS = (options.value("name", "COMMAND", WHOSE, "run", nargs="?", choices=tuple(COMMANDS)), options.JSON)
 FILE_BYTES = 1 << 20
 OWN_TABLE = re.compile(rb"""tool["']?[ \t]{0,9}(?:\.[ \t]{0,9}["']?ringup|[]=])""")
 """Text in every pyproject.toml that has settings of ringup; other files are not parsed."""
@@ -55,10 +52,6 @@ class Given(NamedTuple):
 
 
 # -- files ---------------------------------------------------------------------------------------
-
-
-def user_file() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "ringup" / "config.toml"
 
 
 def project_file(folder: Path) -> Path | None:
@@ -103,10 +96,8 @@ def of_file(file: Path, command: str, known: Mapping[str, argparse.Action]) -> I
     found = contents(file)
     tables = {key: value for key, value in found.items() if isinstance(value, dict)}
     for name in tables.keys() - COMMANDS.keys() - {"env"}:
-        near = difflib.get_close_matches(name, COMMANDS, 1)
-        raise UsageError(
-            f"{terminal.path_shown(file)}: no command {name!r}", hint=f"[{(near or ['run'])[0]}]"
-        )
+        near = difflib.get_close_matches(name, COMMANDS, 1) or ["run"]
+        raise UsageError(f"{terminal.path_shown(file)}: no command {name!r}", hint=f"[{near[0]}]")
     own = tables.get(command, {})
     for written, value in [*((k, v) for k, v in found.items() if k not in tables), *own.items()]:
         key = written.replace("_", "-")
@@ -162,8 +153,8 @@ def read_as(action: argparse.Action, value: Any, where: str) -> Any:
 
 def given(parser: argparse.ArgumentParser, command: str, folder: Path) -> dict[str, Given]:
     """Option -> its value from files and variables, only the one of highest rank.  Raises UsageError."""
-    known = configurable(parser)
-    user, project = user_file(), project_file(folder)
+    known, project = configurable(parser), project_file(folder)
+    user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "ringup" / "config.toml"
     files = [user] if user.is_file() and is_own(user) else []
     levels = []
     for file in (*files, *([project] if project else [])):

@@ -98,10 +98,8 @@ def folded(found: Sequence[FactChange]) -> list[FactChange]:
     for same in grouped(((d.severity, d.topic, d.name), d) for d in found).values():
         first, others = same[0], f" and {len(same) - 1} others"
         if first.topic != "problem" and len(same) > MOST_VARIANTS:
-            nodes = tuple(node for d in same for node in d.nodes)
-            shown.append(
-                replace(first, nodes=nodes, before=first.before + others, after=first.after + others)
-            )
+            nodes, before, after = [n for d in same for n in d.nodes], first.before, first.after
+            shown.append(replace(first, nodes=(*nodes,), before=before + others, after=after + others))
         else:
             shown += same
     return shown

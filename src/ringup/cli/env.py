@@ -10,10 +10,8 @@ import argparse
 import dataclasses
 
 from ringup.cli import options, pipeline
-from ringup.model import Cluster
 from ringup.output import terminal
 from ringup.output.console import kept_json, kept_lines
-from ringup.planning import EnvVar
 from ringup.units import printable
 
 OPTIONS = (
@@ -41,7 +39,10 @@ def run(args: argparse.Namespace) -> int:
             explained=[printable(n, 1000) for n in made.explained],
         )
     else:
-        named = as_nodes_call_themselves(made.env, cluster)
+        # A script on a node can read the node's own short host name.
+        own = {n.name: n.hostname.split(".")[0] or n.name for n in cluster.nodes}
+        own = own if len(set(own.values())) == len(own) else {name: name for name in own}
+        named = tuple(dataclasses.replace(v, node=own[v.node]) if v.node else v for v in made.env)
         harmful = tuple(sorted({one.name for one in made.kept if one.verdict == "harmful"}))
         machine = dataclasses.replace(Machine.of(cluster), is_decided=not made.notes, harmful=harmful)
         print(FORMATS[args.format](named, machine))
@@ -49,11 +50,3 @@ def run(args: argparse.Namespace) -> int:
         for line in (*(f"note: {note}" for note in made.notes), *kept, *made.explained):
             terminal.say(printable(line, 1000), quiet=args.quiet)
     return pipeline.say_unreached(cluster.nodes) or (3 if args.strict and made.notes else 0)
-
-
-def as_nodes_call_themselves(env: tuple[EnvVar, ...], cluster: Cluster) -> tuple[EnvVar, ...]:
-    """Variables of one node under its own short host name, which a script on the node can read."""
-    own = {n.name: n.hostname.split(".")[0] or n.name for n in cluster.nodes}
-    if len(set(own.values())) < len(own):
-        return env
-    return tuple(dataclasses.replace(v, node=own[v.node]) if v.node else v for v in env)

@@ -8,7 +8,7 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ringup.errors import RingupError, UsageError
@@ -91,23 +91,19 @@ def apply(named: Sequence[str], before: dict[str, str], after: Mapping[str, str]
         raw = before[path].encode() if path == "-" else content(path)
         new = patched(raw, before[path], after[path])
         if show:
-            _print(_diff(path, raw, new))
+            print_diff(path, raw, new)
         else:
             write(path, raw, new)
     return bool(changed)
 
 
-def _diff(path: str, raw: bytes, new: bytes) -> Iterator[str]:
+def print_diff(path: str, raw: bytes, new: bytes) -> None:
+    """Print a difference: escaped for a terminal, else as exact bytes, as `patch` needs them."""
     old, now = ([*map(os.fsdecode, io.BytesIO(side))] for side in (raw, new))
     for line in difflib.unified_diff(old, now, path, path):
-        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-
-
-def _print(lines: Iterator[str]) -> None:
-    """Print a difference: escaped for a terminal, else as exact bytes, as `patch` needs them."""
-    for line in lines:
         if sys.stdout.isatty():
             print(printable(line.rstrip("\r\n"), len(line)))
         else:
+            end = "" if line.endswith("\n") else "\n\\ No newline at end of file\n"
             sys.stdout.flush()
-            sys.stdout.buffer.write(os.fsencode(line))
+            sys.stdout.buffer.write(os.fsencode(line + end))

@@ -91,9 +91,10 @@ def _setup(job: Job, launch: Launch) -> Iterator[str]:
 def _words(launch: Launch, quiet: bool) -> list[str]:
     """The launcher's arguments, without srun or similar in front; counts become options of ringup."""
     start = launch.start
-    dropped = {
-        n for o in start.options if o.name in COUNTS for n in range(o.at, o.at + len(o.written.split()))
-    }
+    dropped = set[int]()
+    for option in start.options:
+        if option.name in COUNTS:
+            dropped.update(range(option.at, option.at + len(option.written.split())))
     if start.launcher != "python" and PYTHON.fullmatch(start.script):
         dropped.add(start.script_at)
     texts = [t for n, t in enumerate(launch.command.texts) if n >= start.at and n not in dropped]

@@ -64,11 +64,7 @@ def claimed(asked: Path, run_id: str, *, is_wanted: bool = True) -> Iterator[Pat
 
 
 def judge(
-    cluster: Cluster,
-    run_id: str,
-    args: argparse.Namespace,
-    claims: PortClaims,
-    used: Collection[int] = (),
+    cluster: Cluster, run_id: str, args: argparse.Namespace, claims: PortClaims, used: Collection[int] = ()
 ) -> Judgement:
     """Like `pipeline.judge`; `claims` holds a local rendezvous's port, ports in `used` come last."""
     head = cluster.head
@@ -200,15 +196,6 @@ def watch_of(report_s: float, end_s: float, transport: Transport) -> HangWatch |
 
 MOST_SAVED = 256
 """Nodes whose facts are saved in a run's folder: 13 kB each."""
-
-
-def save_facts(cluster: Cluster, log_dir: Path) -> None:
-    """Save the collected facts for `report`; a failure does not stop the run."""
-    from ringup import bundle
-
-    if len(cluster.nodes) <= MOST_SAVED:
-        with contextlib.suppress(RingupError):
-            bundle.save(cluster, log_dir / FACTS_FILE)
 
 
 def write_page(check: Report, log_dir: Path, name: str) -> None:

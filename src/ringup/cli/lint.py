@@ -72,9 +72,8 @@ def files_of(paths: Sequence[str]) -> list[str]:
             wanted = (name for name in sorted(names) if name.endswith(SUFFIXES) and not _TEST.fullmatch(name))
             found += [str(Path(folder, name)) for name in wanted]
             if len(found) > MOST_FILES:
-                raise UsageError(
-                    f"{path}: more than {MOST_FILES} files", hint="name its folders with scripts"
-                )
+                hint = "name its folders with scripts"
+                raise UsageError(f"{path}: more than {MOST_FILES} files", hint=hint)
     return list(dict.fromkeys(found))
 
 

@@ -53,7 +53,7 @@ OPTIONS = (
 def run(args: argparse.Namespace) -> int:
     """Read, diagnose, show; 1 when a cause of severity error was named."""
     from ringup.logs import files
-    from ringup.logs.read import read_attempts, read_logs
+    from ringup.logs.read import first_look, read_attempts, read_logs
     from ringup.output import logs_report as show
 
     paths = list(args.paths)
@@ -66,8 +66,10 @@ def run(args: argparse.Namespace) -> int:
         _fits_follow(paths, args)
         return _follow(paths, args)
     options.some_exist(paths)
-    if not (args.json or args.quiet):
-        _first_look(paths)
+    for stuck in first_look(paths)[:3] if not (args.json or args.quiet) else ():  # before a long reading
+        where = f" on {stuck.host}" if stuck.host else ""
+        why = f"{stuck.reason} ({stuck.confidence} confidence)"
+        terminal.say(f"first look: rank {stuck.rank}{where}: {why}")
     how = {
         "by_iteration": args.by_iteration,
         "processes": args.processes,
@@ -144,13 +146,3 @@ def _follow(paths: list[str], args: argparse.Namespace) -> int:
             else:
                 terminal.show("\n".join(show.cause_lines(causes[0], story, terminal.Style(sys.stdout))))
     return code
-
-
-def _first_look(paths: list[str]) -> None:
-    """Print the ranks that seem to be stuck to stderr before a long reading."""
-    from ringup.logs.read import first_look
-
-    for stuck in first_look(paths)[:3]:
-        where = f" on {stuck.host}" if stuck.host else ""
-        why = f"{stuck.reason} ({stuck.confidence} confidence)"
-        terminal.say(f"first look: rank {stuck.rank}{where}: {why}")

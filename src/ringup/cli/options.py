@@ -85,10 +85,8 @@ def folder(text: str) -> str:
     """A directory for files; if it does not exist, it must be possible to create it."""
     try:
         place = next(place for place in (Path(text), *Path(text).absolute().parents) if place.exists())
-        number = 0 if os.access(place, os.W_OK | os.X_OK) else errno.EACCES
-        words = (
-            os.strerror(number if place.is_dir() else errno.ENOTDIR) if number or not place.is_dir() else ""
-        )
+        words = "" if os.access(place, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+        words = words if place.is_dir() else os.strerror(errno.ENOTDIR)
     except (OSError, ValueError) as error:
         words = (error.strerror if isinstance(error, OSError) else None) or str(error)
     if words:

@@ -54,9 +54,8 @@ class Parser(argparse.ArgumentParser):
             # `-H node0 node1 train.py`: the second node would become the script.
             is_program = "." in script[0] or "/" in script[0] or Path(script[0]).exists() or which(script[0])
             if not is_program and any(word.endswith((".py", ".sh", ".yaml")) for word in script[1:]):
-                self._refuse(
-                    f"{script[0]} is not a script", f"name nodes as one word: -H {hosts},{script[0]}"
-                )
+                hint = f"name nodes as one word: -H {hosts},{script[0]}"
+                self._refuse(f"{script[0]} is not a script", hint)
         for action in self._actions:  # Python 3.11's argparse makes an empty list of `--chdir=--`
             takes_one = action.option_strings and action.nargs is None and action.default != []
             if takes_one and getattr(found, action.dest, None) == []:

@@ -73,10 +73,8 @@ def load(args: argparse.Namespace, words: list[str] | None = None) -> Cluster:
         raise UsageError(f"--from and --{name} both name the nodes", hint=hint)
     for name in ("python", "setup"):
         if getattr(job, name) not in ("", getattr(before, name)):
-            hint = f"collect them again: `ringup check ... --{name} ... --save F`"
-            raise UsageError(
-                f"--{name} has no effect with --from: the facts were saved without it", hint=hint
-            )
+            what = f"--{name} has no effect with --from: the facts were saved without it"
+            raise UsageError(what, hint=f"collect them again: `ringup check ... --{name} ... --save F`")
     saved_ones = ("python", "setup", "time_left_s", *(() if args.chdir else ("chdir",)))
     job = replace(job, **{name: getattr(before, name) for name in saved_ones})
     if words is None:
@@ -84,9 +82,8 @@ def load(args: argparse.Namespace, words: list[str] | None = None) -> Cluster:
         changed = {name: value for name, value in given.items() if value != getattr(Job(), name)}
         job = replace(before, **{**changed, "env": {**before.env, **job.env}})
     request.show_ignored(args, job)
-    return replace(
-        saved, job=job, nodes=tuple(without_stale_facts(node, before, job) for node in saved.nodes)
-    )
+    nodes = tuple(without_stale_facts(node, before, job) for node in saved.nodes)
+    return replace(saved, job=job, nodes=nodes)
 
 
 def without_stale_facts(node: Node, saved: Job, job: Job) -> Node:

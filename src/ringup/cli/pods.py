@@ -22,9 +22,8 @@ def here(args: argparse.Namespace) -> Pod | None:
         return None
     found = pod.from_environment(os.environ, os.uname().nodename)
     if found is not None and (getattr(args, "detach", False) or getattr(args, "slurm", False)):
-        raise UsageError(
-            "pods that share a token run in the foreground", hint="leave --detach and --slurm out"
-        )
+        hint = "leave --detach and --slurm out"
+        raise UsageError("pods that share a token run in the foreground", hint=hint)
     return found
 
 
@@ -47,19 +46,14 @@ def everywhere(command: Command) -> Command:
             return pod_peer.serve(found, say)
         args.pods = pods.gather(found, say)
         say(f"{found.count} pods have joined")
-        return _led(command, args)
+        code = 70
+        try:
+            code = command(args)
+        except (RingupError, KeyboardInterrupt) as error:
+            code = error.exit_code if isinstance(error, RingupError) else 130
+            raise
+        finally:
+            args.pods.finish(code)
+        return code
 
     return run
-
-
-def _led(command: Command, args: argparse.Namespace) -> int:
-    """Run the command and send its exit code to every pod."""
-    code = 70
-    try:
-        code = command(args)
-    except (RingupError, KeyboardInterrupt) as error:
-        code = error.exit_code if isinstance(error, RingupError) else 130
-        raise
-    finally:
-        args.pods.finish(code)
-    return code

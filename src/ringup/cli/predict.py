@@ -46,7 +46,9 @@ OPTIONS = (
 
 def run(args: argparse.Namespace) -> int:
     env = request.environment_from(args.env)
-    version = _version(args.nccl)
+    version = interface_choice.version_of(args.nccl) if args.nccl else None
+    if version == interface_choice.ASSUMED and not args.nccl.startswith("2.27.7"):
+        raise UsageError(f"--nccl {args.nccl!r} is not a version", hint="for example --nccl 2.20.5")
     is_all = not args.from_file and not request.named(args)
     pasted = _pasted(args.output, is_all=is_all)
     if args.output and is_all:
@@ -64,16 +66,6 @@ def run(args: argparse.Namespace) -> int:
         terminal.show(prediction_report.predict_text(predictions, unfolded=args.unfolded))
     is_unsure = args.strict and any(p.missing for p in predictions)
     return pipeline.say_unreached(nodes) or (3 if is_unsure else 0)
-
-
-def _version(text: str) -> interface_choice.Version | None:
-    """`--nccl`, None if not given.  Raises UsageError for an invalid version."""
-    if not text:
-        return None
-    version = interface_choice.version_of(text)
-    if version == interface_choice.ASSUMED and not text.startswith("2.27.7"):
-        raise UsageError(f"--nccl {text!r} is not a version", hint="for example --nccl 2.20.5")
-    return version
 
 
 def _collected(args: argparse.Namespace) -> Cluster:
@@ -116,7 +108,6 @@ def _pasted(words: list[str], is_all: bool) -> dict[str, Pasted]:
             made = parse_pasted(part)
             _say_left(path, text, made, is_whole=len(parts) == 1)
             not_understood += [path] if made.is_empty and len(parts) == 1 else []
-            _say_peers(path, made)
             own = host or name
             found[own] = together(found[own], made) if own in found else made
     if is_all and split and len(not_understood) == len(split):
@@ -139,15 +130,11 @@ def _say_left(path: str, text: str, made: Pasted, *, is_whole: bool) -> None:
         terminal.say(f"{printable(path)}: {tool}: NCCL's choice does not depend on it")
     if made.is_part:
         terminal.say(f"{printable(path)}: a part of the interfaces, as lo is missing: paste all of `ip addr`")
-
-
-def _say_peers(path: str, made: Pasted) -> None:
-    """Print what `nvidia-smi topo -p2p` shows: it affects traffic between GPUs of a node, not the network."""
+    # Of `nvidia-smi topo -p2p`.
     refused = [f"GPU{a}-GPU{b} {cell}" for (a, b), cell in made.peers.items() if a < b and cell != "OK"]
-    blocked = summarize_names(refused, 8)
-    words = f"no peer access: {blocked}; NCCL uses shared memory between these GPUs" if refused else ""
+    words = f"no peer access: {summarize_names(refused, 8)}; NCCL uses shared memory between these GPUs"
     if made.peers:
-        words = words or "all pairs of GPUs have peer access"
+        words = words if refused else "all pairs of GPUs have peer access"
         terminal.say(f"{printable(path)}: {words}; the choice of the network does not depend on it")
 
 

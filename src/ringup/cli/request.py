@@ -61,11 +61,8 @@ def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:
     found, path = _named_nodes(args), getattr(args, "exclude_from", None)
     if not path:
         return found
-    bad = {
-        word
-        for line in read_text(path, 1 << 22).splitlines()
-        for word in re.split(r"[\s,]+", line.partition("#")[0])
-    }
+    text = re.sub("#.*", "", read_text(path, 1 << 22))
+    bad = set(re.split(r"[\s,]+", text))
     left = tuple(host for host in found if host.name not in bad)
     if not left:
         raise UsageError(f"--exclude-from {path} leaves no node", hint="name more nodes, or edit the file")
@@ -185,9 +182,8 @@ def environment_from(pairs: list[str]) -> dict[str, str]:
         if not _NAME.fullmatch(name):
             raise UsageError(f"--env {name!r} is not NAME=VALUE", hint="for example --env NCCL_DEBUG=INFO")
         if not equals and name not in os.environ:
-            raise UsageError(
-                f"--env {name}: it is not set here", hint=f"export {name}, or --env {name}=VALUE"
-            )
+            hint = f"export {name}, or --env {name}=VALUE"
+            raise UsageError(f"--env {name}: it is not set here", hint=hint)
         if "\0" in value:
             raise UsageError(f"--env {name}: a value cannot hold a NUL byte", hint="leave it out")
         found[name] = value if equals else os.environ[name]
@@ -311,10 +307,8 @@ def _scheduled(args: argparse.Namespace, line: StartLine) -> list[str]:
     for written, (name, value) in line.scheduled.items():
         number = value.rpartition(":")[2]
         if name == "option":
-            args.option = [
-                *args.option,
-                written.replace(" ", "=", 1) if written.startswith("--") else written,
-            ]
+            option = written.replace(" ", "=", 1) if written.startswith("--") else written
+            args.option = [*args.option, option]
             continue
         if name in ("gpus", "cpus") and not number.isdecimal():
             raise UsageError(f"{written}: {value!r} is not a number", hint=f"--{name} N")

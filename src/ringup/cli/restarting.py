@@ -68,16 +68,6 @@ def check_options(args: argparse.Namespace) -> None:
         raise UsageError(wrong, hint=hint)
 
 
-def is_near(soon_s: float) -> bool:
-    return request.time_left_s() < soon_s
-
-
-def used_first(cluster: Cluster, args: argparse.Namespace) -> Cluster:
-    """The nodes of the first attempt: all but the spares."""
-    restarts.check_node_count(args, len(cluster.nodes))
-    return cluster.only(cluster.nodes[: len(cluster.nodes) - args.spares])
-
-
 @dataclass
 class Attempt:
     """One start of the ranks, with its end if it has ended."""
@@ -117,11 +107,7 @@ class Supervisor:
     """Starts the attempts of a run and decides after each; `cluster` includes the spares."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        transport: Transport,
-        folder: Path,
-        args: argparse.Namespace,
+        self, cluster: Cluster, transport: Transport, folder: Path, args: argparse.Namespace
     ) -> None:
         self.cluster, self.transport, self.folder, self.args = cluster, transport, folder, args
         self.spares = [node.name for node in cluster.nodes[len(cluster.nodes) - args.spares :]]
@@ -135,17 +121,20 @@ class Supervisor:
         self.result: RunResult | None = None
         """The result of the latest attempt that has ended."""
         self.outcome = ""
-        """The outcome in run.json."""
         self.earlier: list[Attempt] = []
         """Failed attempts until the first step of the next attempt is known."""
         self.decision: Decision | None = None
         self.cause_lines: list[str] = []
         self.write = launching.RankLines(args)
         name = signal.Signals(args.save_signal).name if args.save_signal else ""
+        soon_s: float = args.save_grace + restarts.LEFT_AFTER_SAVE_S
+
+        def is_due() -> bool:
+            return request.time_left_s() < soon_s
+
         # A job that begins with less time than that would only save.
-        soon_s = args.save_grace + restarts.LEFT_AFTER_SAVE_S
-        is_due = partial(is_near, soon_s) if request.time_left_s() > 2 * soon_s else Save.is_due
-        self.save = Save(name, args.save_grace, is_due) if name else None
+        has_time = request.time_left_s() > 2 * soon_s
+        self.save = Save(name, args.save_grace, is_due if has_time else Save.is_due) if name else None
 
     def say(self, text: str) -> None:
         terminal.say(text, quiet=self.args.quiet)
@@ -154,8 +143,10 @@ class Supervisor:
         """All attempts, and the end on the screen; the command's exit code."""
         self.run_id = plan.run_id
         self.ports.add(plan.master_port)
-        if self.spares:
-            self.show_spares()
+        unreached = {node.name: {"not reached"} for node in self.cluster.nodes if node.unreached}
+        errors = {**self.rechecks.at_first.errors, **unreached} if self.spares else {}
+        for line in restart_report.spare_lines({node: errors.get(node, set()) for node in self.spares}):
+            self.say(line)
         return self.supervise(self.begun(plan, findings))
 
     def supervise(self, following: Attempt | None) -> int:
@@ -176,12 +167,6 @@ class Supervisor:
                     self.write_record(self.result.record)
                 raise
         return self.show_end()
-
-    def show_spares(self) -> None:
-        unreached = {node.name: {"not reached"} for node in self.cluster.nodes if node.unreached}
-        errors = {**self.rechecks.at_first.errors, **unreached}
-        for line in restart_report.spare_lines({node: errors.get(node, set()) for node in self.spares}):
-            self.say(line)
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -314,8 +299,14 @@ class Supervisor:
         known = failure_cause(attempt.plan, result, cause, recheck)
         self.attempts.append(self.ended(attempt, result, known, saved))
         decision = self.decide(recheck)
-        if decision.stopped == "no-nodes" and recheck.unreachable:
-            decision, recheck = self.wait_for_nodes(attempt, result, decision, recheck)
+        if decision.stopped == "no-nodes" and recheck.unreachable:  # a link may come back
+            patience_s = self.args.lease + RETURN_S
+            until = time.monotonic() + patience_s
+            self.say(f"ringup: {decision.because}; asking again for {show_seconds(patience_s)} (Ctrl-C ends)")
+            while decision.stopped == "no-nodes" and time.monotonic() < until:
+                pause(self.transport, ASK_EVERY_S)
+                recheck = self.rechecks.look(attempt.plan, result, self.spares)
+                decision = self.decide(recheck)
         if decision.nodes and not is_noted:
             because = "run.json cannot be written, and without a record nothing is restarted"
             decision = replace(decision, action="stop", because=because, nodes=(), stopped="limit")
@@ -393,19 +384,6 @@ class Supervisor:
     def note_nodes(self, attempt: Attempt, blamed: Sequence[str] = (), cause: str = "") -> None:
         if not self.cluster.is_local:
             node_history.add(self.run_id, attempt.nodes, blamed, cause)
-
-    def wait_for_nodes(
-        self, attempt: Attempt, result: RunResult, decision: Decision, recheck: Recheck
-    ) -> tuple[Decision, Recheck]:
-        """Keep querying unreachable nodes: a link may come back."""
-        patience_s = self.args.lease + RETURN_S
-        until = time.monotonic() + patience_s
-        self.say(f"ringup: {decision.because}; asking again for {show_seconds(patience_s)} (Ctrl-C ends)")
-        while decision.stopped == "no-nodes" and time.monotonic() < until:
-            pause(self.transport, ASK_EVERY_S)
-            recheck = self.rechecks.look(attempt.plan, result, self.spares)
-            decision = self.decide(recheck)
-        return decision, recheck
 
     def following(self, decision: Decision, cause: str) -> Attempt | None:
         """The next attempt, planned from the nodes' current facts; None if no plan is possible."""

@@ -7,6 +7,7 @@ Everything after `--` is the training script and its arguments.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import time
 from dataclasses import replace
@@ -16,7 +17,7 @@ from ringup.cli import background, before_run, launching, options, pipeline, pod
 from ringup.cli.background import Background
 from ringup.cli.launching import claimed
 from ringup.cli.restarts import RESTARTS, check_node_count
-from ringup.errors import UsageError
+from ringup.errors import RingupError, UsageError
 from ringup.model import Cluster
 from ringup.output import console, terminal
 from ringup.rules import SEVERITIES
@@ -98,16 +99,17 @@ def decide_and_start(
     args: argparse.Namespace,
     claims: PortClaims,
 ) -> int:
-    whole, cluster = cluster, restarting.used_first(cluster, args)
+    whole = cluster
+    check_node_count(args, len(whole.nodes))
+    cluster = whole.only(whole.nodes[: len(whole.nodes) - args.spares])
     judged = launching.judge(cluster, run_id, args, claims)
     findings = [*judged.findings, *before_run.of_nodes(args, cluster, judged.plan)]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity or "error"))
     judged = replace(judged, findings=findings)
     pipeline.write_page(judged, args)
     if code := pipeline.refused(judged, args):
-        content = run_json(
-            run_id, outcome="check-stopped", exit_code=code, started=time.time(), findings=findings
-        )
+        began = time.time()
+        content = run_json(run_id, outcome="check-stopped", exit_code=code, started=began, findings=findings)
         if not args.dry_run:
             launching.write_record(log_dir, content)
         if args.json:
@@ -118,7 +120,11 @@ def decide_and_start(
     if args.dry_run:
         return launching.show_words(plan, args)
     assert transport is not None
-    launching.save_facts(whole, log_dir)
+    if len(whole.nodes) <= launching.MOST_SAVED:
+        from ringup import bundle
+
+        with contextlib.suppress(RingupError):  # without the facts, only the report is shorter
+            bundle.save(whole, log_dir / launching.FACTS_FILE)
     if args.detach and args.hang_timeout and not restarting.is_on(args):
         words = f"--hang-timeout: a detached run is watched by `ringup attach {plan.run_id}` alone"
         terminal.say(f"ringup: {words}, which has that option, too")

@@ -89,7 +89,11 @@ def run(args: argparse.Namespace) -> int:
     args.python = asked.python
     inner = [*inner_options(args, (FILE, options.JOB, options.COLLECTING, RESTARTS), asked.job), "--", *words]
     asked = with_restarts(args, asked, kind, asked.python, inner)
-    warn_of_missing(asked, kind)
+    folder, name = Path(asked.job.chdir or "."), asked.job.script
+    is_file = asked.job.kind == "script" and kind not in PODS  # an image's files are unknown
+    if is_file and folder.is_dir() and not os.path.lexists(folder / name):
+        what = f"no {printable(name, 200)} in {printable(str(folder), 200)} on this machine"
+        terminal.say(f"warning: {what}; the job will look for it there")
     warn_of_secrets(asked.job)
     text = render(kind, asked)
     if args.json:
@@ -100,15 +104,6 @@ def run(args: argparse.Namespace) -> int:
         terminal.write(Path(args.output), text, executable=text.startswith("#!"))
         terminal.say(f"written: {terminal.path_shown(args.output)}", quiet=args.quiet)
     return 0
-
-
-def warn_of_missing(asked: Asked, kind: str) -> None:
-    """Warn if the script is not on this machine; an image's files are unknown."""
-    folder = Path(asked.job.chdir or ".")
-    is_file = asked.job.kind == "script"
-    if is_file and kind not in PODS and folder.is_dir() and not os.path.lexists(folder / asked.job.script):
-        script, where = printable(asked.job.script, 200), printable(str(folder), 200)
-        terminal.say(f"warning: no {script} in {where} on this machine; the job will look for it there")
 
 
 def warn_of_secrets(job: Job) -> None:

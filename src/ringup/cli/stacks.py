@@ -108,24 +108,18 @@ def remedies(nodes: tuple[NodeLook, ...], is_local: bool, ssh_config: str = "") 
     here = "sends this machine's" if pyspy.own() else "needs one on this machine, too"
     for python, names in grouped(dict.fromkeys(found)).items():
         command = f"{shlex.quote(python or 'python3')} -m pip install py-spy"
-        ways = [
-            command if is_local else with_ssh_config(ssh(name, command), ssh_config) for name in names[:3]
-        ]
         yield f"hint: no py-spy on {summarize_names(names)}: --with-py-spy {here}; or install it there:"
-        yield from (f"  $ {way}" for way in ways)
+        for name in names[:3]:
+            yield f"  $ {command if is_local else with_ssh_config(ssh(name, command), ssh_config)}"
 
 
 def unreadable(nodes: tuple[NodeLook, ...]) -> Iterator[str]:
     """For nodes without ranks: users whose Python processes could not be read."""
+    advice = "only a user's own processes are read, so run `ringup stacks` as that user"
     for node in nodes:
-        users = summarize_names(
-            f"{printable(user, 40)} ({count})" for user, count in node.state.others.items()
-        )
+        users = [f"{printable(user, 40)} ({count})" for user, count in node.state.others.items()]
         if users:
-            yield (
-                f"{node.node}: Python processes of other users: {users}; only a user's own processes are "
-                "read, so run `ringup stacks` as that user"
-            )
+            yield f"{node.node}: Python processes of other users: {summarize_names(users)}; {advice}"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -135,10 +129,9 @@ def run(args: argparse.Namespace) -> int:
         nodes = look(transport, mode=mode, run=args.run)
         is_local = all(host.local for host in transport.hosts)
         if sent and (names := list(pyspy.lacking(nodes))):
-            again = {
-                node.node: node for node in look(transport, mode=mode, run=args.run, pyspy=sent, names=names)
-            }
-            nodes = tuple(again.get(node.node, node) for node in nodes)
+            again = look(transport, mode=mode, run=args.run, pyspy=sent, names=names)
+            by_name = {node.node: node for node in again}
+            nodes = tuple(by_name.get(node.node, node) for node in nodes)
     found = jobs(nodes, args.run)
     if args.json:
         terminal.print_json(jobs=[*map(job_json, found)], nodes=[*map(node_json, nodes)])

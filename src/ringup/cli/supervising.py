@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,6 @@ class State(msgspec.Struct, frozen=True):
     """Variables forwarded to the nodes; of secrets only the name."""
     run_id: str
     number: int
-    """The number of the latest attempt."""
     cause: str
     """The cause of the attempt before it."""
     is_handed_over: bool
@@ -191,11 +190,7 @@ class DetachedSupervisor(Supervisor):
         noted = detach.load(run_id)
         began_s = time.monotonic() - (time.time() - noted.started)
         attempt = Attempt(
-            self.entries[-1],
-            noted.plan,
-            list(noted.findings),
-            began_s=began_s,
-            progress=state.progress,
+            self.entries[-1], noted.plan, list(noted.findings), began_s=began_s, progress=state.progress
         )
         if state.is_handed_over:
             self.resumed = attempt
@@ -203,18 +198,15 @@ class DetachedSupervisor(Supervisor):
         try:
             self.result = self.follow(noted, attempt)
             following = self.after(attempt)
-        except NodeUnreachable:  # it died before the head node took over the attempt
-            following = self.start_again(attempt, state.cause)
+        except NodeUnreachable as error:  # it died before the head node took over the attempt: repeat it
+            if attempt.number == 1:
+                what = "the run never began: its supervisor died before"
+                raise LaunchError(what, hint="start it again") from error
+            pause(self.transport, self.args.lease)  # which ends the old guards
+            self.entries.pop()
+            self.rechecks.collected()
+            following = self.following(Decision("same", "", nodes=attempt.nodes), state.cause)
         return self.supervise(following)
-
-    def start_again(self, attempt: Attempt, cause: str) -> Attempt | None:
-        """Repeat an attempt whose supervisor died while starting it; the lease ends the old guards."""
-        if attempt.number == 1:
-            raise LaunchError("the run never began: its supervisor died before", hint="start it again")
-        pause(self.transport, self.args.lease)
-        self.entries.pop()
-        self.rechecks.collected()
-        return self.following(Decision("same", "", nodes=attempt.nodes), cause)
 
 
 def record_of(folder: Path) -> dict[str, Any]:
@@ -242,22 +234,18 @@ def go_on(folder: Path, process: Background) -> int:
     args.background = process
     words = request.script_words(args)
     job = request.job_from(args, words)
-    missing = restore(state.env, request.forwarded(args, job.launcher))
+    # Exactly the variables of the start, except secrets, which are not in the file.
+    now, shown = request.forwarded(args, job.launcher), {n: v for n, v in state.env.items() if v != HIDDEN}
+    for name in now.keys() - state.env.keys():
+        os.environ.pop(name, None)
+    os.environ.update(shown)
+    missing = summarize_names(sorted(state.env.keys() - shown.keys() - now.keys()))
     cluster = replace(bundle.load(folder / FACTS), job=request.job_from(args, words))
     with request.open_transport(args) as transport:
         supervisor = DetachedSupervisor(cluster, transport, folder, args)
         if missing:
             supervisor.say(f"ringup: not exported here, so the next attempts do not get: {missing}")
         return supervisor.resume(state)
-
-
-def restore(wanted: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Export exactly the variables of the start; returns the names of secrets that are missing here."""
-    for name in now.keys() - wanted.keys():
-        os.environ.pop(name, None)
-    shown = {name: value for name, value in wanted.items() if value != HIDDEN}
-    os.environ.update(shown)
-    return summarize_names(sorted(wanted.keys() - shown.keys() - now.keys()))
 
 
 def attach_to(folder: Path, args: argparse.Namespace) -> int:

@@ -75,7 +75,6 @@ class Sweep:
     args: argparse.Namespace
     cluster: Cluster
     words: tuple[str, ...]
-    """Arguments of the program that the ranks run."""
     end_s: float
 
     def under(self, env: Mapping[str, str]) -> Cluster:
@@ -135,13 +134,15 @@ def _swept(args: argparse.Namespace, cluster: Cluster, transport: Transport | No
 def _trials(this: Sweep, found: list[dict[str, str]]) -> Iterator[Trial]:
     """A trial for each distinct prediction: the first setting that the check does not expect to fail."""
     plans = [(env, network.decide(this.under(env))) for env in found]
-    keys = [
-        sweep.ways(e.prediction for e in expected(predicted(this.under(env)), plan)) for env, plan in plans
-    ]
+    made = (expected(predicted(this.under(env)), plan) for env, plan in plans)
+    keys = [sweep.ways(one.prediction for one in predictions) for predictions in made]
     for way, same in grouped(zip(keys, plans, strict=True)).items():
         reasons = dict[int, str]()
         for at, (env, _) in enumerate(same):
-            reasons[at] = _refusal(pipeline.judge(this.under(env)))
+            judged = pipeline.judge(this.under(env))
+            error = next((f for f in judged.findings if f.severity == "error"), None)
+            reasons[at] = "" if judged.plan else "no plan is possible: `ringup check` says why"
+            reasons[at] = f"{error.where}: {error.found}" if error else reasons[at]
             if not reasons[at]:
                 break
         at = next((at for at, why in reasons.items() if not why), 0)
@@ -149,14 +150,6 @@ def _trials(this: Sweep, found: list[dict[str, str]]) -> Iterator[Trial]:
         also = tuple(other for other, _ in same if other is not env)
         adds = tuple(v for v in plan.env if v.name not in env) if plan else ()
         yield Trial(env, way, also, adds, because=reasons[at])
-
-
-def _refusal(judged: pipeline.Judgement) -> str:
-    """Why the check says that a setting cannot work; "" if it may work."""
-    error = next((f for f in judged.findings if f.severity == "error"), None)
-    if error:
-        return f"{error.where}: {error.found}"
-    return "" if judged.plan else "no plan is possible: `ringup check` says why"
 
 
 def _tried(this: Sweep, trials: list[Trial], transport: Transport) -> tuple[list[Trial], int]:

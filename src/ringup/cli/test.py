@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from ringup.cli import collective, pods
@@ -26,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
         return started
     outcome, style = started.ended, terminal.Style(sys.stdout)
     if args.json:
-        terminal.print_json(**show.test_json(outcome), backend=started.backend, warnings=started.warnings)
+        more = {"ok": outcome.ok, "backend": started.backend, "warnings": started.warnings}
+        terminal.print_json(**asdict(outcome), **more)
     elif started.result.outcome == "interrupted":
         terminal.show(style("warning", "interrupted: not every rank was tested"))
     else:

@@ -228,11 +228,8 @@ class Top:
     def press(self, key: str) -> None:
         keys, self.note = [line.key for line in self.lines], ""
         if self.asks == "filter":
-            typed = (
-                self.filter[:-1]
-                if key == "back"
-                else self.filter + key * (len(key) == 1 and key.isprintable())
-            )
+            letter = key if len(key) == 1 and key.isprintable() else ""
+            typed = self.filter[:-1] if key == "back" else self.filter + letter
             self.filter = "" if key == "escape" else typed
             self.asks = "" if key in ("enter", "escape") else "filter"
         elif self.asks == "end":
@@ -278,9 +275,8 @@ class Top:
 
     def is_known(self) -> bool:
         """Whether every node has reported enough for one picture."""
-        return all(
-            node.state == "closed" or (node.stacks_s and not node.before.problem) for node in self.nodes
-        )
+        open_ones = [node for node in self.nodes if node.state != "closed"]
+        return all(node.stacks_s and not node.before.problem for node in open_ones)
 
     def is_due(self, now_s: float) -> bool:
         """Whether a picture is due; printed pictures start once there is something to show."""

@@ -76,9 +76,8 @@ class WatchedJob:
     def end(self) -> str:
         """End the run, like Ctrl-C at its launcher; returns a sentence with the result."""
         if not self.folder:
-            return (
-                "Not ended: ringup has not started this job. End it where it was started (scancel, Ctrl-C)."
-            )
+            where = "End it where it was started (scancel, Ctrl-C)."
+            return f"Not ended: ringup has not started this job. {where}"
         if self.journal and self.plan:
             return self._end_detached(self.plan.nodes[0].run_dir)
         who = self.owner()

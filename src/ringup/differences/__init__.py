@@ -7,7 +7,7 @@ Two runs, collections of facts or environments compared: the relevant difference
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -113,11 +113,11 @@ def not_compared(a: Side, b: Side) -> list[str]:
         lacking = grouped(((t, why), n) for (t, n), why in side.unknown.items() if t in there)
         unread = grouped((name, n) for (_, name), own in side.facts.items() for n in own if own[n] == UNKNOWN)
         lacking |= {(name, "could not be read"): nodes for name, nodes in unread.items()}
-        alike = grouped(
-            ((why, node_set(filter(None, nodes))), topic) for (topic, why), nodes in lacking.items()
-        )
-        for (why, nodes), topics in alike.items():
-            found.append(f"{', '.join(topics)}: {side.path}: {f'{nodes}: ' if nodes else ''}{why}")
+        alike: dict[tuple[str, str], list[str]] = {}
+        for (topic, why), nodes in lacking.items():
+            alike.setdefault((why, node_set(filter(None, nodes))), []).append(topic)
+        for (why, where), topics in alike.items():
+            found.append(f"{', '.join(topics)}: {side.path}: {f'{where}: ' if where else ''}{why}")
     return found
 
 
@@ -130,8 +130,9 @@ def _changes(key: Key, a: Side, b: Side, unknown: Collection[Key]) -> Iterator[F
         known = [n for n in b.nodes or a.nodes if (key[0], n) not in unknown]
         pairs = [(n, before.get(n), after.get(n)) for n in known if n in (a.nodes or b.nodes)]
         # A new node is compared with the value that most nodes had.
-        if usual := _usual(before, a.nodes):
-            pairs += [(n, usual, after.get(n)) for n in known if a.nodes and n not in a.nodes]
+        for usual, count in Counter(before[n] for n in a.nodes if n in before).most_common(1):
+            is_usual = count > len(a.nodes) / 2
+            pairs += [(n, usual, after.get(n)) for n in known if is_usual and n not in a.nodes]
     for (old, new), nodes in grouped(((old, new), node) for node, old, new in pairs).items():
         is_missing = key[0] not in COUNT_AS_NONE and None in (old, new)
         if old == new or is_missing or UNKNOWN in (old, new):
@@ -145,21 +146,13 @@ def _changes(key: Key, a: Side, b: Side, unknown: Collection[Key]) -> Iterator[F
             is_harmless = new in GOOD or (key[0] == "interface" and old is None)
             is_harmless |= key[0] == "variable" and variables.row_of(key[1]).kind == "debugging"
             severity = "note" if is_harmless else severity
-            yield FactChange(severity, *key, where, _shown(old), _shown(new), change)
-
-
-def _usual(values: Mapping[str, Value], nodes: Sequence[str]) -> Value | None:
-    most = Counter(values[node] for node in nodes if node in values).most_common(1)
-    return most[0][0] if most and most[0][1] > len(nodes) / 2 else None
+            before_text, after_text = ("" if value is None else str(value) for value in (old, new))
+            yield FactChange(severity, *key, where, before_text, after_text, change)
 
 
 def _by_node(values: dict[str, Value], nodes: Sequence[str]) -> dict[str, Value]:
     """The value of each node: its own, else the one for all nodes."""
     return {**dict.fromkeys(nodes, values[""]), **values} if "" in values else values
-
-
-def _shown(value: Value | None) -> str:
-    return "" if value is None else str(value)
 
 
 def _problems(a: Side, b: Side) -> Iterator[FactChange]:
@@ -173,11 +166,9 @@ def _problems(a: Side, b: Side) -> Iterator[FactChange]:
     ).items():
         nodes, before = tuple(node for node, _ in same if node), "" if is_sure else "not checked"
         yield FactChange(severity, "problem", rule, nodes, before, same[0][1])
-    gone = {key: found for key, (_, found) in a.problems.items() if key not in {**b.problems}}
-    gone = {
-        key: found for key, found in gone.items() if key not in b.not_checked and key[1] in {*b.nodes, ""}
-    }
-    for rule, lost in grouped((rule, (node, found)) for (rule, node), found in gone.items()).items():
+    gone = [key for key in a.problems if key not in b.problems and key not in b.not_checked]
+    here = [(rule, (node, a.problems[rule, node][1])) for rule, node in gone if node in {*b.nodes, ""}]
+    for rule, lost in grouped(here).items():
         yield FactChange("note", "problem", rule, tuple(node for node, _ in lost if node), lost[0][1], "")
 
 

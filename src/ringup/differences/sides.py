@@ -14,7 +14,7 @@ import msgspec
 from ringup.collective_tests import bandwidth, rank_records
 from ringup.differences import UNKNOWN, Amount, Side, Value
 from ringup.hosts.folding import node_set
-from ringup.model import Cluster, Link, Node
+from ringup.model import Cluster, Node
 from ringup.nccl.selection import Prediction
 from ringup.network.reachability import routed
 from ringup.planning import NodePlan, Plan
@@ -163,9 +163,11 @@ def of_facts(
         for topic, fact in UNREAD:
             if fact in node.unknown:
                 side.unknown[topic, node.name] = node.unknown[fact]
-    if cluster.links:
-        _paths(side, routed(cluster))
-    elif len(nodes) > 1:
+    links = grouped(((link.dst, link.dst_interface), link) for link in routed(cluster))
+    for (name, interface), tried in links.items():
+        bad = dict.fromkeys(li.src for li in tried if not li.works)
+        side.add("path", f"to {interface}", f"fails from {node_set(bad)}" if bad else "works", name)
+    if not cluster.links and len(nodes) > 1:
         side.unknown["path", ""] = "the paths were not tested"
     return side
 
@@ -177,14 +179,13 @@ def _facts(node: Node) -> Iterator[tuple[str, str, Value]]:
     for i in node.interfaces:
         if i.kind == "loopback" or not (i.usable_addresses or i.kind in ("physical", "infiniband", "bond")):
             continue
-        is_up = i.is_up and i.has_carrier
-        yield "interface", f"{i.name} state", "up" if is_up else "no carrier" if i.is_up else "down"
-        if is_up:
+        yield "interface", f"{i.name} state", "up" if i.is_linked else "no carrier" if i.is_up else "down"
+        if i.is_linked:
             yield "link", f"{i.name} rate", Amount(i.speed_gbit_s, "Gbit/s") if i.speed_gbit_s else ""
             yield "link", f"{i.name} MTU", str(i.mtu_bytes)
             yield "link", f"{i.name} address", " ".join(a.address for a in i.usable_addresses)
     for port in node.rdma_ports:
-        yield "interface", f"{port.name} state", "up" if port.state == "ACTIVE" else port.state
+        yield "interface", f"{port.name} state", "up" if port.is_active else port.state
         yield "link", f"{port.name} rate", Amount(port.rate_gbit_s, "Gbit/s") if port.rate_gbit_s else ""
     kinds = grouped((gpu.name, gpu) for gpu in node.gpus if gpu.is_visible)
     yield "node", "GPUs", ", ".join(f"{len(same)} x {name}" for name, same in kinds.items())
@@ -199,13 +200,6 @@ def _facts(node: Node) -> Iterator[tuple[str, str, Value]]:
         ("CPUs", str(node.cpu_count), "cpu_count"),
     ):
         yield "machine", name, UNKNOWN if fact in node.unknown else value
-
-
-def _paths(side: Side, links: Sequence[Link]) -> None:
-    """For each node's interfaces, the nodes that cannot reach them."""
-    for (node, interface), tried in grouped(((li.dst, li.dst_interface), li) for li in links).items():
-        bad = dict.fromkeys(li.src for li in tried if not li.ok or li.large_packet_ok is False)
-        side.add("path", f"to {interface}", f"fails from {node_set(bad)}" if bad else "works", node)
 
 
 # -- an environment ------------------------------------------------------------------------------
@@ -223,7 +217,7 @@ def of_environment(path: str, data: bytes) -> Side:
     for one in (*found.env, *found.kept):
         side.add("variable", one.name, one.value, one.node or "")
     side.nodes = tuple(dict.fromkeys(v.node for v in (*found.env, *found.kept) if v.node))
-    for topic in (
+    for topic in [
         "outcome",
         "problem",
         "path",
@@ -234,6 +228,6 @@ def of_environment(path: str, data: bytes) -> Side:
         "node",
         "job",
         "machine",
-    ):
+    ]:
         side.unknown[topic, ""] = "it holds variables only"
     return side

@@ -67,9 +67,8 @@ def curves(found: Sequence[Curve], limit: float | None, unit: str, words: str) -
         body.append(f'<text x="{LEFT - 6}" y="{y(rate) + 4:.1f}" text-anchor="end">{rate:.3g}</text>')
     sizes = sorted({size for size, _ in points})
     for size in sizes[:: max(1, len(sizes) // 6)]:
-        body.append(
-            f'<text x="{x(size):.1f}" y="{HEIGHT - 14}" text-anchor="middle">{show_bytes(size)}</text>'
-        )
+        place = f'x="{x(size):.1f}" y="{HEIGHT - 14}" text-anchor="middle"'
+        body.append(f"<text {place}>{show_bytes(size)}</text>")
     body.append(f'<text x="{LEFT}" y="11">{escape(unit)}</text>')
     body.append(f'<text x="{WIDTH - 110}" y="{HEIGHT - 1}" text-anchor="end">size</text>')
     if limit:

@@ -20,21 +20,18 @@ RATES = (
 PALETTE = STATES + RATES
 
 
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def png(
-    cells: Sequence[Sequence[int]], palette: Sequence[tuple[int, int, int]] = PALETTE, scale: int = 1
-) -> bytes:
+def png(cells: Sequence[Sequence[int]], scale: int = 1) -> bytes:
     """Rows of numbers into the palette as an image, each cell `scale` pixels wide and high."""
     width, height = len(cells[0]) * scale, len(cells) * scale
     rows = (b"\0" + b"".join(bytes([cell]) * scale for cell in row) for row in cells)
     pixels = b"".join(line * scale for line in rows)
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
-    colours = b"".join(map(bytes, palette))
+    colours = b"".join(map(bytes, PALETTE))
     parts = ((b"IHDR", header), (b"PLTE", colours), (b"IDAT", zlib.compress(pixels, 9)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in parts)
+    image = b"\x89PNG\r\n\x1a\n"
+    for kind, data in parts:
+        image += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return image
 
 
 def marked(cells: Sequence[Sequence[int]], scale: int) -> list[list[int]]:
@@ -65,7 +62,5 @@ def rate(share: float) -> int:
 def image(cells: Sequence[Sequence[int]], words: str) -> str:
     """An <img> whose bytes are in the page; `words` describe it."""
     scale = max(1, min(9, LEAST_PIXELS // max(1, len(cells))))
-    data = b64encode(
-        png(marked(cells, scale) if scale > 2 else cells, scale=1 if scale > 2 else scale)
-    ).decode()
+    data = b64encode(png(marked(cells, scale)) if scale > 2 else png(cells, scale)).decode()
     return f'<img class="matrix" alt="{escape(words, quote=True)}" src="data:image/png;base64,{data}">'

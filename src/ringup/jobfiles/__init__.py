@@ -24,7 +24,6 @@ class Restarts:
     words: tuple[str, ...]
     """The whole command, with its interpreter."""
     most: int = 0
-    """`--max-restarts`."""
     spares: int = 0
     """Number of spares; the last nodes."""
     signal: str = ""

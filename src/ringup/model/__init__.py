@@ -44,6 +44,17 @@ class Interpreter:
     packages: Mapping[str, str] = field(default_factory=dict)
     """Launchers and frameworks in the same environment: accelerate, deepspeed, colossalai, jax, ..."""
 
+    @property
+    def torch_release(self) -> tuple[int, ...]:
+        """
+        Major and minor release of torch, () if unknown.
+
+        >>> Interpreter("python3", torch="2.13.0+cpu").torch_release, Interpreter("").torch_release
+        ((2, 13), ())
+        """
+        parts = self.torch.split("+")[0].split(".")[:2]
+        return tuple(map(int, parts)) if all(p.isdecimal() for p in parts) else ()
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -490,6 +501,11 @@ class Link:
     """TCP segments that the kernel of `src` sent, including retransmissions; 0 if nothing got through."""
     retransmitted: int = 0
     """Retransmitted ones, including connection requests: packets or their answers were lost."""
+
+    @property
+    def works(self) -> bool:
+        """Whether small and large messages get through."""
+        return self.ok and self.large_packet_ok is not False
 
 
 @dataclass(frozen=True)

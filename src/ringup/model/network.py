@@ -45,6 +45,10 @@ class Interface:
     arp_announce: int | None = None
 
     @property
+    def is_linked(self) -> bool:
+        return self.is_up and self.has_carrier
+
+    @property
     def usable_addresses(self) -> tuple[Address, ...]:
         """Addresses for peers: not loopback, not link-local."""
         return tuple(a for a in self.addresses if a.scope == "global")
@@ -198,6 +202,10 @@ class RdmaPort:
     """"dscp" or "pcp": the mark by which the port's interface sorts packets; "" if not reported."""
     pfc: int | None = None
     """Bitmap of the priorities with flow control (PFC); None if the driver does not report it."""
+
+    @property
+    def is_active(self) -> bool:
+        return self.state == "ACTIVE"
 
     @property
     def name(self) -> str:

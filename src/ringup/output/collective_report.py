@@ -22,10 +22,6 @@ CURVE_WIDTH, FARTHEST_LIMIT = 40, 4.0
 """Width in columns; a limit this many times above the best rate would flatten the curve."""
 
 
-def test_json(report: CorrectnessReport) -> dict[str, Any]:
-    return {**asdict(report), "ok": report.ok}
-
-
 def test_lines(report: CorrectnessReport, *, unfolded: bool = False) -> list[str]:
     """The faulty ranks (equal errors in one line), then the others, then the ranks that are right."""
     causes = [r for r in report.ranks if r.is_cause]
@@ -135,12 +131,6 @@ def bench_json(report: BandwidthReport, ended: CorrectnessReport) -> dict[str, A
     }
 
 
-def _pair_line(pair: Pair) -> str:
-    line = f"  {' - '.join(pair.nodes)}: {pair.busbw_gbyte_s:.3g} GB/s"
-    is_starved = pair.starved >= cpu_starvation.SHARE
-    return line + f" (no CPU time for up to {pair.starved:.0%} of it)" * is_starved
-
-
 def _pair_lines(pairs: Sequence[Pair], unfolded: bool) -> list[str]:
     """A line for each pair; of many that had CPU time, the median and range, and the pairs far from it."""
     is_folded = len(pairs) > FEW_PAIRS and not unfolded
@@ -148,7 +138,11 @@ def _pair_lines(pairs: Sequence[Pair], unfolded: bool) -> list[str]:
     rates = [NodeText(" - ".join(p.nodes), (f"{p.busbw_gbyte_s:.3g} GB/s",), (), p.stage) for p in well]
     shown = set(well)
     lines = [f"  {plural(len(one.places), 'pair')}: {one.texts[0]}" for one in merge_equal(rates)]
-    return lines + [_pair_line(pair) for pair in pairs if pair not in shown]
+    for pair in (pair for pair in pairs if pair not in shown):
+        is_starved = pair.starved >= cpu_starvation.SHARE
+        why = f" (no CPU time for up to {pair.starved:.0%} of it)" if is_starved else ""
+        lines.append(f"  {' - '.join(pair.nodes)}: {pair.busbw_gbyte_s:.3g} GB/s{why}")
+    return lines
 
 
 def bench_lines(report: BandwidthReport, *, unfolded: bool = False) -> list[str]:

@@ -106,51 +106,38 @@ def folded(findings: Sequence[Finding], cluster: Cluster | None = None) -> list[
         where = first.where if len(same) == 1 else _places(same, one.is_example)
         shown = replace(first, where=where, found=found, wanted=wanted, worked_around_by=around or None)
         merged.append((replace(shown, fix=fix), same))
-    return [f for variants in grouped(((f.severity, f.rule), (f, same)) for f, same in merged).values()
-            for f in _few_variants(variants)]  # fmt: skip
+    few = []
+    for variants in grouped(((f.severity, f.rule), (f, same)) for f, same in merged).values():
+        rest = variants[MOST_VARIANTS:] if len(variants) > MOST_VARIANTS + 1 else []
+        few += [finding for finding, _ in variants[: len(variants) - len(rest)]]
+        if rest:  # as one, with the text of the first
+            first, every = rest[0][0], [f for _, same in rest for f in same]
+            words = f"{len(rest)} more variants (--all shows them), the first: {first.found}"
+            few.append(replace(first, where=_places(every, is_example=True), found=words))
+    return few
 
 
 MOST_VARIANTS = 3
 """Findings of one rule and severity that are shown separately."""
 
 
-def _few_variants(variants: Sequence[tuple[Finding, Sequence[Finding]]]) -> list[Finding]:
-    """The findings of one rule; of many, the later ones as one, with the text of the first."""
-    shown, rest = variants[:MOST_VARIANTS], variants[MOST_VARIANTS:]
-    found = [finding for finding, _ in (variants if len(rest) < 2 else shown)]
-    if len(rest) > 1:
-        first, (_, same) = rest[0][0], rest[0]
-        words = f"{len(rest)} more variants (--all shows them), the first: {first.found}"
-        found.append(
-            replace(first, where=_places([f for _, fs in rest for f in fs], len(same) > 0), found=words)
-        )
-    return found
-
-
 def _entry(f: Finding, own: folding.Own) -> folding.NodeText:
-    help_ = f.fix.text if f.fix else ""
-    key = (f.severity, f.rule, *(f.fix.env.items() if f.fix else ()))
-    node = f.node or ""
-    return folding.NodeText(
-        f.where, (f.found, f.wanted, f.worked_around_by or "", help_), own.get(node, {node} - {""}), key
-    )
+    node, fix = f.node or "", f.fix or Fix("")
+    texts = (f.found, f.wanted, f.worked_around_by or "", fix.text)
+    key = (f.severity, f.rule, *fix.env.items())
+    return folding.NodeText(f.where, texts, own.get(node, {node} - {""}), key)
 
 
 def _places(findings: Sequence[Finding], is_example: bool) -> str:
     """Nodes with their devices; devices that the same nodes have are listed together."""
-    things = grouped((_thing(f), f.node or "") for f in findings)
+    # The device is what follows the node's name; a finding about several nodes has none in front.
+    things = grouped((f.where.removeprefix(f.node or "").strip(), f.node or "") for f in findings)
     nodes = grouped((tuple(names), thing) for thing, names in things.items())
-    parts = (
-        f"{folding.who(names, is_example and not n) if any(names) else ''} {summarize_names(what)}".strip()
-        for n, (names, what) in enumerate(nodes.items())
-    )
+    parts = []
+    for number, (names, what) in enumerate(nodes.items()):
+        who = folding.who(names, is_example and not number) if any(names) else ""
+        parts.append(f"{who} {summarize_names(what)}".strip())
     return summarize_names(parts, between="; ")
-
-
-def _thing(finding: Finding) -> str:
-    """The part of `where` after the node's name, "" for the node itself; all of it if it names no node."""
-    is_on_node = finding.node and finding.where.startswith(finding.node)
-    return finding.where[len(finding.node) :].strip() if is_on_node and finding.node else finding.where
 
 
 MOST_COMMANDS = 6
@@ -176,10 +163,10 @@ def on_all_nodes(commands: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     found: dict[str, str] = {}
     for (about, command), way in zip(commands, ways, strict=True):
         same = dict.fromkeys(nodes[way.group("ssh", "rest")] if way else ())
-        loop = (
-            f'for node in {" ".join(same)}; do {way["ssh"]} "$node" {way["rest"]}; done' if way else command
-        )
-        found.setdefault(loop if len(same) > 3 and len(loop) < LONGEST_LOOP else command, about)
+        if way and len(same) > 3:
+            loop = f'for node in {" ".join(same)}; do {way["ssh"]} "$node" {way["rest"]}; done'
+            command = loop if len(loop) < LONGEST_LOOP else command
+        found.setdefault(command, about)
     if len(found) <= MOST_COMMANDS:
         return tuple(found)
     about = next(iter(found.values()))
@@ -333,7 +320,7 @@ def node_lines(cluster: Cluster, style: Style, *, unfolded: bool = False) -> lis
 def tested_paths(cluster: Cluster) -> tuple[list[Link], list[Link]]:
     """The tested paths between nodes, and those of them that do not work."""
     tried = [li for li in cluster.links if li.purpose == "interface" and li.bound == "routed"]
-    return tried, [li for li in tried if not li.ok or li.large_packet_ok is False]
+    return tried, [li for li in tried if not li.works]
 
 
 def network_line(cluster: Cluster) -> str:
@@ -469,17 +456,14 @@ def sections(report: Report, style: Style, *, unfolded: bool = False) -> Iterato
 def check_text(report: Report, style: Style, *, unfolded: bool = False) -> str:
     """`ringup check` for people, errors and the verdict last; `unfolded` shows every node and finding."""
     cluster = report.cluster
-    lines = [
-        style("bold", plural(len(cluster.nodes), "node")),
-        *node_lines(cluster, style, unfolded=unfolded),
-    ]
+    lines = [style("bold", plural(len(cluster.nodes), "node"))]
+    lines += node_lines(cluster, style, unfolded=unfolded)
     tried, failed = tested_paths(cluster)
     lines += [*paragraph(network_line(cluster), style), *pair_matrix(tried, failed, style)]
     for li in failed if unfolded else ():
         why = printable(li.error or "a large message was lost", 200)
-        lines += paragraph(
-            f"{li.src} -> {li.dst} {li.dst_interface} {li.address}: {why}", style, "    ", "      "
-        )
+        words = f"{li.src} -> {li.dst} {li.dst_interface} {li.address}: {why}"
+        lines += paragraph(words, style, "    ", "      ")
     lines.append("")
     for title, rows in sections(report, style, unfolded=unfolded):
         lines += [style("bold", title), *rows, ""] if rows else []

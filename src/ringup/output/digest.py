@@ -136,9 +136,8 @@ def _apart(diagnosis: Diagnosis) -> Iterator[str]:
 def _absent(diagnosis: Diagnosis) -> Iterator[str]:
     found = missing(diagnosis.story)
     wanted = max((c.nranks for c in diagnosis.story.communicators), default=0)
-    seen = {c.rank for c in diagnosis.story.communicators} | {
-        e.rank for e in diagnosis.story.events if e.rank is not None
-    }
+    seen = {c.rank for c in diagnosis.story.communicators}
+    seen |= {e.rank for e in diagnosis.story.events if e.rank is not None}
     silent = [rank for rank in range(min(wanted, 100_000)) if rank not in seen]
     if silent and seen:
         found.append(f"no line of {show_ranks(silent[:64])}")

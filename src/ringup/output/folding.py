@@ -74,21 +74,16 @@ def merge_equal(entries: Sequence[NodeText], *, numbers: bool = True) -> list[Eq
     ('n0: 12 MiB (median of 10 MiB to 14 MiB) free',)
     """
     read = [[_read(text, numbers) for text in entry.texts] for entry in entries]
-    likeness = [
-        tuple(_likeness(literals, quantities, entry.own) for literals, quantities in texts)
-        for entry, texts in zip(entries, read, strict=True)
-    ]
-    keys = (
-        ((entry.key, key), place) for place, (entry, key) in enumerate(zip(entries, likeness, strict=True))
-    )
+    keys = []
+    for place, (entry, texts) in enumerate(zip(entries, read, strict=True)):
+        likeness = tuple(_likeness(literals, quantities, entry.own) for literals, quantities in texts)
+        keys.append(((entry.key, likeness), place))
     found = []
-    for (_, key), places in grouped(keys).items():
+    for (_, likeness), places in grouped(keys).items():
         names = [entries[place].who for place in places]
         columns = zip(*(read[place] for place in places), strict=True)
-        is_own = any(OWN in part for text in key for part in text)
-        found.append(
-            EqualTexts(places, tuple(_together(c, names) for c in columns), len(set(names)) > 1 and is_own)
-        )
+        is_own = len(set(names)) > 1 and any(OWN in part for text in likeness for part in text)
+        found.append(EqualTexts(places, tuple(_together(c, names) for c in columns), is_own))
     return found
 
 
@@ -165,16 +160,11 @@ Own = dict[str, frozenset[str]]
 
 
 def own_words(cluster: Cluster) -> Own:
-    return {
-        node.name: frozenset(
-            (
-                node.name,
-                *([node.hostname] if node.hostname else []),
-                *(a.address for i in node.interfaces for a in i.addresses),
-            )
-        )
-        for node in cluster.nodes
-    }
+    found = {}
+    for node in cluster.nodes:
+        addresses = (a.address for i in node.interfaces for a in i.addresses)
+        found[node.name] = frozenset((node.name, node.hostname or node.name, *addresses))
+    return found
 
 
 def who(names: Sequence[str], is_example: bool = False) -> str:

@@ -143,21 +143,9 @@ def render(page: Page) -> str:
             "words": [timeline_report.clock_words(timeline), timeline_report.source_words(timeline)],
         }
     pictures = [(one, Markup(one.picture)) for one in page.figures]
-    style, patterns = Markup(STYLE), Markup(PATTERNS)
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    return (
-        _environment()
-        .get_template("page.j2")
-        .render(
-            page=page,
-            lanes=lanes,
-            pictures=pictures,
-            style=style,
-            patterns=patterns,
-            version=__version__,
-            made=made,
-        )
-    )
+    own = {"style": Markup(STYLE), "patterns": Markup(PATTERNS), "version": __version__, "made": made}
+    return _environment().get_template("page.j2").render(page=page, lanes=lanes, pictures=pictures, **own)
 
 
 # -- a check -----------------------------------------------------------------------------------
@@ -166,25 +154,20 @@ def render(page: Page) -> str:
 def node_row(node: Node) -> tuple[str, ...]:
     if node.unreached:
         return (node.name, f"not reached: {node.unreached.words}", "", "", "")
-    interfaces = "\n".join(
-        f"{i.name} {', '.join(a.address for a in i.addresses) or 'no address'}"
-        f"{'' if i.is_up and i.has_carrier else ' (down)'}"
-        for i in node.interfaces
-    )
-    interfaces = interfaces or ("unknown" if "interfaces" in node.unknown else "none")
+    interfaces = []
+    for i in node.interfaces:
+        addresses = ", ".join(a.address for a in i.addresses) or "no address"
+        interfaces.append(f"{i.name} {addresses}{'' if i.is_linked else ' (down)'}")
+    shown = "\n".join(interfaces) or ("unknown" if "interfaces" in node.unknown else "none")
     python = "unknown" if "interpreter" in node.unknown else node.interpreter.path or "none"
     gpus = "unknown" if "gpu_count" in node.unknown else str(node.gpu_count)
-    return (node.name, interfaces, python, node.versions.get("torch", "none"), gpus)
+    return (node.name, shown, python, node.versions.get("torch", "none"), gpus)
 
 
 def _finding(one: Finding) -> Block:
-    named = {
-        "found": one.found,
-        "wanted": one.wanted,
-        "workaround": one.worked_around_by or "",
-        "why": one.why,
-    }
-    return Block(one.severity or "error", one.rule, one.where, tuple(named.items()), fix=one.fix)
+    fields = [("found", one.found), ("wanted", one.wanted)]
+    fields += [("workaround", one.worked_around_by or ""), ("why", one.why)]
+    return Block(one.severity or "error", one.rule, one.where, fields, fix=one.fix)
 
 
 def add_check(page: Page, report: Report) -> None:
@@ -273,21 +256,13 @@ def add_logs(page: Page, diagnosis: Diagnosis) -> None:
         page.details.append(_table("Networks", head, networks))
     if called := [*run.transports.items(), *run.collectives.items()]:
         page.details.append(_table("Transports and collectives", ("what", "count"), called))
-    files = [
-        (
-            path_shown(i.path),
-            i.host,
-            "" if i.rank is None else i.rank,
-            i.lines,
-            init[i.init_complete],
-            i.last_line,
-        )
-        for i in diagnosis.story.files
-    ]
+    files = []
+    for i in diagnosis.story.files:
+        rank = "" if i.rank is None else i.rank
+        files.append((path_shown(i.path), i.host, rank, i.lines, init[i.init_complete], i.last_line))
     if files:
-        page.details.append(
-            _table("Files", ("file", "node", "rank", "lines", "NCCL set-up", "last line"), files)
-        )
+        columns = ("file", "node", "rank", "lines", "NCCL set-up", "last line")
+        page.details.append(_table("Files", columns, files))
 
 
 def add_run(page: Page, record: SavedRun) -> None:
@@ -299,19 +274,15 @@ def add_run(page: Page, record: SavedRun) -> None:
     if record.outcome == "ok":
         page.headline += ": all ranks exited with 0"
     page.tone = "ok" if record.outcome in ("ok", "saved") else "note" if record.exit_code is None else "error"
-    plan = record.plan
-    if plan:
-        what = [
-            plural(len(record.ranks) or plan.world_size, "rank"),
-            f"on {summarize_names([n.node for n in plan.nodes], 8)}",
-        ]
-        page.facts.append(("run", f"{record.run}: {plan.job.script} ({' '.join(what)})"))
+    if plan := record.plan:
+        ranks = plural(len(record.ranks) or plan.world_size, "rank")
+        nodes = summarize_names([n.node for n in plan.nodes], 8)
+        page.facts.append(("run", f"{record.run}: {plan.job.script} ({ranks} on {nodes})"))
     began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.started))
     page.facts.append(("started", began))
     if failure := record.first_failure:
-        page.facts.append(
-            ("first failure", f"{printable(failure.what, 160)}, {show_seconds(failure.at_s)} after the start")
-        )
+        what = f"{printable(failure.what, 160)}, {show_seconds(failure.at_s)} after the start"
+        page.facts.append(("first failure", what))
     for hang in [h for h in record.hangs if h.verdict == "stalled"][-1:]:
         quiet_s = max(hang.at_s - hang.quiet_s, 0.0)
         since = f"{show_seconds(quiet_s)} after the start" if quiet_s >= 0.1 else "the start"
@@ -359,16 +330,10 @@ def add_bench(page: Page, outcome: BandwidthReport) -> None:
         page.entries.append(Block("warning", "", slow.node, (("found", slow.found), ("rate", rates))))
     page.figures = [*network_pictures.of_bench(outcome), *page.figures]
     head = ("operation", "size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "result")
-    rows = [
-        (
-            r.op,
-            show_bytes(r.size_bytes),
-            f"{r.time_us:.1f}",
-            *(f"{rate:.4g}" for rate in (r.algbw_gbyte_s, r.busbw_gbyte_s)),
-            "right" if r.correct else "WRONG",
-        )
-        for r in outcome.rows
-    ]
+    rows = []
+    for r in outcome.rows:
+        numbers = f"{r.time_us:.1f}", f"{r.algbw_gbyte_s:.4g}", f"{r.busbw_gbyte_s:.4g}"
+        rows.append((r.op, show_bytes(r.size_bytes), *numbers, "right" if r.correct else "WRONG"))
     page.details.insert(0, _table("Bench: every size", head, rows))
 
 

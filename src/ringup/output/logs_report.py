@@ -53,7 +53,10 @@ def used_devices(host: HostNetworks) -> list[str]:
 
 
 def cause_json(cause: Cause, story: LogEvidence) -> dict[str, Any]:
-    fix, files = cause.fix or Fix(""), story.files
+    fix, files, defect, known = cause.fix or Fix(""), story.files, cause.known_defect, None
+    if defect:
+        versions, fixed_in = defect.versions or None, defect.fixed_in or None
+        known = {"id": defect.id, "versions": versions, "fixed_in": fixed_in, "url": defect.url}
     return {
         "rule": cause.rule,
         "severity": cause.severity,
@@ -65,7 +68,7 @@ def cause_json(cause: Cause, story: LogEvidence) -> dict[str, Any]:
             {"file": files[e.file].path, "line": e.line, "text": safe(e.text)} for e in cause.evidence
         ],
         "telling": telling_json(cause, story),
-        "known_defect": defect_json(cause),
+        "known_defect": known,
         "fix": {"text": safe(fix.text), "env": dict(fix.env), "commands": list(fix.commands)},
         "help": page_of(cause.rule),
     }
@@ -76,32 +79,18 @@ def telling_json(cause: Cause, story: LogEvidence) -> dict[str, Any] | None:
     event = cause.telling
     if event is None:
         return None
+    clock = _TIME.search(event.text[:160])
     return {
         "file": story.files[event.file].path,
         "line": event.line,
         "text": safe(event.text),
         "rank": event.rank,
         "host": printable(event.host) or None,
-        "time": printed_time(event.text),
+        "time": clock[0] if clock else None,
     }
 
 
-def defect_json(cause: Cause) -> dict[str, Any] | None:
-    """The known defect that may be the cause."""
-    defect = cause.known_defect
-    if defect is None:
-        return None
-    versions, fixed_in = defect.versions or None, defect.fixed_in or None
-    return {"id": defect.id, "versions": versions, "fixed_in": fixed_in, "url": defect.url}
-
-
 _TIME = re.compile(r"(?:\d{4}[-/]\d\d[-/]\d\d[T _])?(?<!\d)\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
-
-
-def printed_time(text: str) -> str | None:
-    """The clock time in a line's head as printed, None without one."""
-    match = _TIME.search(text[:160])
-    return match[0] if match else None
 
 
 def as_json(diagnosis: Diagnosis, attempts: Attempts = NO_ATTEMPTS) -> dict[str, Any]:

@@ -129,30 +129,23 @@ def junit(
 ) -> str:
     """A suite per node and one for shared findings, a case per rule; warnings fail only with `strict`."""
     root = ElementTree.Element("testsuites", name="ringup")
-    skips = list(skipped)
+    skips, add = list(skipped), ElementTree.SubElement
     for node in (*nodes, ""):
         name = _xml(node or "cluster")
-        cases = []
-        for finding in findings:
-            if (finding.node or "") == node:
-                case = ElementTree.Element("testcase", classname=f"ringup.{name}", name=_xml(finding.rule))
-                fails = finding.severity == "error" or (strict and finding.severity == "warning")
-                kind = "failure" if fails else "system-out"
-                ElementTree.SubElement(case, kind).text = _xml(f"{finding.where}: {text_of(finding)}")
-                cases.append(case)
-        for one in skips:
-            if (one.node or "") == node:
-                why = redact(one.reason)
-                case = ElementTree.Element("testcase", classname=f"ringup.{name}", name=_xml(one.rule))
-                ElementTree.SubElement(case, "skipped", message=_xml(why)).text = _xml(why)
-                cases.append(case)
-        cases = cases or [ElementTree.Element("testcase", classname=f"ringup.{name}", name="all rules")]
-        failures = str(sum(case.find("failure") is not None for case in cases))
-        skips_here = str(sum(case.find("skipped") is not None for case in cases))
-        suite = ElementTree.SubElement(
-            root, "testsuite", name=name, tests=str(len(cases)), failures=failures, skipped=skips_here
-        )
-        suite.extend(cases)
+        suite, of = add(root, "testsuite", name=name), {"classname": f"ringup.{name}"}
+        for finding in (f for f in findings if (f.node or "") == node):
+            fails = finding.severity == "error" or (strict and finding.severity == "warning")
+            case = add(suite, "testcase", of, name=_xml(finding.rule))
+            text = _xml(f"{finding.where}: {text_of(finding)}")
+            add(case, "failure" if fails else "system-out").text = text
+        for one in (s for s in skips if (s.node or "") == node):
+            case, why = add(suite, "testcase", of, name=_xml(one.rule)), _xml(redact(one.reason))
+            add(case, "skipped", message=why).text = why
+        if len(suite) == 0:
+            add(suite, "testcase", of, name="all rules")
+        suite.set("tests", str(len(suite)))
+        suite.set("failures", str(len(suite.findall("testcase/failure"))))
+        suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=False)
 
 

@@ -53,22 +53,15 @@ def of_cluster(report: Report) -> Iterator[Figure]:
         interfaces = dict.fromkeys(link.dst_interface for link in bad)
         if len({link.dst_interface for link in tried}) > 1:
             for name in islice(interfaces, MOST_MAPS):
-                yield _reach(
-                    f"Paths to {short(name)}",
-                    report.cluster,
-                    [li for li in tried if li.dst_interface == name],
-                )
+                to_it = [link for link in tried if link.dst_interface == name]
+                yield _reach(f"Paths to {short(name)}", report.cluster, to_it)
     yield from _node_maps(report)
-
-
-def works(link: Link) -> bool:
-    return link.ok and link.large_packet_ok is not False
 
 
 def _reach(title: str, cluster: Cluster, links: Sequence[Link]) -> Figure:
     """Node x node: the number of tested paths that work."""
     names = [node.name for node in cluster.nodes][:MOST_NODES]
-    tried = grouped(((link.src, link.dst), works(link)) for link in links)
+    tried = grouped(((link.src, link.dst), link.works) for link in links)
     good = sum(map(sum, tried.values()))
     words = f"{good:,} of {len(links):,} paths work (row: from, column: to)."
     if lines := [*_bad_rows(names, tried), *_slow_paths(links)]:
@@ -83,9 +76,8 @@ def _reach(title: str, cluster: Cluster, links: Sequence[Link]) -> Figure:
                 how = matrix.WORKS if all(answers) else matrix.PARTLY if any(answers) else matrix.FAILS
                 cells[places[src]][places[dst]] = how
         order = f"Nodes in order, from {short(names[0])} (top left) to {short(names[-1])}."
-        shades = (
-            "Blue works, orange with a stripe works in part, red with a cross fails, white was not tested."
-        )
+        shades = "Blue works, orange with a stripe works in part, red with a cross fails, "
+        shades += "white was not tested."
         return Figure(title, words, matrix.image(cells, words), lines=[order, shades, *lines[1:]])
 
     def cell(src: str, dst: str) -> tuple[str, str]:
@@ -96,9 +88,8 @@ def _reach(title: str, cluster: Cluster, links: Sequence[Link]) -> Figure:
         mark = {"ok": "✔", "part": "◐", "bad": "✖"}[how]
         return f"{mark} {sum(answers)}/{len(answers)}", how
 
-    return Figure(
-        title, words, names=names, cells=[[cell(a, b) for b in names] for a in names], lines=lines[1:]
-    )
+    table = [[cell(a, b) for b in names] for a in names]
+    return Figure(title, words, names=names, cells=table, lines=lines[1:])
 
 
 def _bad_rows(names: Sequence[str], tried: dict[tuple[str, str], list[bool]]) -> Iterator[str]:
@@ -128,11 +119,10 @@ def _slow_paths(links: Sequence[Link]) -> Iterator[str]:
         usual = median(times.values())
         yield f"Median round trip: {usual:.3g} ms."
         slow = [one for one in times.items() if one[1] > max(SLOW_TIMES * usual, LEAST_SLOW_MS)]
-        slow.sort(key=lambda one: -one[1])
-        named = (
-            f"{short(li.src)} to {short(li.dst)} {short(li.dst_interface)} ({ms:.3g} ms)" for li, ms in slow
-        )
-        if slow:
+        named = []
+        for li, ms in sorted(slow, key=lambda one: -one[1]):
+            named.append(f"{short(li.src)} to {short(li.dst)} {short(li.dst_interface)} ({ms:.3g} ms)")
+        if named:
             yield f"Much slower: {summarize_names(named, 10)}."
 
 
@@ -173,28 +163,22 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
     cards: dict[str, str] = {}
     right = []
     for port in node.rdma_ports[:MOST_BOXES]:
-        rate = f"{port.rate_gbit_s:g} Gb/s " if port.rate_gbit_s else ""
         cards[port.device] = port.bus_id
-        right.append(
-            Box(
-                f"{short(port.device)}:{port.number}",
-                short(f"{rate}{port.link_layer} {port.state}"),
-                port.device in chosen,
-            )
-        )
+        rate = f"{port.rate_gbit_s:g} Gb/s " if port.rate_gbit_s else ""
+        name, words = f"{short(port.device)}:{port.number}", short(f"{rate}{port.link_layer} {port.state}")
+        right.append(Box(name, words, port.device in chosen))
     for one in [i for i in node.interfaces if i.kind != "loopback"][: MOST_BOXES - len(right)]:
-        state = "" if one.is_up and one.has_carrier else " (down)"
+        state = "" if one.is_linked else " (down)"
         addresses = ", ".join(a.address for a in one.usable_addresses[:2]) or "no address"
         words = f"{addresses}{state}" + (", bootstrap" if one.name == boot else "")
         words += ", used if nothing is set" if one.name in alone - chosen else ""
         right.append(Box(short(one.name), short(words), one.name in chosen))
     ties = []
-    names_of = [port.device for port in node.rdma_ports[:MOST_BOXES]]
     for row, gpu in enumerate(node.gpus[:MOST_BOXES]):
-        for column, name in enumerate(names_of):
-            if (gpu.index, name) in used:
-                pair = devices.get(gpu.bus_id), devices.get(cards[name])
-                how = pci.distance(pair[0], pair[1]) if pair[0] and pair[1] else ""
+        for column, port in enumerate(node.rdma_ports[:MOST_BOXES]):
+            if (gpu.index, port.device) in used:
+                a, b = devices.get(gpu.bus_id), devices.get(cards[port.device])
+                how = pci.distance(a, b) if a and b else ""
                 ties.append(Tie(row, column, how, how in ("NODE", "SYS")))
     who = summarize_names(map(short, names), 8)
     if made and made.network:
@@ -223,12 +207,9 @@ def of_bench(outcome: BandwidthReport) -> Iterator[Figure]:
     ]
     best = max((r.busbw_gbyte_s for r in outcome.rows), default=0.0)
     limit = outcome.expected_busbw_gbyte_s
-    words = f"At best {best:.3g} GB/s"
-    words += (
-        f"; {limit:.3g} GB/s is expected of the link ({outcome.link.source})."
-        if limit
-        else "; the link's rate is not known."
-    )
+    known = f"{limit:.3g} GB/s is expected of the link ({outcome.link.source})" if limit else ""
+    unknown = "the link's rate is not known"
+    words = f"At best {best:.3g} GB/s; {known or unknown}."
     if picture := curves([one for one in found if one.points], limit, "bus bandwidth (GB/s)", words):
         yield Figure("Bandwidth over size", words, picture)
     pairs = [pair for pair in outcome.pairs if pair.stage != "again"]

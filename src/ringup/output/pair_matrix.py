@@ -35,7 +35,11 @@ def pair_matrix(tried: Sequence[Link], failed: Sequence[Link], style: Style) -> 
     for link in tried:
         to = (link.dst_interface, number[link.dst])
         works.setdefault((number[link.src], to), []).append(id(link) not in bad)
-    labels = [f"    {ascii_lowercase[n]}  {_label(names)}" for n, names in enumerate(groups)]
+    labels = []
+    for letter, names in zip(ascii_lowercase, groups, strict=False):
+        count = f" ({len(names):,} nodes)" if len(names) > 1 else ""
+        who = printable(folded(printable(name, 64) for name in names), LABEL - len(count))
+        labels.append(f"    {letter}  {who}{count}")
     margin = max(map(len, labels)) + 2
     widths, notes = _columns(works, style.width - margin)
     heads = ["", ""]
@@ -72,11 +76,6 @@ def _groups(tried: Sequence[Link], failed: Sequence[Link]) -> list[list[str]]:
     return sorted(worst, key=lambda names: order[names[0]])
 
 
-def _label(names: Sequence[str]) -> str:
-    count = f" ({len(names):,} nodes)" if len(names) > 1 else ""
-    return printable(folded(printable(name, 64) for name in names), LABEL - len(count)) + count
-
-
 def _cell(paths: Sequence[bool]) -> tuple[str, str]:
     """The text of a cell and its colour, which repeats the text."""
     if not paths:
@@ -94,10 +93,9 @@ def _columns(works: Works, room: int) -> tuple[dict[Column, int], list[str]]:
     widths = next((made for way in ways if sum((made := _widths(way, works)).values()) <= room), {})
     good = dict.fromkeys(name for name, _ in every if name not in names | {to[0] for to in widths})
     notes = [f"  every path works to {printable(summarize_names(good), 200)}"] if good else []
-    left = len(bad) - sum(to in widths for to in bad)
-    return widths, notes + [f"  and {plural(left, 'column')} with failures: --all lists the paths"] * (
-        left > 0
-    )
+    if left := len(bad) - sum(to in widths for to in bad):
+        notes.append(f"  and {plural(left, 'column')} with failures: --all lists the paths")
+    return widths, notes
 
 
 def _widths(columns: Sequence[Column], works: Works) -> dict[Column, int]:

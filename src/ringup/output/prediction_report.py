@@ -125,11 +125,8 @@ def _log_lines(made: Prediction) -> list[str]:
     """The log lines that show it; Gloo prints none."""
     boot = made.bootstrap
     if made.network == GLOO:
-        return [
-            printable(f"Gloo announces {boot.interface} {boot.address}")
-            if boot
-            else "Gloo's address is unknown"
-        ]
+        announced = f"Gloo announces {boot.interface} {boot.address}" if boot else ""
+        return [printable(announced) or "Gloo's address is unknown"]
     by = ", its interfaces are unknown" if made.network in ("IB", "Socket") else ", from a plugin"
     network = f"network {made.network}{by}" if made.network else ""
     lines = [printable(line, 2000) for line in (made.bootstrap_line, made.log_line or network) if line]

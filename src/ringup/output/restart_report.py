@@ -41,10 +41,9 @@ def cause_words(entry: SavedAttempt) -> str:
 def progress_words(progress: AttemptProgress | None) -> str:
     """ "40 to 90", "90"; a time of day if a checkpoint shows no step."""
     known = [one for one in (progress.begin, progress.end) if one is not None] if progress else []
-    is_time = any(value > EARLIEST_TIME_S for value in known)
-    return " to ".join(
-        time.strftime("%H:%M:%S", time.localtime(v)) if is_time else f"{v:.12g}" for v in known
-    )
+    if any(value > EARLIEST_TIME_S for value in known):
+        return " to ".join(time.strftime("%H:%M:%S", time.localtime(value)) for value in known)
+    return " to ".join(f"{value:.12g}" for value in known)
 
 
 def decision_lines(
@@ -97,28 +96,14 @@ def end_lines(entries: Sequence[SavedAttempt], whole_s: float, decision: Decisio
 def _row(entry: SavedAttempt, following: SavedAttempt | None) -> tuple[str, ...]:
     steps = progress_words(entry.progress) or "-"
     ended = "finished" if entry.outcome == "ok" else cause_words(entry)
-    return (
-        str(entry.number),
-        node_set(map(printable, entry.nodes)),
-        steps,
-        show_seconds(entry.took_s),
-        ended,
-        _then(entry, following),
-    )
-
-
-def _then(entry: SavedAttempt, following: SavedAttempt | None) -> str:
-    """ "same nodes", "without node1, with node2"."""
-    if following is None:
-        return "" if entry.outcome == "ok" else "stop"
-    out = [node for node in entry.nodes if node not in following.nodes]
-    new = [node for node in following.nodes if node not in entry.nodes]
-    parts = [
-        f"{word} {node_set(map(printable, nodes))}"
-        for word, nodes in (("without", out), ("with", new))
-        if nodes
-    ]
-    return ", ".join(parts) or "same nodes"
+    then = "" if entry.outcome == "ok" else "stop"
+    if following:
+        out = node_set(printable(node) for node in entry.nodes if node not in following.nodes)
+        new = node_set(printable(node) for node in following.nodes if node not in entry.nodes)
+        changes = [f"without {out}"] * bool(out) + [f"with {new}"] * bool(new)
+        then = ", ".join(changes) or "same nodes"
+    who = str(entry.number), node_set(map(printable, entry.nodes))
+    return (*who, steps, show_seconds(entry.took_s), ended, then)
 
 
 def trained_s(entry: SavedAttempt) -> float:

@@ -16,7 +16,6 @@ MOST_ALSO, MOST_DEVICES, LONGEST = 3, 3, 32
 
 
 def as_json(trials: Sequence[Trial], keep: Trial | None, backend: str) -> dict[str, Any]:
-    """`sweep --json`."""
     return {
         "backend": backend,
         "op": "all_reduce",
@@ -95,16 +94,13 @@ def lines(trials: Sequence[Trial], keep: Trial | None, style: Style, *, is_over:
         rate = trial.busbw_gbyte_s
         rates = (f"{rate:.3g}", f"{8 * rate:.3g}") if rate else ("-", "-")
         told = verdict(trial, most) if is_over or trial.because else "would be tried"
-        rows.append(
-            (str(number), devices(trial.predicted), devices(trial.used) if trial.used else "-", *rates, told)
-        )
+        used = devices(trial.used) if trial.used else "-"
+        rows.append((str(number), devices(trial.predicted), used, *rates, told))
     head, *table = in_columns(rows)
     found = ["", style("bold", head)]
     for trial, line in zip(trials, table, strict=True):
-        found += [
-            style("ok", line) if trial is keep else line,
-            *paragraph(setting(trial), style, "   ", "     "),
-        ]
+        found.append(style("ok", line) if trial is keep else line)
+        found += paragraph(setting(trial), style, "   ", "     ")
         same = summarize_names(map(assignments, trial.also), MOST_ALSO, "; ")
         found += paragraph(f"same prediction: {same}", style, "   ", "     ") if same else []
         found += paragraph(trial.because, style, "   ", "     ") if trial.because else []

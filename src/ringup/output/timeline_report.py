@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ringup.draw.lanes import Bar, Lane, Sign, lane, marks_of
@@ -125,27 +126,18 @@ def _row(group: Sequence[RankLine], timeline: Timeline, stalled_s: float | None)
     nodes = list(dict.fromkeys(one.node for one in group))
     node = safe(nodes[0], 64) if len(nodes) == 1 else f"{len(nodes)} nodes"
     words = rank_words(line, end_s)
-    drawn = Lane(
-        f"{label}: {words}",
-        list(_bars(line, end_s, stalled_s)),
-        line.steps,
-        [at_s for track in line.tracks for at_s in track.begun_s],
-        list(_signs(line)),
-    )
+    bars, calls = [*_bars(line, end_s, stalled_s)], [at_s for track in line.tracks for at_s in track.begun_s]
+    drawn = Lane(f"{label}: {words}", bars, line.steps, calls, list(_signs(line)))
     return Row(label, node, words, lane(drawn, end_s), bool(line.role))
 
 
 def _bars(line: RankLine, end_s: float, stalled_s: float | None) -> Iterator[Bar]:
-    until = end_s if line.ended_s is None else line.ended_s
-    if stalled_s is not None and line.began_s is not None:
-        stalled_s = max(stalled_s, line.began_s)
+    is_bad = stalled_s is not None and line.role in ("missing", "differs")
+    bad_s = max(stalled_s or 0.0, line.began_s or 0.0) if is_bad else math.inf
     for phase in line.phases(end_s):
-        bar = Bar(phase.name, phase.from_s, phase.to_s)
-        if stalled_s is not None and line.role in ("missing", "differs") and bar.to_s > stalled_s:
-            bar = replace(bar, to_s=max(bar.from_s, stalled_s))
-        yield bar
-    if stalled_s is not None and line.role in ("missing", "differs"):
-        yield Bar("bad", stalled_s, until)
+        yield Bar(phase.name, phase.from_s, max(phase.from_s, min(phase.to_s, bad_s)))
+    if is_bad:
+        yield Bar("bad", bad_s, end_s if line.ended_s is None else line.ended_s)
 
 
 def _signs(line: RankLine) -> Iterator[Sign]:
@@ -158,10 +150,8 @@ def _signs(line: RankLine) -> Iterator[Sign]:
 
 def axis(timeline: Timeline) -> list[tuple[float, str]]:
     """Percent and text of the marks of time."""
-    return [
-        (place, f"{at_s:g} s" if at_s < 120 else show_seconds(at_s))
-        for place, at_s in marks_of(timeline.end_s)
-    ]
+    marks = marks_of(timeline.end_s)
+    return [(place, f"{at_s:g} s" if at_s < 120 else show_seconds(at_s)) for place, at_s in marks]
 
 
 def legend(timeline: Timeline) -> list[tuple[str, str]]:

@@ -39,7 +39,6 @@ class View:
     rates: Mapping[str, Mapping[str, float]]
     """Node -> interface -> bytes a second."""
     notes: Sequence[str] = ()
-    """About nodes."""
     stacks_age_s: float | None = None
     chosen: int = 0
     tail: Sequence[str] = ()
@@ -119,9 +118,9 @@ def _cells(line: RowLine, rates: Mapping[str, Mapping[str, float]]) -> dict[str,
     return {
         "RANKS": mark + (names if len(names) <= 16 else f"{len(rows)} ({names[:9]}…)"),
         "NODE": folded(dict.fromkeys(row.node for row in rows if row.node)),
-        "STATE": next(iter(states))
-        if len(states) == 1
-        else ", ".join(f"{count} {state}" for state, count in states.items()),
+        "STATE": ", ".join(
+            f"{count} {state}" if len(states) > 1 else state for state, count in states.items()
+        ),
         "STEP": _span(steps),
         "SPEED": _rate(min(speed)) if speed else "",
         "CPU": _span((row.cpu_percent for row in rows), "%"),
@@ -167,23 +166,14 @@ def details(line: RowLine, view: View) -> str:
     parts = [f"{who} on {row.node}" if row.node else who, f"pid {row.pid}" if row.pid else "", row.where]
     parts.append(f"{found['MEM']} memory" if found["MEM"] else "")
     if row.gpu:
-        every = f"{_size([row.gpu.all_bytes])} of all processes on that GPU"
-        parts.append(
-            f"{_gpu_memory([row.gpu])} GPU memory, {every}" if row.gpu.own_bytes else f"GPU memory: {every}"
-        )
+        own = f"{_gpu_memory([row.gpu])} GPU memory, " if row.gpu.own_bytes else "GPU memory: "
+        parts.append(f"{own}{_size([row.gpu.all_bytes])} of all processes on that GPU")
     parts.append(network([row.node], view.rates))
     return printable("; ".join(part for part in parts if part), 1000)
 
 
 Text = tuple[str, str]
 """A line and its colour; "chosen" for the chosen one."""
-
-
-def _above(view: View, width: int) -> list[Text]:
-    verdict = terminal.wrapped("".join(view.verdict[:1]), width, "", "  ")
-    found = [(view.title, "bold"), *((text, view.colour) for text in verdict)]
-    found += [(note, "warning") for note in view.notes[:MOST_NOTES]]
-    return found + [(text, "dim") for text in view.verdict[1:]]
 
 
 def _below(view: View, width: int, height: int) -> list[Text]:
@@ -199,7 +189,11 @@ def _below(view: View, width: int, height: int) -> list[Text]:
 def picture(view: View, width: int, height: int, with_keys: bool = True) -> list[Text]:
     """All of it, at most `width` by `height`; `with_keys`: if keys can be typed."""
     below = _below(view, width, height) if with_keys else []
-    above = _above(view, width)[: max(2, height - len(below) - LEAST_ROWS)]
+    verdict = terminal.wrapped("".join(view.verdict[:1]), width, "", "  ")
+    above = [(view.title, "bold"), *((text, view.colour) for text in verdict)]
+    above += [(note, "warning") for note in view.notes[:MOST_NOTES]]
+    above += [(text, "dim") for text in view.verdict[1:]]
+    above = above[: max(2, height - len(below) - LEAST_ROWS)]
     room = max(1, height - len(above) - len(below) - 1)
     first = max(0, min(view.chosen - room // 2, len(view.lines) - room))
     last = first + room - (len(view.lines) > first + room)

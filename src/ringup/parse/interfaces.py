@@ -109,19 +109,11 @@ def add(shown: dict[str, Any], text: str, length: str = "", scope: str = "global
 
 def made(shown: Iterable[tuple[str, dict[str, Any]]]) -> tuple[Interface, ...]:
     """Interfaces by their index; without one, by their position."""
-    found = [
-        Interface(
-            name,
-            one.get("index", place),
-            kind_of(name, one),
-            "UP" in one["flags"],
-            "LOWER_UP" in one["flags"] or "RUNNING" in one["flags"],
-            one.get("mtu", 0),
-            master=one.get("master", ""),
-            addresses=tuple(one["addresses"]),
-        )
-        for place, (name, one) in enumerate(shown, 1)
-    ]
+    found = []
+    for place, (name, one) in enumerate(shown, 1):
+        flags, more = one["flags"], {"master": one.get("master", ""), "addresses": tuple(one["addresses"])}
+        state = "UP" in flags, "LOWER_UP" in flags or "RUNNING" in flags, one.get("mtu", 0)
+        found.append(Interface(name, one.get("index", place), kind_of(name, one), *state, **more))
     return tuple(sorted(found, key=lambda interface: interface.index))[:MOST_INTERFACES]
 
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -70,8 +69,6 @@ def ports_of(text: str) -> list[RdmaPort]:
     for one in (one for every in lists_in(text) for one in every if "ifname" in one and "port" in one):
         netdev = str(one.get("netdev", ""))
         layer = "InfiniBand" if "subnet_prefix" in one else "Ethernet" if netdev else ""
-        port = RdmaPort(
-            str(one["ifname"])[:64], _whole(one["port"]) or 1, state_of(str(one.get("state", "")))
-        )
-        found.append(replace(port, link_layer=layer, netdev=netdev))
+        name, state = str(one["ifname"])[:64], state_of(str(one.get("state", "")))
+        found.append(RdmaPort(name, _whole(one["port"]) or 1, state, link_layer=layer, netdev=netdev))
     return found

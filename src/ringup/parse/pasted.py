@@ -109,15 +109,8 @@ def _strange(text: str) -> Iterator[int]:
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.strip()
         in_json = bare.startswith(("[", "{")) or (in_json and bare[:1] in '"}],{[')
-        known = (
-            not bare
-            or bare[:1] in "#$\x1b"
-            or in_json
-            or len(line) > LONGEST_LINE
-            or PROMPT.match(line)
-            or _KNOWN.match(line)
-        )
-        if not known and found < 200:
+        is_left = in_json or not bare or bare[:1] in "#$\x1b" or len(line) > LONGEST_LINE
+        if not is_left and not PROMPT.match(line) and not _KNOWN.match(line) and found < 200:
             found += 1
             yield number
 

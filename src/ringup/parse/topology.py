@@ -138,13 +138,8 @@ def _pci(element: ElementTree.Element, index: dict[ElementTree.Element, int]) ->
 
 
 def _nets(element: ElementTree.Element) -> tuple[Net, ...]:
-    return tuple(
-        Net(net.get("name", ""), _whole(net, "speed"), _whole(net, "gdr") > 0)
-        for nic in element
-        if nic.tag == "nic"
-        for net in nic
-        if net.tag == "net"
-    )
+    nets = (net for nic in element.findall("nic") for net in nic.findall("net"))
+    return tuple(Net(n.get("name", ""), _whole(n, "speed"), _whole(n, "gdr") > 0) for n in nets)
 
 
 def parse_topo_matrix(text: str) -> Matrix:

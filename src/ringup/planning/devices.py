@@ -73,9 +73,8 @@ def _gid_index(predictions: Predictions, notes: list[str]) -> list[EnvVar]:
             said = "NCCL before 2.21 uses GID index 0; the table is not known (show_gids)"
             notes.append(f"{node.name}: {said}")
         elif len(found) > 1:
-            notes.append(
-                f"{node.name}: its RoCE ports need GID indexes {sorted(map(str, found))}, but one counts"
-            )
+            indexes = sorted(map(str, found))
+            notes.append(f"{node.name}: its RoCE ports need GID indexes {indexes}, but one counts")
         elif found != {0}:
             why = "NCCL before 2.21 takes index 0, which is link-local RoCE v1; this entry has an address"
             reasons[node.name] = str(found.pop()), why
@@ -117,5 +116,5 @@ def _has_only_cpus(node: Node) -> bool:
     """Whether the job certainly has neither GPUs nor other accelerators."""
     if {"gpu_count", "interpreter"} & set(node.unknown) or node.gpu_count:
         return False
-    packages = node.interpreter.packages
-    return "+xpu" not in node.interpreter.torch and not any(name in packages for name in OTHER_ACCELERATORS)
+    own = node.interpreter
+    return "+xpu" not in own.torch and own.packages.keys().isdisjoint(OTHER_ACCELERATORS)

@@ -311,11 +311,9 @@ def wrapped(place: Place, job: Job) -> tuple[str, ...]:
     words = list(job.wrapper)
     if place.run_dir and job.is_in_image:
         at = next(i for i, word in enumerate(words) if posixpath.basename(word) in CONTAINERS)
+        at = next(i for i in range(at, len(words)) if words[i] in ("exec", "run"))
         # In one word: an argument that begins with the run's directory would look like a program of ringup.
-        words.insert(
-            next(i for i in range(at, len(words)) if words[i] in ("exec", "run")) + 1,
-            "--bind=" + place.run_dir,
-        )
+        words.insert(at + 1, f"--bind={place.run_dir}")
     return tuple(words)
 
 

@@ -47,7 +47,7 @@ def minimal_env(cluster: Cluster, *, debug: bool = False, log_dir: str = ".") ->
 
 def debugging(cluster: Cluster, log_dir: str) -> list[EnvVar]:
     """Variables that show where a job hangs: NCCL's log per rank, and torch's flight recorder."""
-    torch = min((_numbers(n.interpreter.torch) for n in cluster.nodes if n.interpreter.torch), default=())
+    torch = min((n.interpreter.torch_release for n in cluster.nodes if n.interpreter.torch), default=())
     rows = [
         ("NCCL_DEBUG", "INFO", "interfaces, devices, transports and errors"),
         ("NCCL_DEBUG_SUBSYS", SUBSYSTEMS, "the default, and how the network was chosen"),
@@ -62,15 +62,6 @@ def debugging(cluster: Cluster, log_dir: str) -> list[EnvVar]:
     rows.append((where, f"{log_dir}/flight_recorder_", "where the dump goes, the rank is appended"))
     made = [EnvVar(*row) for row in rows]
     return [v for v in made if all(user_value(cluster.job, n, v.name) is None for n in cluster.nodes)]
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """
-    >>> _numbers("2.13.0+cpu")
-    (2, 13)
-    """
-    parts = version.split("+")[0].split(".")[:2]
-    return tuple(int(p) for p in parts if p.isdecimal())
 
 
 def with_nccl_debug(plan: Plan, cluster: Cluster, *, always: bool = False) -> Plan:

@@ -63,9 +63,12 @@ def decide(
     predictions = predictions or predicted(cluster)
     pins, notes = pin_interfaces(predictions, network)
     undecided: list[str] = []
-    ranks = rank_counts(cluster)
+    # With one process per node, it uses all GPUs there.
+    by_node = launchers.known(job).by_node
+    ranks = [job.nproc or 1 if by_node else cluster.ranks_on(node) for node in nodes]
     found = (*pins, *devices.variables(predictions, undecided), *devices.for_cpus(cluster, sum(ranks)))
-    env = tuple(with_doubt(v, cluster) for v in found)
+    doubt = {"yes": "", "no": NO_GPU, "unknown": UNKNOWN_GPUS}[uses_nccl(cluster)]
+    env = tuple(replace(v, because=v.because + doubt * v.name.startswith("NCCL_")) for v in found)
     notes += decision_notes(cluster, network, port)
     plan = Plan(run_id, job, (), env, head_address, port, sum(ranks), tuple(notes), open=tuple(undecided))
     return replace(plan, nodes=tuple(node_plan(plan, cluster, network, i, ranks) for i in range(len(nodes))))
@@ -83,13 +86,6 @@ def otherwise(cluster: Cluster) -> Plan | None:
     any_python = Interpreter("python3")
     nodes = tuple(n if n.interpreter.path else replace(n, interpreter=any_python) for n in reached.nodes)
     return decide(replace(reached, nodes=nodes))
-
-
-def with_doubt(variable: EnvVar, cluster: Cluster) -> EnvVar:
-    """If no GPU was counted, the reason of an NCCL variable says that it is only for jobs that use NCCL."""
-    doubt = {"yes": "", "no": NO_GPU, "unknown": UNKNOWN_GPUS}[uses_nccl(cluster)]
-    is_nccls = variable.name.startswith("NCCL_")
-    return replace(variable, because=variable.because + doubt) if is_nccls else variable
 
 
 def choose_network(cluster: Cluster) -> Network | None:
@@ -261,10 +257,3 @@ def node_plan(
         versions=node.versions,
         preset={**node.nccl_conf, **node.environment},
     )
-
-
-def rank_counts(cluster: Cluster) -> list[int]:
-    """Ranks on each node: as requested, else one per visible GPU; one if one process uses all GPUs."""
-    if launchers.known(cluster.job).by_node:
-        return [cluster.job.nproc or 1] * len(cluster.nodes)
-    return [cluster.ranks_on(n) for n in cluster.nodes]

@@ -32,7 +32,6 @@ PREFIXES = (
     *("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "TORCH_CPP_", "TORCH_SHOW_", "TORCH_FR_"),
     *("CUDA_LAUNCH_", "FI_", "OFI_NCCL_"),
 )
-"""Variables that are judged."""
 OF_IMAGES = ("NCCL_VERSION",)
 """NVIDIA's images set these to describe their content; NCCL does not read them."""
 
@@ -74,15 +73,12 @@ def judged(selection: Selection, interface: str = "") -> Iterator[Kept]:
             is_set = working.environment[name] == value
             one = working if is_set else working.with_env(**{name: value})
             verdict, because = judge(name, one, interface)
-            yield Kept(name, value, verdict, because + _overruled(name, value, selection))
-
-
-def _overruled(name: str, value: str, selection: Selection) -> str:
-    """Other places that set it to another value, which is overridden."""
-    places = (("the shell", selection.node.environment), ("nccl.conf", selection.node.nccl_conf))
-    losing = [f"{where} has {own[name]}" for where, own in places if own.get(name, value) != value]
-    winner = "--env" if name in selection.env else "the shell"
-    return f"; {' and '.join(losing)}, and {winner} wins" if losing else ""
+            places = (("the shell", selection.node.environment), ("nccl.conf", selection.node.nccl_conf))
+            losing = [f"{where} has {own[name]}" for where, own in places if own.get(name, value) != value]
+            if losing:
+                winner = "--env" if name in selection.env else "the shell"
+                because += f"; {' and '.join(losing)}, and {winner} wins"
+            yield Kept(name, value, verdict, because)
 
 
 def judge(name: str, one: Selection, interface: str = "") -> tuple[Verdict, str]:
@@ -214,12 +210,10 @@ def _fabric(name: str, one: Selection, _interface: str) -> tuple[Verdict, str]:
         return "site", f"{dscp}: right if the switches' lossless class has it, which a node cannot see"
     if name == "NCCL_IB_TIMEOUT":
         times = f"{try_s(value):.2g} s a try ({try_s(default):.2g} s by default)"
-        what = (
-            "the default of this release"
-            if value == default
-            else "it hides a bad link longer and heals nothing"
-        )
-        return "no-op" if value == default else "site", f"a lost packet is noticed after {times}: {what}"
+        words = f"a lost packet is noticed after {times}"
+        if value == default:
+            return "no-op", f"{words}: the default of this release"
+        return "site", f"{words}: it hides a bad link longer and heals nothing"
     if name != "NCCL_IB_QPS_PER_CONNECTION":
         return "site", "depends on the fabric; must be equal on all nodes"
     if value == default:

@@ -42,7 +42,6 @@ class StartLine:
     env: Mapping[str, str] = field(default_factory=dict)
     nodes: int = 0
     nproc: int = 0
-    """Ranks per node."""
     world_size: int = 0
     """All ranks, for launchers that count these (accelerate, srun)."""
     port: int = 0
@@ -68,7 +67,6 @@ class StartLine:
     wrapper: tuple[str, ...] = ()
     """Words in front of the start line on each node."""
     image: str = ""
-    """Of `docker run`."""
     container: tuple[str, ...] = ()
     """Options of `docker run`, or of srun with an image, which a job file keeps."""
 
@@ -187,9 +185,8 @@ def take_apart(words: Sequence[str]) -> StartLine:
     found = start.take_apart(words)
     line = _started_by(line, found, words)
     tool = next((step.program for step in found.steps if step.program in _TASKS), "")
-    if tool and (
-        ":" in line.script if line.kind == "script" else line.kind == "command" and not line.launcher
-    ):
+    is_command = line.kind == "command" and not line.launcher
+    if tool and (is_command or (line.kind == "script" and ":" in line.script)):
         _refuse(f"{tool} run {line.script}", "it may name a task of the project: give the line that it runs")
     if line.kind == "command" and line.python == VENV and "/" not in line.script:
         return replace(line, script=posixpath.join(posixpath.dirname(VENV), line.script))
@@ -256,9 +253,8 @@ def _unwrapped(words: Sequence[str]) -> tuple[Sequence[str], StartLine]:
         elif texts[0] not in ("export", "set", "exec"):
             _refuse(texts[0], f"--setup takes a command that comes first; {_OF_SHELLS}")
     if unknown := job.marks.all_of(" ".join((launches[0].start.script, *launches[0].start.arguments))):
-        _refuse(
-            job.marks.shown(job.marks.make(*unknown[0])), "write its value, or give the line without quotes"
-        )
+        shown = job.marks.shown(job.marks.make(*unknown[0]))
+        _refuse(shown, "write its value, or give the line without quotes")
     env = []
     for name, value in launches[0].command.env.items():
         shown = job.marks.shown(value)
@@ -283,9 +279,8 @@ def _remote(line: StartLine, step: start.Step) -> StartLine:
     own = [o for o in step.options if o.value and o.name not in (_REMOTE[step.program], "-R", "-f", "-l")]
     if own or not named or named[0] in "^@-" or step.has("-l"):
         _refuse(f"{step.program} {own[0].written if own else named}", "name the nodes with -H; --ssh-config")
-    return line.taking(
-        " ".join((step.program, *(o.written for o in step.options), *step.positionals)), hosts=named
-    )
+    written = (step.program, *(o.written for o in step.options), *step.positionals)
+    return line.taking(" ".join(written), hosts=named)
 
 
 def _bare(line: StartLine, left: list[str], program: str) -> StartLine:
@@ -342,11 +337,10 @@ def _check_kept(step: start.Step, words: Sequence[str]) -> None:
         _refuse(unknown, "only the ranks know its value: write it into the script")
     if step.program == "env" and not step.has("-u", "--unset"):
         _refuse(" ".join(words[:2]), "give the variables in front of the line: NAME=VALUE torchrun ...")
-    if _is_container(step.program) and step.has(*_HIDING):
-        _refuse(
-            f"{step.program} {next(o.name for o in step.options if o.name in _HIDING)}",
-            "leave it out: the ranks' variables and process ids must be the same outside the image",
-        )
+    hiding = [o.name for o in step.options if o.name in _HIDING and _is_container(step.program)]
+    if hiding:
+        hint = "leave it out: the ranks' variables and process ids must be the same outside the image"
+        _refuse(f"{step.program} {hiding[0]}", hint)
 
 
 def _uv(line: StartLine, step: start.Step) -> StartLine:
@@ -368,13 +362,12 @@ def _uv(line: StartLine, step: start.Step) -> StartLine:
 
 def _conda(line: StartLine, step: start.Step, program: str) -> StartLine:
     """`conda run -n NAME`: activates that environment."""
-    name = step.option("-n", "--name", "-p", "--prefix")
-    tool, hook = (
-        ("micromamba", "shell hook --shell posix")
-        if program == "micromamba"
-        else ("conda", "shell.posix hook")
-    )
-    setup = f'eval "$({tool} {hook})" && {tool} activate {shlex.quote(name)}' if name else line.setup
+    name, setup = step.option("-n", "--name", "-p", "--prefix"), line.setup
+    if name and program == "micromamba":
+        hook = "micromamba shell hook --shell posix"
+        setup = f'eval "$({hook})" && micromamba activate {shlex.quote(name)}'
+    elif name:
+        setup = f'eval "$(conda shell.posix hook)" && conda activate {shlex.quote(name)}'
     return replace(line, setup=setup, chdir=step.option("--cwd") or line.chdir)
 
 
@@ -399,12 +392,8 @@ def _docker(line: StartLine, step: start.Step) -> StartLine:
         elif option.name == "--gpus":
             _refuse(option.written, "--gpus all, and -e CUDA_VISIBLE_DEVICES=0,1 for some of them")
         else:
-            words = (
-                [option.written]
-                if "=" in option.written
-                else [option.name, option.value][: 1 + bool(option.value)]
-            )
-            line = replace(line, container=(*line.container, *words))
+            words = [option.written] if "=" in option.written else [option.name, option.value]
+            line = replace(line, container=(*line.container, *filter(None, words)))
     return line
 
 
@@ -485,25 +474,19 @@ def _launched(line: StartLine, found: start.CommandLine, left: list[str]) -> Sta
             line = _meant(line, meaning.rstrip("="), option.written, option.value)
         if line.launcher == "accelerate" and option.name == "--config-file":
             line = replace(line, config=option.value)
-    if line.hosts and line.hostfile:
-        line = _of_hostfile(line)
+    if line.hosts and line.hostfile:  # DeepSpeed's --include names some of the file's nodes
+        if "CUDA_VISIBLE_DEVICES" not in line.env:
+            _refuse("--include without GPUs", f"-H {line.hosts} --nproc N, N as {line.hostfile} says")
+        file = next(word for word in line.taken if "hostfile" in word or word.startswith("-H"))
+        line = replace(line, hostfile="", taken=tuple(word for word in line.taken if word != file))
+        line = line.replacing(file, "--include names the nodes")
     if PYTHON.fullmatch(posixpath.basename(found.script)) and line.kind == "script":
-        _refuse(
-            f"{line.launcher} {found.script}", f"{line.launcher} wants the script itself: leave python out"
-        )
+        hint = f"{line.launcher} wants the script itself: leave python out"
+        _refuse(f"{line.launcher} {found.script}", hint)
     folder = posixpath.dirname(found.program) if not found.python else ""
     line = replace(line, python=line.python or (f"{folder}/python" if folder else ""))
     line = replace(line, launcher_arguments=(*line.launcher_arguments, *kept))
     return _ending(line, [found.script, *found.arguments] if found.script_at >= 0 else [])
-
-
-def _of_hostfile(line: StartLine) -> StartLine:
-    """The nodes of DeepSpeed's --include, if there is a host file that also contains others."""
-    if "CUDA_VISIBLE_DEVICES" not in line.env:
-        _refuse("--include without GPUs", f"-H {line.hosts} --nproc N, N as {line.hostfile} says")
-    file = next(word for word in line.taken if "hostfile" in word or word.startswith("-H"))
-    taken = tuple(word for word in line.taken if word != file)
-    return replace(line, hostfile="", taken=taken).replacing(file, "--include names the nodes")
 
 
 def _meant(line: StartLine, meaning: str, written: str, value: str) -> StartLine:
@@ -786,12 +769,11 @@ def _mpirun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
                 meaning = "nodes" if meaning == "world_size" else ""
             if meaning:
                 line = _meant(line, meaning, option.written, value)
-            elif value != "1":
-                _refuse(
-                    option.written, "each of these would start a launcher: one a node, --map-by ppr:1:node"
-                )
-            else:
-                line = line.replacing(option.written, _WITHOUT_MPI)
+                continue
+            if value != "1":
+                hint = "each of these would start a launcher: one a node, --map-by ppr:1:node"
+                _refuse(option.written, hint)
+            line = line.replacing(option.written, _WITHOUT_MPI)
         else:
             line = line.replacing(option.written, _WITHOUT_MPI)
     return line
