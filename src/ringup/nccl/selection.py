@@ -177,7 +177,7 @@ class _Choosing:
             if plugin is None:
                 self.miss("whether the OFI plugin is there, which drives EFA devices")
             else:
-                self.note("no OFI plugin is there: the EFA devices are left unused")
+                self.note("no OFI plugin is there: NCCL does not use the EFA devices")
         if not self.net:
             return self._over_sockets()
         self.note(f"NCCL_NET={self.net} forbids falling back: init fails")

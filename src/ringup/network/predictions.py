@@ -158,10 +158,10 @@ class Selection:
         if first is None:
             return f"NCCL finds no interface on {name}"
         if first.interface not in {wanted, *good}:
-            return f"NCCL alone takes {first.interface} {first.address} on {name}: {first.because}"
+            return f"by default NCCL takes {first.interface} {first.address} on {name}: {first.because}"
         for also in self.interfaces:
             if also.interface not in {wanted, *good}:
-                return f"NCCL alone also carries data over {also.interface} {also.address} on {name}"
+                return f"by default NCCL also carries data over {also.interface} {also.address} on {name}"
         return ""
 
     def gloo_leaves(self, good: Collection[str]) -> str:
@@ -172,7 +172,7 @@ class Selection:
             named = self.environment.get("GLOO_SOCKET_IFNAME", "")
             return f"Gloo finds no address for GLOO_SOCKET_IFNAME={named} on {self.node.name}"
         chosen = self.gloo[0]
-        return f"Gloo alone announces {chosen.interface} {chosen.address}: {chosen.because}"
+        return f"by default Gloo announces {chosen.interface} {chosen.address}: {chosen.because}"
 
     def announced(self) -> Prediction:
         """Gloo's choice as a prediction: the address that its ranks announce."""
