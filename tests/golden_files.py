@@ -17,4 +17,5 @@ def compare(name: str, lines: Iterable[str]) -> None:
         path.write_text("\n".join(text) + "\n", encoding="utf-8")
     wanted = path.read_text(encoding="utf-8").split("\n")[:-1]
     differ = [(a, b) for a, b in zip(text, wanted, strict=False) if a != b]
-    assert differ[:3] == [] and len(text) == len(wanted)
+    hint = f"{path}: if the new answer is right, run `make golden`"
+    assert differ[:3] == [] and len(text) == len(wanted), hint

@@ -91,7 +91,8 @@ def test_dry_run_is_the_golden_one(name: str, rdzv: str) -> None:
     if os.environ.get("RINGUP_GOLDEN") == "write":
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    assert text == file.read_text()
+    assert file.exists(), f"{file} is not there: `make golden` writes it"
+    assert text == file.read_text(), f"{file}: if the new text is right, run `make golden`"
 
 
 @pytest.mark.parametrize(("name", "rdzv"), RUNS)
