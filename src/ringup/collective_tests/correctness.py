@@ -136,14 +136,9 @@ def _error(rank: int, seen: RankEvidence) -> tuple[str | None, bool]:
         return "its data made the results of others wrong", True
     if seen.suspects and "result" in kinds and not wrong:
         return None, False
-    return _broken(kinds, wrong, seen, rank)
-
-
-def _broken(kinds: Mapping[str, Line], wrong: Line, seen: RankEvidence, rank: int) -> tuple[str, bool]:
-    """A rank that did not finish; its own error counts if no other rank is known to be at fault."""
+    # It did not finish; its own error counts if no other rank is known to be at fault.
     if not seen.culprits and ("error" in kinds or wrong):
         return _own_words(kinds, wrong)
-    failure = seen.result.failure
     if failure is not None and failure.rank == rank and not _OUTCOMES & set(kinds):
         return f"ended because of another rank: {failure.what}", False
     if kinds or failure is not None:

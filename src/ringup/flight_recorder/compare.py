@@ -176,7 +176,10 @@ def _different_call(group: Group) -> Difference | None:
         at = f" ({odd.where})" if odd.where else ""
         text = f"collective {number} of {group.shown} is {odd.call} on {show_ranks(others)}{at}"
         text += f", {common.call} on the others{f' ({common.where})' if common.where else ''}"
-        if _left_out(ranks[others[0]], ranks[next(iter(usual))], number):
+        # Whether the calls of the odd rank are those of the others from the following one on.
+        own, theirs = ranks[others[0]], ranks[next(iter(usual))]
+        shifted = [(own[n], theirs[n + 1]) for n in own if n >= number and n + 1 in theirs]
+        if shifted and all(one.signature == other.signature for one, other in shifted):
             text += f", which {show_ranks(others)} left out"
         return Difference(
             group.name,
@@ -190,12 +193,6 @@ def _different_call(group: Group) -> Difference | None:
             _doubt(group, number, others, usual),
         )
     return None
-
-
-def _left_out(odd: Numbered, usual: Numbered, number: int) -> bool:
-    """Whether the calls of `odd` are those of `usual` from the following one on."""
-    pairs = [(odd[n], usual[n + 1]) for n in odd if n >= number and n + 1 in usual]
-    return bool(pairs) and all(one.signature == other.signature for one, other in pairs)
 
 
 def _doubt(group: Group, number: int, others: Iterable[int], usual: Iterable[int]) -> str:

@@ -219,9 +219,8 @@ def _where(frames: object) -> str:
     known = [f for f in frames[:200] if isinstance(f, dict)] if isinstance(frames, list | tuple) else []
     files = [str(frame.get("filename") or "")[-4096:] for frame in known]
     at = stack_frames.own_frame(files)
-    return (
-        f"{printable(files[at].rpartition('/')[2], 100)}:{_integer(known[at].get('line'))}" if at >= 0 else ""
-    )
+    name = printable(files[at].rpartition("/")[2], 100) if at >= 0 else ""
+    return f"{name}:{_integer(known[at].get('line'))}" if at >= 0 else ""
 
 
 def _members(config: object) -> dict[str, tuple[int, ...]]:

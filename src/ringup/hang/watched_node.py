@@ -103,9 +103,8 @@ class WatchedNode:
         if answer.get("number"):
             self.look = {**answer, "ranks": [rank for rank in answer["ranks"] if self.is_wanted(rank)]}
         printed = answer.get("printed")
-        self.printed += (
-            [line for line in printed if isinstance(line, str)] if isinstance(printed, list) else []
-        )
+        if isinstance(printed, list):
+            self.printed += [line for line in printed if isinstance(line, str)]
 
     def on_errors(self, node: str, data: bytes) -> None:
         self._words = clean(data.decode("utf-8", "replace").strip().rpartition("\n")[2], 300) or self._words

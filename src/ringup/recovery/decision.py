@@ -267,10 +267,11 @@ def _alike(one: FailureCause, other: FailureCause) -> bool:
     """Whether two failures have the same cause, on the same rank or with the same text."""
     if not one.rule or (one.rule, one.detail) != (other.rule, other.detail):
         return False
-    by_rank = (
-        set(one.ranks) & set(other.ranks) if one.ranks or other.ranks else set(one.nodes) & set(other.nodes)
-    )
-    return bool(by_rank or one.detail)
+    if one.detail:
+        return True
+    if one.ranks or other.ranks:
+        return bool(set(one.ranks) & set(other.ranks))
+    return bool(set(one.nodes) & set(other.nodes))
 
 
 # -- the cause -----------------------------------------------------------------------------------
@@ -326,11 +327,9 @@ def _by_table(history: _History, row: table.Row, recheck: Recheck) -> _Judgement
     if kind == "stop" and cause.confidence == "high":
         return _Judgement(reason, "will-fail-again")
     if kind in ("stop", "confirm"):
-        return (
-            _Judgement(f"{_who(cause)} again without progress", "will-fail-again")
-            if history.is_confirmed
-            else again
-        )
+        if history.is_confirmed:
+            return _Judgement(f"{_who(cause)} again without progress", "will-fail-again")
+        return again
     blamed = [node for node in last.nodes if node in cause.nodes]
     if kind in ("exclude", "repeat"):
         signs = {node: table.SIGNS.intersection(recheck.warnings.get(node, ())) for node in blamed}
@@ -342,11 +341,7 @@ def _by_table(history: _History, row: table.Row, recheck: Recheck) -> _Judgement
     if kind == "repeat":
         twice = [n for n in blamed if n in history.blamed_since and not history.advanced[-1]]
         is_few = len(last.nodes) == 1 or 2 * len(twice) <= len(last.nodes)
-        return (
-            replace(again, excluded=dict.fromkeys(twice, f"{cause.rule} twice"))
-            if twice and is_few
-            else again
-        )
+        return replace(again, excluded=dict.fromkeys(twice, f"{cause.rule} twice")) if is_few else again
     if kind == "setup":
         joined = set(blamed) - set(history.attempts[0].nodes) if history.has_worked else set()
         is_few = 0 < 2 * len(blamed) < len(last.nodes) or bool(blamed and joined == set(blamed))

@@ -130,9 +130,8 @@ class StepReader:
     @property
     def step(self) -> float | None:
         """The highest step, from the best source in the output; None without one."""
-        return next(
-            (self._furthest[kind] for kind in ("step", "bar", "loss") if kind in self._furthest), None
-        )
+        found = (self._furthest.get(kind) for kind in ("step", "bar", "loss"))
+        return next((step for step in found if step is not None), None)
 
     def read(self, line: bytes, now_s: float) -> None:
         """One line of a rank's output, without ringup's prefix."""

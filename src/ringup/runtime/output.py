@@ -270,9 +270,8 @@ class Output:
         if data and at_s is not None:
             self.times.output(name, at_s, len(data))
         if data and not self.later(lambda: self._append(name, data), self.log_dir / name, len(data)):
-            self.problem = (
-                self.problem or f"{self.log_dir} takes data too slowly; some output is missing there"
-            )
+            slow = f"{self.log_dir} takes data too slowly; some output is missing there"
+            self.problem = self.problem or slow
 
     def later(self, action: Callable[[], None], path: Path | None = None, size_bytes: int = 0) -> bool:
         """Do something with files in order; False if there is no more room."""

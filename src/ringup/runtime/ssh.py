@@ -168,10 +168,8 @@ class Followed:
         self.save_until_s = time.monotonic() + save.grace_s
         for node in self.nodes:
             node.tell(type="signal", name=save.signal)
-        words = (
-            f"{began_by}: {save.signal} sent to every rank, which has {show_seconds(save.grace_s)} to save"
-        )
-        self.on_event(Event("ending", words))
+        allowed = f"which has {show_seconds(save.grace_s)} to save"
+        self.on_event(Event("ending", f"{began_by}: {save.signal} sent to every rank, {allowed}"))
         return True
 
     def finish(self, *, interrupted: int, reopen: Collection[str] = (), hurried: bool = False) -> RunResult:
@@ -254,10 +252,8 @@ class Ssh(Followed):
     def _saved(self, save: Save) -> dict[str, object]:
         """For run.json.  A rank has saved if it exited on its own with 0 or 128 + the signal's number."""
         codes = [rank.code for node in self.nodes for rank in node.ranks.values()]
-        own = (0, 128 + signal.Signals[save.signal])
-        is_saved = (
-            not self.stop_reason and len(codes) == self.plan.world_size and all(c in own for c in codes)
-        )
+        own = {0, 128 + signal.Signals[save.signal]}
+        is_saved = not self.stop_reason and len(codes) == self.plan.world_size and own.issuperset(codes)
         seconds = round(time.monotonic() - self.save_until_s + save.grace_s, 3)
         return {"signal": save.signal, "seconds": seconds, "result": SAVED if is_saved else NOT_SAVED}
 

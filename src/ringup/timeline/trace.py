@@ -218,9 +218,9 @@ def _calls(
     rows = zip(track.number, track.kind, track.ended_s, *drawn, strict=True)
     for number, kind, ended_s, begin_s, long_s in rows:
         head, args = heads[kind]
-        state = (
-            "" if ended_s < PENDING else ',"end":"not ended"' if ended_s == PENDING else ',"end":"not known"'
-        )
+        state = "" if ended_s < PENDING else ',"end":"not known"'
+        if ended_s == PENDING:
+            state = ',"end":"not ended"'
         # Both ends are rounded, so that a slice never ends after the next one begins.
         begin, end = round(begin_s * 1e7), round((begin_s + long_s) * 1e7)
         ts = begin / 10

@@ -244,15 +244,9 @@ def fate(table, pid, jobs):
         return "running: started from outside this container"
     chain = table.ancestors(pid)
     launchers = [one for one in chain[: chain.index(top) + 1] if launcher(table.words(one))]
-    is_lost = launchers and (
-        output_is_lost(table.root, launchers[-1]) is not False or twin(table, launchers[-1])
-    )
-    is_running = launchers and not is_lost
-    found = (
-        "running: its launcher lives, and its output is not lost"
-        if is_running
-        else "orphan: its parent is gone"
-    )
+    found = "orphan: its parent is gone"
+    if launchers and output_is_lost(table.root, launchers[-1]) is False and not twin(table, launchers[-1]):
+        found = "running: its launcher lives, and its output is not lost"
     return found + (", hang-up ignored (nohup)" if ignores_hangup(table, top) else "")
 
 

@@ -170,7 +170,7 @@ def threads_of(text):
 
 
 def flights(pids):
-    """pid -> dump of torch's flight recorder, for the ranks that answer (rank_main.serve_flight)."""
+    """pid -> dump of torch's flight recorder, for the ranks that answer (rank_main.flight_reader)."""
     asked, found = {}, {}
     for pid in pids:
         with contextlib.suppress(OSError, ValueError):
