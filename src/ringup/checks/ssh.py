@@ -24,6 +24,8 @@ def for_node(command: str, node: Node) -> str:
     return command.format(target=ssh_target(node), host=shlex.quote(node.host.name or node.name))
 
 
+PING = "ping -c 3 {host}"
+FULL_SIZE = ("full-size packets arrive", "ping -c 3 -M do -s 1472 {host}")
 UNREACHED = {
     "ssh-host-key-unknown": ("the node's key in known_hosts", "ssh {target} true"),
     "ssh-host-key-changed": ("the key in known_hosts", "ssh-keygen -R {host}", "ssh {target} true"),
@@ -35,25 +37,17 @@ UNREACHED = {
     "ssh-connection-refused": ("sshd answers", "ssh -v {target} true"),
     "ssh-no-route": (
         "the node's address answers",
-        "ping -c 3 {host}",
+        PING,
         "ip route get $(getent ahosts {host} | awk 'NR==1{{print $1}}')",
     ),
     "ssh-timeout": (
         "an answer within the connect deadline",
-        "ping -c 3 {host}",
+        PING,
         "ssh -v -o ConnectTimeout=5 {target} true",
     ),
     "ssh-name-unknown": ("a name that resolves here", "getent ahosts {host}"),
-    "ssh-key-exchange-hangs": (
-        "full-size packets arrive",
-        "ping -c 3 -M do -s 1472 {host}",
-        "ssh -v {target} true",
-    ),
-    "ssh-long-answer-lost": (
-        "full-size packets arrive",
-        "ping -c 3 -M do -s 1472 {host}",
-        "ssh {target} ip link",
-    ),
+    "ssh-key-exchange-hangs": (*FULL_SIZE, "ssh -v {target} true"),
+    "ssh-long-answer-lost": (*FULL_SIZE, "ssh {target} ip link"),
     "ssh-failed": ("a login without a password", "ssh -v {target} true"),
     "srun-failed": (
         "a step of one task on the node",
