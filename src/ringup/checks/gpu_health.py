@@ -230,9 +230,7 @@ def fabric_manager_not_running(node: Node) -> Iterator[Finding | Skipped]:
     """The GPUs' own fabric state if the driver reports it; else the process, on machines with NVSwitches."""
     manager = node.gpu_driver.fabric_manager
     with_state = [g for g in visible(node) if g.fabric_state]
-    states = [(g, g.fabric_state.lower(), g.fabric_status.lower()) for g in with_state]
-    ready = [g for g, state, status in states if state == "completed" and status in ("", "success")]
-    unready = [g for g, state, _ in states if g not in ready and state != "not supported"]
+    unready = [g for g in with_state if not is_ready(g)]
     switches = [d for d in node.pci if d.is_nvswitch]
     if unready:
         state = f"{unready[0].fabric_state} {unready[0].fabric_status}".strip()
@@ -249,6 +247,11 @@ def fabric_manager_not_running(node: Node) -> Iterator[Finding | Skipped]:
         wanted="a fabric manager of the driver's release, state Completed",
         run=("sudo systemctl enable --now nvidia-fabricmanager", "systemctl status nvidia-fabricmanager"),
     )
+
+
+def is_ready(gpu: Gpu) -> bool:
+    state, status = gpu.fabric_state.lower(), gpu.fabric_status.lower()
+    return state == "not supported" or (state == "completed" and status in ("", "success"))
 
 
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
