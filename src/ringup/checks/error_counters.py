@@ -25,11 +25,8 @@ RECEIVED = {
     "excessive_buffer_overrun_errors": 0.0,
 }
 RETRIED = {
-    "rnr_nak_retry_err": 0.0,
-    "req_transport_retries_exceeded": 0.0,
-    "local_ack_timeout_err": 1.0,
-    "packet_seq_err": 1.0,
-    "implied_nak_seq_err": 1.0,
+    **dict.fromkeys(("rnr_nak_retry_err", "req_transport_retries_exceeded"), 0.0),
+    **dict.fromkeys(("local_ack_timeout_err", "packet_seq_err", "implied_nak_seq_err"), 1.0),
     "roce_slow_restart": 10.0,
 }
 EFA = {"rx_drops": 0.0, "retrans_timeout_events": 0.0, "unresponsive_remote_events": 0.0}

@@ -193,7 +193,7 @@ def reverse_dns_slow(cluster: Cluster) -> Iterator[Finding | Skipped]:
     usual = usual_elsewhere([n.reverse_lookup_s for n in asked])
     elsewhere = {n.name: seconds for n, seconds in zip(asked, usual, strict=True)}
     for node in cluster.nodes:
-        late = [r for r in (node.own_name, *node.peer_names) if r.is_late]
+        late = [r for r in (node.own_name, *node.peer_names) if not r.addresses and r.is_late]
         if late:
             # An abandoned lookup was slow; whether the name exists is unknown.
             names = [node.hostname if r is node.own_name else r.name for r in late]

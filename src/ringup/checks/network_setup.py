@@ -232,7 +232,7 @@ def opening(cluster: Cluster, edges: Iterable[Edge]) -> list[str]:
             edge.src_interface if sender == edge.src else edge.interface
         )
         for source in interface.usable_addresses[:1] if interface else ():
-            tool = "ip6tables" if source.family == "inet6" else "iptables"
+            tool = "ip6tables" if ":" in source.address else "iptables"
             rule = f"sudo {tool} -I INPUT -p tcp -s {shlex.quote(source.address)} -j ACCEPT"
             lines.append(ssh(dropper, rule))
     return list(dict.fromkeys(lines))[:SHOWN]

@@ -24,6 +24,8 @@ def for_node(command: str, node: Node) -> str:
     return command.format(target=ssh_target(node), host=shlex.quote(node.host.name or node.name))
 
 
+PING = "ping -c 3 {host}"
+FULL_SIZE = ("full-size packets arrive", "ping -c 3 -M do -s 1472 {host}")
 UNREACHED = {
     "ssh-host-key-unknown": ("the node's key in known_hosts", "ssh {target} true"),
     "ssh-host-key-changed": ("the key in known_hosts", "ssh-keygen -R {host}", "ssh {target} true"),
@@ -35,25 +37,17 @@ UNREACHED = {
     "ssh-connection-refused": ("sshd answers", "ssh -v {target} true"),
     "ssh-no-route": (
         "the node's address answers",
-        "ping -c 3 {host}",
+        PING,
         "ip route get $(getent ahosts {host} | awk 'NR==1{{print $1}}')",
     ),
     "ssh-timeout": (
         "an answer within the connect deadline",
-        "ping -c 3 {host}",
+        PING,
         "ssh -v -o ConnectTimeout=5 {target} true",
     ),
     "ssh-name-unknown": ("a name that resolves here", "getent ahosts {host}"),
-    "ssh-key-exchange-hangs": (
-        "full-size packets arrive",
-        "ping -c 3 -M do -s 1472 {host}",
-        "ssh -v {target} true",
-    ),
-    "ssh-long-answer-lost": (
-        "full-size packets arrive",
-        "ping -c 3 -M do -s 1472 {host}",
-        "ssh {target} ip link",
-    ),
+    "ssh-key-exchange-hangs": (*FULL_SIZE, "ssh -v {target} true"),
+    "ssh-long-answer-lost": (*FULL_SIZE, "ssh {target} ip link"),
     "ssh-failed": ("a login without a password", "ssh -v {target} true"),
     "srun-failed": (
         "a step of one task on the node",
@@ -108,10 +102,10 @@ def answer_slow(cluster: Cluster) -> Iterator[Finding]:
             waited_s = max(node.cpu_waits.values(), default=0.0)
             is_busy = cpu_starvation.excuses(waited_s, node.answer_s)
             because = cpu_starvation.words(node.name, waited_s, node.load, node.cpu_count)
-            limit = f"about {usual:.1f} s, as the others" if usual else f"under {SLOW_ANSWER_S:g} s"
+            has_others, limit = len(cluster.nodes) > 1, f"under {SLOW_ANSWER_S:g} s"
             yield at(node).finding(
                 found=f"answered after {node.answer_s:.1f} s" + (f"; {because}" if is_busy else ""),
-                wanted=limit,
+                wanted=f"about {usual:.1f} s, as the others" if has_others else limit,
                 commands=[for_node(c, node) for c in TRY_SLOW],
             )
 

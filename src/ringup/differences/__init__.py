@@ -17,20 +17,10 @@ from ringup.rules import SEVERITIES, Severity
 from ringup.units import grouped
 
 TOPICS: dict[str, Severity] = {
-    "outcome": "error",
-    "problem": "error",
-    "ssh": "error",
-    "path": "error",
-    "selection": "warning",
-    "plan": "warning",
-    "interface": "warning",
-    "link": "warning",
-    "variable": "warning",
-    "version": "warning",
-    "rate": "warning",
-    "node": "warning",
-    "job": "note",
-    "machine": "note",
+    **dict.fromkeys(("outcome", "problem", "ssh", "path"), "error"),
+    **dict.fromkeys(("selection", "plan", "interface", "link", "variable", "version"), "warning"),
+    **dict.fromkeys(("rate", "node"), "warning"),
+    **dict.fromkeys(("job", "machine"), "note"),
 }
 """Topics of facts, the most frequent causes of "it worked yesterday" first; and the severity of a change."""
 COUNT_AS_NONE = ("interface", "variable", "version", "node")

@@ -242,20 +242,10 @@ class Library:
 
 
 ReachFailure = Literal[
-    "ssh-host-key-unknown",
-    "ssh-host-key-changed",
-    "ssh-key-refused",
-    "ssh-connection-refused",
-    "ssh-no-route",
-    "ssh-timeout",
-    "ssh-name-unknown",
-    "ssh-key-exchange-hangs",
-    "ssh-long-answer-lost",
-    "ssh-failed",
-    "srun-failed",
-    "no-answer",
-    "no-cpu-time",
-]
+    "ssh-host-key-unknown", "ssh-host-key-changed", "ssh-key-refused", "ssh-connection-refused",
+    "ssh-no-route", "ssh-timeout", "ssh-name-unknown", "ssh-key-exchange-hangs", "ssh-long-answer-lost",
+    "ssh-failed", "srun-failed", "no-answer", "no-cpu-time",
+]  # fmt: skip
 """Why a node was not reached; each has a rule but the last: this machine was busy (`cpu_starvation`)."""
 
 

@@ -27,15 +27,11 @@ STYLES = {
     "": "",
 }
 KEYS = {
-    b"\x1b[A": "up",
-    b"\x1bOA": "up",
-    b"\x1b[B": "down",
-    b"\x1bOB": "down",
+    **dict.fromkeys((b"\x1b[A", b"\x1bOA"), "up"),
+    **dict.fromkeys((b"\x1b[B", b"\x1bOB"), "down"),
+    **dict.fromkeys((b"\r", b"\n"), "enter"),
+    **dict.fromkeys((b"\x7f", b"\x08"), "back"),
     b"\x1b": "escape",
-    b"\r": "enter",
-    b"\n": "enter",
-    b"\x7f": "back",
-    b"\x08": "back",
 }
 PRINTED_ROWS = 60
 """Lines of a picture that is printed."""

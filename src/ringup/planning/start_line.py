@@ -120,8 +120,7 @@ _OF_ALLOCATION = re.compile(r"\$\{?(?:SLURM|PBS|LSB|OMPI)_\w+\}?")
 _OF_TASKS = ("SLURM_", "OMPI_", "PMI", "PBS_", "LSB_")
 _COMMAND = re.compile(r"[A-Za-z][\w-]{0,63}")
 _BEFORE = {
-    "nohup": "--detach lets a run go on without this terminal",
-    "setsid": "--detach lets a run go on without this terminal",
+    **dict.fromkeys(("nohup", "setsid"), "--detach lets a run go on without this terminal"),
     "time": "run.json has the times",
     "exec": "ringup starts the ranks",
     "env": "ringup sets the variables",
