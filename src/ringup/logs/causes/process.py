@@ -261,7 +261,9 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     text = f"{_who([first])} raised {kind}: {first['text'][:120]}".rstrip(": ")
     if first["frame"] and "site-packages" not in first["frame"]:
         text += f" at {first['frame']}"
-    below = [c for c in log.clues if first["text"].endswith(":") and c.event.place == (first.file, first.line + 1)]
+    below = [
+        c for c in log.clues if first["text"].endswith(":") and c.event.place == (first.file, first.line + 1)
+    ]
     text += "".join(f": {clue.message[:160]}" for clue in below)
     mild = not traced or (
         log.outcome.went_on and not log.has("exit", "child-failed", "nccl-remote", "gloo-closed")
