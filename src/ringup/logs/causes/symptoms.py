@@ -58,16 +58,13 @@ def ended_as(log: LogEvidence, rule: str) -> Cause | None:
     text = f"{printable(end.verdict.text, 300)}; {_ENDED_AS[end.outcome]}"
     nodes = [printable(node, 64) for node in end.verdict.nodes]
     known = any(one.text.startswith("rank ") for one in end.proof)
-    then = Fix(_FROM_THERE) if known else NEXT_TIME
-    fix = then if rule == "rank-fell-behind" else None
+    fix = None if rule != "rank-fell-behind" else _FROM_THERE if known else NEXT_TIME
     return report([*end.proof, end.line], text, ranks=end.verdict.ranks, nodes=nodes, fix=fix)
 
 
-_FROM_THERE = (
-    "read the code from the line where the rank was: it never came to the call that the others wait in."
-)
+_FROM_THERE = Fix("read the code from the line where the rank was: it never came to the call of the others.")
 NEXT_TIME = Fix(
-    "read the missing rank's last output; if the job hangs again, run `ringup stacks` before you end it."
+    "read the missing rank's last output; if it hangs again, run `ringup stacks` before you end it."
 )
 """For a run that has ended: the stacks that the rule asks for are gone."""
 _ENDED_AS = {
