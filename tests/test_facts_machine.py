@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from ringup.agent.facts import machine as agent_machine
+from ringup.agent.facts import work as agent_work
 from ringup.model import Container, Memory, Node, Numa
 from tests.test_facts import ask, request_of
 
@@ -360,3 +362,53 @@ def test_every_nccl_a_job_could_load_is_told_with_its_release_and_plugins_apart(
         ("wheel", str(site / "nvidia/nccl/lib/libnccl.so.2"), "2.27.3"),
     ]
     assert str(other / "libnccl-net-ofi.so") in node.nccl_plugins
+
+
+def ended(pid: int) -> str:
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    return "Z"
+
+
+def stuck(pid: int) -> str:
+    return "D"
+
+
+@pytest.mark.parametrize(("seen", "answered"), [(ended, True), (stuck, False)])
+def test_a_path_that_answers_while_we_have_no_cpu_is_not_slow(
+    monkeypatch: pytest.MonkeyPatch, seen: Callable[[int], str], answered: bool
+) -> None:
+    read_end, write_end = os.pipe()
+
+    def stat_each(paths: list[str], answer: int) -> None:
+        os.close(write_end)
+        os.read(read_end, 1)  # until the state is asked for, after the time for an answer
+        if answered:
+            os.write(answer, b"0.001\n")
+        else:
+            signal.pause()
+
+    def state(pid: int) -> str:
+        os.write(write_end, b".")
+        return seen(pid)
+
+    monkeypatch.setattr(agent_work, "LOOK_S", 0.05)
+    monkeypatch.setattr(agent_work, "stat_each", stat_each)
+    monkeypatch.setattr(agent_work, "state", state)
+    looks = agent_work.looks(["/data"])
+    os.close(read_end), os.close(write_end)
+    assert [look.get("answered", True) for look in looks] == [answered]
+
+
+@pytest.mark.parametrize(("queued_s", "late"), [(4.0, False), (0.1, True)])
+def test_a_path_that_waits_for_a_cpu_is_not_slow(
+    monkeypatch: pytest.MonkeyPatch, queued_s: float, late: bool
+) -> None:
+    """A sample of its state may meet a moment's sleep."""
+    counted = iter([0.0, queued_s, queued_s, queued_s])
+    monkeypatch.setattr(agent_work, "LOOK_S", 0.05)
+    monkeypatch.setattr(agent_work, "waited_s", lambda pid: next(counted) * 0.01)
+    monkeypatch.setattr(agent_work, "stat_each", lambda paths, answer: signal.pause())
+    asked: list[int] = []
+    monkeypatch.setattr(agent_work, "state", lambda pid: asked.append(pid) or "S")
+    assert [look["answered"] for look in agent_work.looks(["/data"])] == [False]
+    assert len(asked) == (1 if late else 2)  # the second time it had no wait for a CPU

@@ -44,6 +44,16 @@ def test_a_mismatch_that_the_run_ended_as_hung_is_the_cause(tmp_path: Path) -> N
     assert "job-cancelled" not in {c.rule for c in diagnosis.causes}
 
 
+@pytest.mark.parametrize("proof", ["", "  rank 3 on node1: a.py:8\n"])
+def test_of_a_run_that_has_ended_no_stacks_are_asked_for(tmp_path: Path, proof: str) -> None:
+    verdict = verdict_json(
+        "hung", [hang(rule="rank-fell-behind", missing=[{"rank": 3, "node": "node1", "where": ""}])]
+    )
+    folder = run_folder(tmp_path, "hung", verdict, f"{proof}hung after 21 s: rank 3 on node1 missing")
+    fix = read_logs([folder]).causes[0].fix.text
+    assert fix.startswith("read the code from the line" if proof else "read the missing rank's last output")
+
+
 @pytest.mark.parametrize(
     "rule, missing",
     [

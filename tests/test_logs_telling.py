@@ -111,6 +111,9 @@ SOUND = [
     "task            n  pass  fail  error\nerror-recovery      60      55      5       0       0\n",
     "Warning  FailedMount  4m  kubelet  MountVolume.SetUp failed, retrying\n",
     "INFO cache: entry not found, computing it\n",
+    "[    2.101001] ACPI Error: No handler for Region [SYSI] (ffff888100) [IPMI] (20210730/evregion-130)\n",
+    "ERROR stream: client disconnected\n"
+    + 2 * "INFO Engine 000: Avg prompt throughput: 140.2 tokens/s, Running: 14 reqs\n",
 ]
 
 
@@ -354,3 +357,41 @@ def test_a_name_for_the_telling_line_itself_stands_before_the_exception_around_i
         ("rank-raised-exception", "medium"),
     ]
     assert found[0].telling is not None and found[0].telling.line == 8
+
+
+def test_a_server_without_throughput_did_not_go_on(tmp_path: Path) -> None:
+    idle = 2 * "INFO Engine 000: Avg prompt throughput: 0.0 tokens/s, Running: 14 reqs\n"
+    assert not diagnose(tmp_path, "ERROR stream: engine disconnected, aborted\n" + idle).healthy
+
+
+HYDRA = "Error executing job with overrides: ['trainer.nnodes=4']\n"
+
+
+def test_hydras_title_is_not_the_reason(tmp_path: Path) -> None:
+    wait = (
+        "[rank3]:[E713 14:16:33.5 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation"
+        " timeout: WorkNCCL(SeqNum=44, OpType=_ALLGATHER_BASE, NumelIn=1, NumelOut=8, Timeout(ms)=600000)"
+        " ran for 600033 milliseconds before timing out.\n"
+    )
+    cause = diagnose(tmp_path, wait + HYDRA).causes[0]
+    assert (cause.rule, cause.evidence[0].line) == ("rank-fell-behind", 1)
+
+
+@pytest.mark.parametrize("title", ["because of the following error:", "no weights in"])
+def test_what_an_exception_says_below_its_colon_belongs_to_it(tmp_path: Path, title: str) -> None:
+    below = "/venv/fast_attn.so: undefined symbol: _ZN3c105ErrorC2E\n"
+    frames = 'Traceback (most recent call last):\n  File "/job/t.py", line 9, in <module>\n    go()\n'
+    cause = diagnose(tmp_path, f"{frames}RuntimeError: {title}\n{below}").causes[0]
+    assert cause.rule == "rank-raised-exception"
+    assert ("undefined symbol" in cause.text) == title.endswith(":")
+
+
+def test_a_cuda_call_outside_nccl_is_not_called_nccls(tmp_path: Path) -> None:
+    """The macro of NCCL's own examples, which programs copy."""
+    cause = diagnose(
+        tmp_path, "Failed: Cuda error /src/reduce.cuh:307 'peer access is not supported'\n"
+    ).causes[0]
+    assert (cause.rule, cause.confidence) == ("nccl-error-without-detail", "low")
+    assert cause.text.startswith("a CUDA call failed (peer access is not supported)")
+    said = "n1:11:40 [0] alloc.h:99 NCCL WARN Cuda failure 'invalid argument'\n"
+    assert diagnose(tmp_path, said).causes[0].text.startswith("a CUDA call inside NCCL failed")

@@ -507,13 +507,9 @@ def _who(event: Event) -> int | str:
     return event.label if event.rank is None else event.rank
 
 
-def _is_import(event: Event) -> bool:
-    return event["type"].endswith(("ImportError", "ModuleNotFoundError"))
-
-
 def _is_uncaught(event: Event) -> bool:
     """Whether a traceback goes up to the program's first line; one of an optional import does, too."""
-    return bool(event["uncaught"]) and not _is_import(event)
+    return bool(event["uncaught"]) and not event["type"].endswith(("ImportError", "ModuleNotFoundError"))
 
 
 def _is_the_end(event: Event) -> bool:

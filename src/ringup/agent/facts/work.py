@@ -50,10 +50,13 @@ def looks(paths):
     child, late = Child(stat_each), []
     begin = child.began
     while child.status is None and not late:
+        queued_s = waited_s(child.pid)
         if select.select([child.fd], [], [], LOOK_S)[0]:
             child.read()
             begin = time.monotonic()
-        elif state(child.pid) != "R":
+        elif state(child.pid) == "R" or waited_s(child.pid) - queued_s > LOOK_S / 2:
+            continue  # it waited for a CPU
+        elif not select.select([child.fd], [], [], 0)[0]:  # nor did it answer while we had no CPU
             late = [{"took_s": time.monotonic() - begin, "answered": False}]
             child.give_up()
     answers = [{"took_s": float(line)} for line in child.data.split()] + late

@@ -107,7 +107,8 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
     ends = {(e.file, e.host, e.pid, e.label): e for e in said}
     last = [] if cuda else [*ends.values(), *log.all("last-error")][-4:]
     if cuda and cuda[0].tag == "cuda-failure":
-        text = f"a CUDA call inside NCCL failed ({cuda[0]['text']})"
+        where = " inside NCCL" if category or "NCCL" in cuda[0].text else ""
+        text = f"a CUDA call{where} failed ({cuda[0]['text']})"
     elif call := next(filter(None, (_FAILED_CALL.search(e["text"]) for e in warned)), None):
         text = f"NCCL's call to {call[1]} failed ({call[2]})"
     elif last:

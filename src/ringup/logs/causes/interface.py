@@ -225,7 +225,8 @@ def peer_unreachable_on_interface(log: LogEvidence) -> Found:
         address = first_value(foreign, "address") or "NCCL_COMM_ID's address"
         text = f"no interface here is in the network of {address}, which NCCL_COMM_ID names"
         return report(foreign, text)
-    dialled = [e for e in log.all("nccl-connect", "gloo-connect") if _is_real_peer(e)]
+    dialled = log.all("nccl-connect", "gloo-connect")
+    dialled = [e for e in dialled if not (is_link_local(a := e["address"].strip("[]")) or is_loopback(a))]
     hard = [e for e in dialled if "retrying" not in e.text] or (dialled if not log.outcome.set_up else [])
     if log.has("file-init"):  # the address is in a file, and may be that of an earlier run
         hard = [e for e in hard if "Connection refused" not in (e["reason"], e["reason2"])]
@@ -256,11 +257,6 @@ def peer_unreachable_on_interface(log: LogEvidence) -> Found:
     if fix or log.outcome.hang:
         return report([*apart, log.outcome.hang], text, "medium", fix=fix)
     return report(apart, text, "low", severity="warning")
-
-
-def _is_real_peer(event: Event) -> bool:
-    address = event["address"].strip("[]")
-    return not is_link_local(address) and not is_loopback(address)
 
 
 def _unreachable(log: LogEvidence, events: list[Event], apart: list[Event]) -> Cause | None:

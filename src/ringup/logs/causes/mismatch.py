@@ -13,7 +13,7 @@ from ringup.logs.causes.recorder_dumps import (
     recorded_mismatches,
     recorded_standing,
 )
-from ringup.logs.causes.symptoms import bars_at_a_limit, ended_as, waits_of_the_program
+from ringup.logs.causes.symptoms import NEXT_TIME, bars_at_a_limit, ended_as, waits_of_the_program
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, by_rank, ranks_of
 from ringup.logs.rule import MAX_EVIDENCE, Cause, Confidence, Found, cause, report
@@ -162,7 +162,7 @@ def _printed_behind(log: LogEvidence) -> Cause | None:
         nodes = event["nodes"].split(", ") if event["nodes"] else re.findall(r"\(([^()]+)\)", event["who"])
         what = event["op"] or "what the others wait for"
         text = f"{show_ranks(ranks)} never came to {what}; the run was ended as hung"
-        return report([event], text, ranks=ranks, nodes=nodes)
+        return report([event], text, ranks=ranks, nodes=nodes, fix=NEXT_TIME)
     if log.run and log.run.behind:
         return _counted_behind(log, log.run.behind)
     if named := log.all("monitored-barrier"):

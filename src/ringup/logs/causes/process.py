@@ -261,13 +261,16 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     text = f"{_who([first])} raised {kind}: {first['text'][:120]}".rstrip(": ")
     if first["frame"] and "site-packages" not in first["frame"]:
         text += f" at {first['frame']}"
-    mild = not traced or (
-        log.outcome.went_on and not log.has("exit", "child-failed", "nccl-remote", "gloo-closed")
-    )
+    below = [c for c in log.clues if c.event.place == (first.file, first.line + 1)]
+    below = below if first["text"].endswith(":") else []  # what an exception says goes on there
+    text += "".join(f": {clue.message[:160]}" for clue in below)
+    ended = log.has("exit", "child-failed", "nccl-remote", "gloo-closed")
+    mild = not traced or (log.outcome.went_on and not ended)
     settled = log.has("exit", "child-failed", "gloo-closed", "gloo-reset", "closed-by-peer")
     same = [e for e in own if e["type"] == first["type"]]
     sure: Confidence = "high" if traced and settled else "low" if mild else "medium"
-    return report(same, text, sure, severity="warning" if mild and not (traced or settled) else None)
+    evidence = [*same[:1], *(clue.event for clue in below), *same[1:]]
+    return report(evidence, text, sure, severity="warning" if mild and not (traced or settled) else None)
 
 
 def _kernel_failed(log: LogEvidence) -> Cause | None:

@@ -57,14 +57,16 @@ def ended_as(log: LogEvidence, rule: str) -> Cause | None:
         return None
     text = f"{printable(end.verdict.text, 300)}; {_ENDED_AS[end.outcome]}"
     nodes = [printable(node, 64) for node in end.verdict.nodes]
-    known = rule == "rank-fell-behind" and any(one.text.startswith("rank ") for one in end.proof)
-    fix = Fix(_FROM_THERE) if known else None
+    known = any(one.text.startswith("rank ") for one in end.proof)
+    fix = None if rule != "rank-fell-behind" else _FROM_THERE if known else NEXT_TIME
     return report([*end.proof, end.line], text, ranks=end.verdict.ranks, nodes=nodes, fix=fix)
 
 
-_FROM_THERE = (
-    "read the code from the line where the rank was: it never came to the call that the others wait in."
+_FROM_THERE = Fix("read the code from the line where the rank was: it never came to the call of the others.")
+NEXT_TIME = Fix(
+    "read the missing rank's last output; if it hangs again, run `ringup stacks` before you end it."
 )
+"""For a run that has ended: the stacks that the rule asks for are gone."""
 _ENDED_AS = {
     "hung": "the run was ended as hung",
     **dict.fromkeys(("interrupted", "not-saved"), "the run was interrupted while it hung"),

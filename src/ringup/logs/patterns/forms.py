@@ -89,7 +89,7 @@ FOLLOWS = Pattern(
     "follows",
     CONSEQUENCE
     + r"|connection (?:was )?(?:likely )?closed|recv(?:Value|Vector)|sendBytes|Failed to execute operation|Error encountered progressing|Proxy Call to rank|(?:failed|unable) to (?:shut ?down|dump)"
-    r"|see (?:root cause|the stack trace|above)|root cause above|initialization failed\. See|check the (?:logs|stack trace)|check if there are relevant logs"
+    r"|Error executing job with|see (?:root cause|the stack trace|above)|root cause above|initialization failed\. See|check the (?:logs|stack trace)|check if there are relevant logs"
     r"|child (?:process )?failed|ChildFailedError|CalledProcessError|Rendezvous\w{0,20}Closed|RayTaskError|ActorDied|ActorUnavailable|EngineDead|WorkerProc|EngineCore failed to start|(?:task|trial|job|actor) failed for (?:task|trial|job|actor)"
     r"|Engine(?:Core)? .{0,20}(?:died|failed)|scheduler is dead|closing signal|signal:? 15\b|exit(?:ed)? (?:with )?(?:exit )?code:? (?:1|2|15|143)\b"
     r"|exitcode\W{1,6}(?:-15|1|2|143)\b|Job step aborted|Terminating (?:StepId|process|remaining)|CANCELLED|Back-off|CrashLoopBackOff|spank: required plugin|spank plugin stack"
@@ -105,7 +105,7 @@ NOISE = Pattern(
     "noise",
     r"^\s*(?:File \"|Additional GRPC error information|:UNAVAILABLE:|\^{1,200}\s*$|~{1,200}\^|frame #\d+|at [\w./]+:\d+|\d{1,3} {1,3}/\S+\.so|#\d+ 0x|\*{4,}|-{6,}|={6,})|destroy_process_group\(\) was not called|Exception ignored in"
     r"|(?:Future|Deprecation|User|Runtime|Resource|Syntax)Warning|using GPU \d+ (?:to perform|as device)|CUDA kernel errors might|For debugging consider|Compile with `TORCH_USE_CUDA"
-    r"|cuFFT factory|cuBLAS factory|cuDNN factory|computation placer|TF-TRT|hostname of the client socket cannot|OMP_NUM_THREADS|error_if_nonfinite|error_file\b|: <?N/A>?\s*$|To enable traceback"
+    r"|cuFFT factory|cuBLAS factory|cuDNN factory|computation placer|TF-TRT|ACPI (?:BIOS )?(?:Error|Warning|Exception)|hostname of the client socket cannot|OMP_NUM_THREADS|error_if_nonfinite|error_file\b|: <?N/A>?\s*$|To enable traceback"
     r"|Stack trace of the failed collective not found|potential root causes|number of (?:skipped|nan)|Out of bounds values : 0|#wrong|Failed to find nccl\w+ symbol|Could not find: ?lib"
     r"|no plugin found|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|\b0 (?:errors?|failed|failures)\b|errors?[=:] ?0\b|no errors?\b|(?:no|without) (?:error|failure)s?\b|error_rate|mean_error|max_error|val_error|loss_scale"
     r"|Traceback \(most recent|during handling of the above|the above exception was|Solution:|this usually is caused by|\blikely\b.{0,40}\bcauses\b|Set the environment variable HYDRA"

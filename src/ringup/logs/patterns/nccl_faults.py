@@ -121,7 +121,7 @@ TAGS = (
     tag("no-algorithm", "",
         r"(?P<said>no algorithm/protocol available.{0,80})|(?P<said2>Unrecognized (?:prefix|element) token.{0,80})|(?P<said3>Invalid NCCL_(?:ALGO|PROTO).{0,80})"),
     tag("cuda-failure", "failure local",
-        r"(?:(?P<where>[\w/.-]+\.(?:cc|cu|h|c|cpp)):\d+ (?:\([^)]*\) )?(?:NCCL )?(?:WARN )?)?(?:Cuda|HIP|CUDA) failure (?:[\w./]+:\d+:? )?(?:(?P<code>\d+) )?'(?P<text>[^']+)(?:'|$)"),
+        r"(?:(?P<where>[\w/.-]+\.(?:cc|cu|h|c|cpp)):\d+ (?:\([^)]*\) )?(?:NCCL )?(?:WARN )?)?(?:Cuda|HIP|CUDA) (?:failure (?:[\w./]+:\d+:? )?|error [\w./-]+:\d+ )(?:(?P<code>\d+) )?'(?P<text>[^']+)(?:'|$)"),
     tag("nccl-calloc", "",
         r"Failed to CUDA (?:host )?(?:calloc|malloc)|\[Rem Allocator\] Allocation failed|cudaMalloc failed"),
     tag("same-gpu", "",
