@@ -318,6 +318,9 @@ class Launch:
             return self.number(self.option("num-processes"))
         if self.host_slots:
             return self.host_slots
+        if self.launcher == "deepspeed" and (listed := self.option("include")):
+            slots = re.fullmatch(r"(?:[\w.-]+:\d+(?:,\d+)*@?)+", listed)
+            return listed.count(":") + listed.count(",") if slots else None
         return nodes * self.ranks_per_node if nodes and self.ranks_per_node else None
 
     # -- worlds ------------------------------------------------------------------------------------

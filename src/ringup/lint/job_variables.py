@@ -107,7 +107,8 @@ def _not_exported(job: JobFile, command: Command, launch: Launch | None) -> Foun
                 seen.add(name)
                 starter = next((s.program for s in command.around if s.role == "starter"), "bash")
                 found = f"${name} is set here, not exported: empty in the shell that {starter} starts"
-                severity: Severity = "error" if id(word) in options else "warning"
+                is_command = word is command.words[0] and is_mark(word.text)
+                severity: Severity = "error" if id(word) in options or is_command else "warning"
                 yield job.finding(command.line, found, f"export {name}", severity=severity)
 
 
