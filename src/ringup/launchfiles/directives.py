@@ -13,13 +13,14 @@ _OF_SBATCH = """
 account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint container
 container-id contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot
 dependency distribution error exclude exclusive export export-file extra extra-node-info get-user-env gid
-gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags help hint hold ignore-
-pbs input job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu
-mem-per-gpu mincpus network nice no-kill no-requeue nodefile nodelist nodes ntasks ntasks-per-core ntasks-
-per-gpu ntasks-per-node ntasks-per-socket open-mode output overcommit oversubscribe parsable partition
-power prefer priority profile propagate qos quiet reboot requeue reservation resv-ports segment share
-signal sockets-per-node spread-job stepmgr switches tasks-per-node test-only thread-spec threads-per-core
-time time-min tmp tres-bind tres-per-task uid usage use-min-nodes verbose wait wait-all-nodes wckey wrap
+gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags help hint hold
+ignore-pbs input job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem_bind
+mem-per-cpu mem-per-gpu mincpus network nice no-kill no-requeue nodefile nodelist nodes ntasks
+ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket open-mode output overcommit oversubscribe
+parsable partition power prefer priority profile propagate qos quiet reboot requeue reservation resv-ports
+segment share signal sockets-per-node spread-job stepmgr switches tasks-per-node test-only thread-spec
+threads-per-core time time-min tmp tres-bind tres-per-task uid usage use-min-nodes verbose wait
+wait-all-nodes wckey wrap
 """
 SBATCH = frozenset(_OF_SBATCH.split())
 """The long options of sbatch, Slurm 24.05: sbatch(1), and `src/common/slurm_opt.c` for older names."""

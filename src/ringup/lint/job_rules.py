@@ -350,6 +350,8 @@ def launcher_started_per_task(job: JobFile) -> Found:
             yield launch.line, found, f"{launch.started_by} or {inner.program}, not both"
             return
         is_node_launcher = launch.launcher in NODE_LAUNCHERS and launch.is_away
+        if is_node_launcher and (found := _tasks_not_taken(job, launch)):
+            yield job.finding(launch.line, found, "srun -N, with --ntasks-per-node=1", severity="warning")
         if not is_node_launcher or each < 2 or (launch.nnodes and launch.nnodes == launch.instances):
             continue
         step = launch.srun
@@ -358,6 +360,20 @@ def launcher_started_per_task(job: JobFile) -> Found:
         found = f"{each} tasks a node, and each starts {launch.launcher} (line {launch.line})"
         yield line, found, "one task a node: --ntasks-per-node=1" if step else "one process a node"
         return
+
+
+def _tasks_not_taken(job: JobFile, launch: Launch) -> str:
+    """srun's own --ntasks-per-node against the job's number of tasks: without -N or -n srun ignores it."""
+    step, asked = launch.srun, tasks_per_node(job.job.directives)
+    own = (step and step.option("--ntasks-per-node")) or ""
+    if step is None or step.has("-N", "--nodes", "-n", "--ntasks") or launch.allocated < 2:
+        return ""
+    is_less = own.isdecimal() and int(own) < asked
+    return (
+        f"srun ignores --ntasks-per-node={own} without -N: the job has {asked} tasks a node"
+        if is_less
+        else ""
+    )
 
 
 _STARTS_AGAIN = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "prterun", "jsrun")
@@ -811,10 +827,10 @@ def port_privileged(job: JobFile) -> Found:
     """
     for launch in job.launches:
         port = launch.endpoint.rpartition(":")[2] or launch.option("main-process-port", "master-port")
-        if _LITERAL_PORT.match(port) and (
-            int(port) > LAST_PORT or (0 < int(port) < 1024 and launch.replicas is None)
-        ):
-            yield launch.line, f"port {port}", f"a port from 1024 to {LAST_PORT}"
+        if _LITERAL_PORT.match(port) and int(port) > LAST_PORT:
+            yield launch.line, f"port {port}: there is none above {LAST_PORT}", "a port from 1024 to 65535"
+        elif _LITERAL_PORT.match(port) and 0 < int(port) < 1024 and launch.replicas is None:
+            yield launch.line, f"port {port}", "a port above 1023"
 
 
 @fault("rank-not-set", SHELL)

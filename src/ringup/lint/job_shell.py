@@ -115,7 +115,8 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
     texts = ["", *lines_of(job.text)]
     of_slurm = [d for d in job.job.directives if d.scheduler == "SBATCH" and d.line not in job.job.late]
     read = [d for d in of_slurm if d.line < len(texts) and texts[d.line].startswith("#SBATCH")]
-    if read and texts[1].startswith("#SBATCH") and job.launches:
+    is_for_slurm = job.path.endswith((".sbatch", ".slurm"))
+    if read and texts[1].startswith("#SBATCH") and is_for_slurm:
         yield job.finding(
             1, "no #! in the first line: sbatch refuses the file", "#!/bin/bash in the first line"
         )
@@ -134,6 +135,10 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
             severity: Severity = "error" if lost else "warning"
             yield job.finding(at, found + lines([at, *lost]), "the value in quotes", severity=severity)
             break
+    exports = [d for d in read if d.name == "export"]
+    if len({d.value for d in exports}) > 1:
+        found = "the last --export alone counts" + lines([0, *(d.line for d in exports[:-1])])
+        yield job.finding(exports[-1].line, found, "one --export with all names")
     for one in job.job.directives:
         if one.scheduler == "BSUB" and one.name == "g" and one.value.isdecimal():
             yield job.finding(one.line, f"-g {one.value} is a job group, not GPUs", f"-gpu num={one.value}")
