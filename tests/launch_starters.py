@@ -408,6 +408,8 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
         ],
     ),
 }
+BY_SRUN = 'import os, torch.distributed as dist\nr = int(os.environ["{}"])\nn = os.environ["SLURM_LOCALID"]\n'
+
 FURTHER: dict[str, tuple[list[Files], list[Files]]] = {
     # sbatch(1); slurm's get_script_buffer; bsub's -g
     "directive-wrong": (
@@ -415,6 +417,7 @@ FURTHER: dict[str, tuple[list[Files], list[Files]]] = {
             slurm("srun python t.py", asked="#SBATCH --ntasks_per_node=4"),
             slurm("srun python t.py", asked="#SBATCH --job-name=Big run\n#SBATCH --nodes=2"),
             slurm("srun python t.py", asked="#SBATCH --export=A=1\n#SBATCH --export=B"),
+            slurm("srun python t.py", asked="#SBATCH --account \n#SBATCH --time 1:00:00"),
             {"job.sbatch": "#SBATCH --nodes=2\nsrun python t.py\n"},
             {"job.lsf": "#!/bin/bash\n#BSUB -nnodes 2\n#BSUB -g 1\njsrun -n 2 python t.py\n"},
         ],
@@ -423,6 +426,7 @@ FURTHER: dict[str, tuple[list[Files], list[Files]]] = {
             slurm("srun python t.py", asked="#SBATCH --job-name='Big run' # a run\n#SBATCH --nodes 2"),
             slurm("srun python t.py", asked="#SBATCH --exclusive --nodes 2 -J run -n2 --constraint=a\\|b"),
             slurm("srun python t.py", asked="#SBATCH --export=A=1,B\n#SBATCH --time=<hours> h"),
+            slurm("srun python t.py", asked="#SBATCH --exclusive\n#SBATCH --nice\n#SBATCH --account x"),
             {"job.sbatch": "#!/bin/bash\n#SBATCH --nodes=2\nsrun python t.py\n"},
             {"part.sh": "#SBATCH --nodes=2\nsrun python t.py\n"},
             {"job.lsf": "#!/bin/bash\n#BSUB -nnodes 2\n#BSUB -g /team/a\njsrun -n 2 python t.py\n"},
@@ -474,6 +478,21 @@ FURTHER: dict[str, tuple[list[Files], list[Files]]] = {
             {"a.yaml": ACCELERATES + "main_process_ip: 10.0.0.1\nmain_process_port: 65535\ngpu_ids: all\n"},
             {"a.yaml": ACCELERATES + "num_machines: 2\nmachine_rank: 1\ngpu_ids: '0'\nmy_own: 1\n"},
         ],
+    ),
+    # accelerate's _validate_launch_command
+    "launcher-option-wrong": (
+        [
+            shell("accelerate launch --multi_gpu --num_processes 1 t.py"),
+            shell("accelerate launch --multi_gpu --use_fsdp t.py"),
+        ],
+        [
+            shell("accelerate launch --multi_gpu --num_processes 2 t.py --cpu"),
+            shell("accelerate launch --num_processes 1 t.py"),
+        ],
+    ),
+    "rank-not-set": (
+        [{**slurm("srun python t.py", asked=FOUR), "t.py": BY_SRUN.format("RANK")}],
+        [{**slurm("srun python t.py", asked=FOUR), "t.py": BY_SRUN.format("SLURM_PROCID")}],
     ),
     # srun: "can't honor --ntasks-per-node set to 1 which doesn't match the requested tasks 8"
     "launcher-started-per-task": (

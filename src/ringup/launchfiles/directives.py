@@ -25,6 +25,7 @@ wait-all-nodes wckey wrap
 SBATCH = frozenset(_OF_SBATCH.split())
 """The long options of sbatch, Slurm 24.05: sbatch(1), and `src/common/slurm_opt.c` for older names."""
 _FLAGS = """
+--help --usage --share --nice --propagate --resv-ports --immediate --version
 --contiguous --exclusive --hold -H --ignore-pbs --no-requeue --overcommit -O -s --oversubscribe --parsable
 --quiet -Q --reboot --requeue --spread-job --test-only --use-min-nodes --verbose -v --wait -W --stepmgr
 --get-user-env --no-kill -k

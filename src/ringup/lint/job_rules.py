@@ -226,10 +226,12 @@ def launcher_option_wrong(job: JobFile) -> Found:
     An option of the launcher is misspelt, empty or still a placeholder.
 
     Why: torchrun, accelerate, DeepSpeed and ColossalAI end with a usage message; an empty count is an
-    error; `<host>` makes the shell read a file of that name.
+    error; `<host>` makes the shell read a file of that name.  accelerate takes one of --cpu, --multi_gpu,
+    --tpu, --use_deepspeed and --use_fsdp, and --multi_gpu from two processes on (`commands/launch.py`).
 
     Fix: the option as the launcher spells it, with a value.
     """
+    yield from _refused_by_accelerate(job)
     placeholders = {line for line, _ in job.job.placeholders}
     for launch in job.launches:
         if launch.launcher not in OPTIONS:
@@ -262,6 +264,19 @@ def launcher_option_wrong(job: JobFile) -> Found:
             if launch.line <= line <= launch.command.last_line + 1:
                 yield line, f"{text} is a placeholder, and the shell takes `<` for a file", "the value"
                 break
+
+
+_KINDS = ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp")
+
+
+def _refused_by_accelerate(job: JobFile) -> Found:
+    for launch in job.launches:
+        given = [n for n in _KINDS if launch.launcher == "accelerate" and launch.start.option(n) is not None]
+        if len(given) > 1:
+            first, second = (f"--{name.replace('-', '_')}" for name in given[:2])
+            yield launch.line, f"{first} beside {second}", "one of them"
+        elif given == ["multi-gpu"] and launch.start.option("num-processes") in ("0", "1"):
+            yield launch.line, "--multi_gpu for one process", "two or more, or no --multi_gpu"
 
 
 _COUNTS = {

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 
-from ringup.launchfiles.directives import SBATCH, Directive, last, loose_word
+from ringup.launchfiles.directives import FLAGS, SBATCH, Directive, last, loose_word
 from ringup.launchfiles.manifests import number
 from ringup.launchfiles.passing import DOCKER
 from ringup.launchfiles.shell import Command
@@ -135,6 +135,11 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
             severity: Severity = "error" if lost else "warning"
             yield job.finding(at, found + lines([at, *lost]), "the value in quotes", severity=severity)
             break
+    for one in read:
+        is_bare = texts[one.line].rstrip().endswith(f"-{one.name}") and one.name in SBATCH
+        if is_bare and f"--{one.name}" not in FLAGS:
+            found = f"--{one.name} has no value: sbatch takes the next option for it"
+            yield job.finding(one.line, found, "a value, or no such line", severity="warning")
     exports = [d for d in read if d.name == "export"]
     if len({d.value for d in exports}) > 1:
         found = "the last --export alone counts" + lines([0, *(d.line for d in exports[:-1])])
