@@ -108,8 +108,8 @@ def loopback_between_nodes(job: JobFile) -> Iterator[Finding]:
     NCCL or Gloo is given the loopback interface alone, or NCCL no longer leaves it out, with several nodes.
 
     Why: each rank offers 127.0.0.1 as its address; ranks of other nodes connect to themselves.  NCCL needs
-    the interface for its start also where the data goes over InfiniBand.  By itself NCCL leaves out lo and
-    docker; a list with ^ replaces that rule, and lo is the first interface that is left.
+    the interface for its start also where the data goes over InfiniBand.  Where nothing is set NCCL leaves
+    out lo and docker; a list with ^ replaces that rule, and lo is the first interface that is left.
 
     Fix: leave NCCL_SOCKET_IFNAME out, exclude (`NCCL_SOCKET_IFNAME=^lo,docker`), or name the network's
     interface.

@@ -991,7 +991,7 @@ def parallel_sizes_do_not_divide(job: JobFile) -> Iterator[Finding]:
         given.setdefault("expert-tensor-parallel-size", given.get("tensor-model-parallel-size"))
         for whole, by, unless in _DIVIDED:
             left, right = _product(given, whole), _product(given, by)
-            is_apart = bool(unless) and any(re.match(unless, name) for name in given)
+            is_apart = unless is not None and any(map(unless.search, given))
             if left and right and left % right and not is_apart:
                 found = f"{_shown(given, whole)}, and {_shown(given, by)}"
                 yield job.finding(launch.line, found, f"a multiple of {right}")
@@ -1014,25 +1014,29 @@ def _shown(given: Mapping[str, int | None], names: str) -> str:
 
 _MODEL = "tensor-model-parallel-size pipeline-model-parallel-size? context-parallel-size?"
 _EXPERTS = "expert-model-parallel-size expert-tensor-parallel-size pipeline-model-parallel-size?"
-_UNEVEN = (
+_UNEVEN = re.compile(
     "decoder-(?:first|last)-|pipeline-model-parallel-layout|account-for-|encoder-num|standalone-embedding"
     "|custom-pipeline|schedule-method|pp-partition-method|hybrid-"
 )
 _GPUS = "trainer.nnodes? trainer.n-gpus-per-node"
+_MEGATRON, _SPLIT = (
+    re.compile(r"\.(?:strategy|megatron)"),
+    re.compile("ring-attn-size|ds-tensor-parallel-size"),
+)
 _DIVIDED = (
     # Megatron: training/arguments.py, transformer_config.py, moe_layer.py, num_microbatches_calculator.py
-    ("ranks", _MODEL, ""),
-    ("ranks", _EXPERTS, ""),
-    ("num-attention-heads", "tensor-model-parallel-size", ""),
-    ("num-experts", "expert-model-parallel-size", ""),
+    ("ranks", _MODEL, None),
+    ("ranks", _EXPERTS, None),
+    ("num-attention-heads", "tensor-model-parallel-size", None),
+    ("num-experts", "expert-model-parallel-size", None),
     ("num-layers", "pipeline-model-parallel-size", _UNEVEN),
-    (f"global-batch-size {_MODEL}", "micro-batch-size ranks", ""),
+    (f"global-batch-size {_MODEL}", "micro-batch-size ranks", None),
     # verl: workers/fsdp_workers.py, utils/config.py; EasyR1: workers/fsdp_workers.py, trainer/ray_trainer.py
-    (_GPUS, "actor-rollout-ref.rollout.tensor-model-parallel-size", ""),
-    (_GPUS, "worker.rollout.tensor-parallel-size", ""),
-    ("data.train-batch-size actor-rollout-ref.rollout.n?", _GPUS, r".*\.(?:strategy|megatron)"),
-    ("data.rollout-batch-size", "worker.actor.global-batch-size", ""),
+    (_GPUS, "actor-rollout-ref.rollout.tensor-model-parallel-size", None),
+    (_GPUS, "worker.rollout.tensor-parallel-size", None),
+    ("data.train-batch-size actor-rollout-ref.rollout.n?", _GPUS, _MEGATRON),
+    ("data.rollout-batch-size", "worker.actor.global-batch-size", None),
     # OpenRLHF: utils/deepspeed/deepspeed.py
-    ("train-batch-size", "micro-train-batch-size ranks", "ring-attn-size|ds-tensor-parallel-size"),
+    ("train-batch-size", "micro-train-batch-size ranks", _SPLIT),
 )
 """(sizes, sizes whose product divides that of the first, options that make it otherwise)."""
