@@ -29,6 +29,8 @@ _DASHES = re.compile("^[–—−]{1,2}\\w")  # en dash, em dash, minus sign
 _FLAG_VALUE = re.compile(r"(?i)^(?:true|false|yes|no|none|0|1)$")
 _LITERAL_PORT = re.compile(r"^\d{2,6}$")
 LAST_PORT = 65535
+MOST_PARTS = 64
+"""Launches of a file up to which the parts of one world are looked for."""
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _STARTS_RANKS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|python")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -513,6 +515,8 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
 
 def on_this_machine(job: JobFile, launch: Launch) -> list[Launch]:
     """The launches of one world that this shell starts, all nodes on its own machine; [] if not."""
+    if launch.is_away or (launch.nnodes or 0) < 2 or len(job.launches) > MOST_PARTS:
+        return []
     same = [
         one
         for one in job.launches
@@ -835,8 +839,8 @@ def port_privileged(job: JobFile) -> Found:
     """
     The port of the rendezvous is below 1024, or above 65535.
 
-    Why: below 1024 only root may listen; for anybody else the head ends with "Permission denied".  There is
-    no port above 65535.
+    Why: below 1024 only root may listen; for anybody else the head ends with "Permission denied".  torch
+    refuses a port above 65535 (`_create_c10d_store`).
 
     Fix: a port from 1024 to 65535.
     """
