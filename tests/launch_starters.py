@@ -63,6 +63,14 @@ AT_PORT = "python {} --num-gpus 4 --dist-url tcp://127.0.0.1:{}"
 PASSED = 'torchrun --nnodes=$1 --nproc_per_node=8 --rdzv_endpoint=$2:1 --rdzv_backend=c10d "${@:3}"\n'
 OF_RANK = "bash -c 'RANK=0 WORLD_SIZE={} python t.py'"
 
+TWO = "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_id=1 --rdzv_backend=c10d --rdzv_endpoint=$H:1 t.py"
+LOCAL = (
+    "torchrun --nnodes=2 --nproc_per_node=1 --node_rank={} --master_addr=127.0.0.1 --master_port=1025 t.py"
+)
+ACCELERATES = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 2\n"
+VERL = "python -m verl.trainer.main_ppo trainer.n_gpus_per_node={}"
+OPENRLHF = "deepspeed --include localhost:{} t.py --train_batch_size 256 --micro_train_batch_size 2"
+
 CASES: dict[str, tuple[list[Files], list[Files]]] = {
     "gpu-by-global-rank": (
         [
@@ -214,8 +222,25 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
         ],
     ),
     "parallel-sizes-do-not-divide": (
-        [slurm(f"srun {MEGATRON} --num-layers 70"), shell(SLIME.format(6))],
         [
+            slurm(f"srun {MEGATRON} --num-layers 70"),
+            shell(SLIME.format(6)),
+            shell(VERL.format(1) + " actor_rollout_ref.rollout.tensor_model_parallel_size=2"),
+            shell(VERL.format(6) + " data.train_batch_size=64"),
+            shell(OPENRLHF.format("1,2,3")),
+            shell(
+                "read -r -d '' C <<E",
+                OPENRLHF.format("0").partition("0 ")[2],
+                "E",
+                "deepspeed --include h:1,2,3 $C",
+            ),
+        ],
+        [
+            shell(VERL.format(2) + " actor_rollout_ref.rollout.tensor_model_parallel_size=2"),
+            shell(VERL.format(6) + " data.train_batch_size=64 actor_rollout_ref.rollout.n=3"),
+            shell(VERL.format("$N") + " data.train_batch_size=64"),
+            shell(OPENRLHF.format("1,2")),
+            shell(OPENRLHF.format("1,2,3") + " --ring_attn_size 3"),
             slurm(f"srun {MEGATRON} --num-layers 70 --pp-partition-method type:transformer"),
             slurm(f"srun {MEGATRON} --num-layers 70 --hybrid-layer-pattern M*-"),
             shell(SLIME.format(8)),
@@ -255,17 +280,28 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
         ],
     ),
     "variable-never-set": (
-        [shell("docker run --ipc=host -e P=$no_proxies img torchrun --standalone t.py")],
-        [shell("docker run --ipc=host -e P=$no_proxy img torchrun --standalone t.py")],
+        [
+            shell("docker run --ipc=host -e P=$no_proxies img torchrun --standalone t.py"),
+            shell("S=$((64 / (per_gpu * 4)))", "torchrun --standalone t.py --steps $S"),
+            slurm("L='torchrun --nnodes=2'", "srun bash -c '$L t.py'"),
+        ],
+        [
+            shell("docker run --ipc=host -e P=$no_proxy img torchrun --standalone t.py"),
+            shell("per_gpu=2", "S=$((64 / (per_gpu * 4)))", "torchrun --standalone t.py --steps $S"),
+            shell('[ -z "$per_gpu" ] && exit 1', "S=$((64 / per_gpu))", "torchrun --standalone t.py"),
+            slurm("export L='torchrun --nnodes=1'", "srun bash -c '$L t.py'"),
+        ],
     ),
     "launcher-option-wrong": (
         [
             shell("torchrun --nnodes=all --nproc_per_node=8 t.py"),
             shell("torchrun --nproc_per_node=8 --batch 4 t.py --batch 4"),
+            shell("accelerate launch --num_cpu_threads_per_process --num_processes 2 t.py"),
         ],
         [
             shell("torchrun --nnodes=1:4 --nproc_per_node=gpu t.py"),
             shell("torchrun --nnodes=$N --nproc_per_node=xpu t.py --batch 4"),
+            shell("deepspeed --launcher_args '-p 22' --hostfile /h t.py"),
         ],
     ),
     # deepspeed/launcher/runner.py: user_script and user_args, argparse.REMAINDER
@@ -372,3 +408,102 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
         ],
     ),
 }
+BY_SRUN = 'import os, torch.distributed as dist\nr = int(os.environ["{}"])\nn = os.environ["SLURM_LOCALID"]\n'
+
+FURTHER: dict[str, tuple[list[Files], list[Files]]] = {
+    # sbatch(1); slurm's get_script_buffer; bsub's -g
+    "directive-wrong": (
+        [
+            slurm("srun python t.py", asked="#SBATCH --ntasks_per_node=4"),
+            slurm("srun python t.py", asked="#SBATCH --job-name=Big run\n#SBATCH --nodes=2"),
+            slurm("srun python t.py", asked="#SBATCH --export=A=1\n#SBATCH --export=B"),
+            slurm("srun python t.py", asked="#SBATCH --account \n#SBATCH --time 1:00:00"),
+            {"job.sbatch": "#SBATCH --nodes=2\nsrun python t.py\n"},
+            {"job.lsf": "#!/bin/bash\n#BSUB -nnodes 2\n#BSUB -g 1\njsrun -n 2 python t.py\n"},
+        ],
+        [
+            slurm("srun python t.py", asked="#SBATCH --ntasks-per-node=4\n#SBATCH --job=a\n#SBATCH --x_y=1"),
+            slurm("srun python t.py", asked="#SBATCH --job-name='Big run' # a run\n#SBATCH --nodes 2"),
+            slurm("srun python t.py", asked="#SBATCH --exclusive --nodes 2 -J run -n2 --constraint=a\\|b"),
+            slurm("srun python t.py", asked="#SBATCH --export=A=1,B\n#SBATCH --time=<hours> h"),
+            slurm("srun python t.py", asked="#SBATCH --exclusive\n#SBATCH --nice\n#SBATCH --account x"),
+            {"job.sbatch": "#!/bin/bash\n#SBATCH --nodes=2\nsrun python t.py\n"},
+            {"part.sh": "#SBATCH --nodes=2\nsrun python t.py\n"},
+            {"job.lsf": "#!/bin/bash\n#BSUB -nnodes 2\n#BSUB -g /team/a\njsrun -n 2 python t.py\n"},
+        ],
+    ),
+    "port-privileged": (
+        [shell("deepspeed --master_port 66664 t.py"), shell("torchrun --master_port=80 t.py")],
+        [shell("deepspeed --master_port 65535 t.py")],
+    ),
+    "backslash-before-space": (
+        [shell("deepspeed t.py --lr 1 \\ --deepspeed ds.json")],
+        [
+            shell("deepspeed t.py --lr 1 \\", "  --deepspeed ds.json"),
+            shell("deepspeed t.py --say 'a \\ --b'"),
+        ],
+    ),
+    "launcher-argument-misread": (
+        [shell("torchrun a.py --cfg a.yamlpython -m torch.distributed.run b.py")],
+        [shell("torchrun a.py --cfg a.yaml", "python -m torch.distributed.run b.py")],
+    ),
+    # NCCL's findInterfaces: a list of the user's replaces ^docker,lo
+    "loopback-between-nodes": (
+        [slurm("export NCCL_SOCKET_IFNAME=^docker0", f"srun {TWO}")],
+        [
+            slurm("export NCCL_SOCKET_IFNAME=^docker0,lo", f"srun {TWO}"),
+            slurm("export NCCL_SOCKET_IFNAME=^docker0", "srun -N1 -n1 torchrun --standalone t.py"),
+            slurm("export GLOO_SOCKET_IFNAME=^docker0", f"srun {TWO}"),
+        ],
+    ),
+    "node-rank-duplicate": (
+        [shell(f"{LOCAL.format(0)} &", LOCAL.format(0))],
+        [shell(f"{LOCAL.format(0)} &", LOCAL.format(1))],
+    ),
+    "rendezvous-endpoint-own": (
+        [shell(LOCAL.format(0)), shell(LOCAL.format(0), LOCAL.format(1))],
+        [shell(f"{LOCAL.format(0)} &", LOCAL.format(1))],
+    ),
+    # accelerate's config_args.py, launch.py
+    "accelerate-config-wrong": (
+        [
+            {"a.yaml": ACCELERATES + "main_process_port: 99999\n"},
+            {"a.yaml": ACCELERATES + "main_process_ip: 2333\n"},
+            {"a.yaml": ACCELERATES + "machine_rnk: 0\n"},
+            {"a.yaml": ACCELERATES + "num_machines: 2\nmachine_rank: 2\n"},
+            {"a.yaml": ACCELERATES + "gpu_ids: '0'\n"},
+        ],
+        [
+            {"a.yaml": ACCELERATES + "main_process_port: null\nmain_process_ip: head\nmachine_rank: 1\n"},
+            {"a.yaml": ACCELERATES + "main_process_ip: 10.0.0.1\nmain_process_port: 65535\ngpu_ids: all\n"},
+            {"a.yaml": ACCELERATES + "num_machines: 2\nmachine_rank: 1\ngpu_ids: '0'\nmy_own: 1\n"},
+        ],
+    ),
+    # accelerate's _validate_launch_command
+    "launcher-option-wrong": (
+        [
+            shell("accelerate launch --multi_gpu --num_processes 1 t.py"),
+            shell("accelerate launch --multi_gpu --use_fsdp t.py"),
+        ],
+        [
+            shell("accelerate launch --multi_gpu --num_processes 2 t.py --cpu"),
+            shell("accelerate launch --num_processes 1 t.py"),
+        ],
+    ),
+    "rank-not-set": (
+        [{**slurm("srun python t.py", asked=FOUR), "t.py": BY_SRUN.format("RANK")}],
+        [{**slurm("srun python t.py", asked=FOUR), "t.py": BY_SRUN.format("SLURM_PROCID")}],
+    ),
+    # srun: "can't honor --ntasks-per-node set to 1 which doesn't match the requested tasks 8"
+    "launcher-started-per-task": (
+        [slurm(f"srun --ntasks-per-node=1 {TWO}", asked=FOUR)],
+        [
+            slurm(f"srun -N 2 --ntasks-per-node=1 {TWO}", asked=FOUR),
+            slurm(f"srun -n 2 --ntasks-per-node=1 {TWO}", asked=FOUR),
+            slurm(f"srun --ntasks-per-node=1 {TWO}"),
+        ],
+    ),
+}
+for _rule, (_wrong, _right) in FURTHER.items():
+    _before = CASES.get(_rule, ([], []))
+    CASES[_rule] = ([*_before[0], *_wrong], [*_before[1], *_right])

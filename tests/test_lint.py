@@ -938,6 +938,13 @@ def test_the_command_leaves_with_1_for_an_error_and_the_script_is_not_run(tmp_pa
 GLOBAL = 'torch.cuda.set_device(int(os.environ["RANK"]))\n'
 
 
+def test_a_manifest_that_does_not_parse_is_said_to_be_unread(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("kind: PyTorchJob\nmetadata:a\n  name: t\n")
+    (tmp_path / "chart.yaml").write_text("kind: {{ .Values.kind }}\nmetadata:a\n  name: t\n")
+    done = ringup("lint", str(tmp_path))
+    assert "job.yaml:3  not read: not YAML" in done.stdout and "chart.yaml" not in done.stdout
+
+
 def test_the_command_says_how_the_script_is_started(tmp_path: Path) -> None:
     done = ringup("lint", str(SCRIPTS / "clean_jax.py"))
     assert done.returncode == 0 and "--with jax" in done.stdout and "no problems found" in done.stdout

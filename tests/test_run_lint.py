@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ringup import bundle
 from ringup.cli import command_line
+from ringup.cli.pipeline import refused
 from tests import clusters as c
 
 SPAWN = """\
@@ -131,3 +134,18 @@ def test_one_rank_alone_may_be_started_in_any_way(facts: str, tmp_path: Path) ->
     bundle.save(c.healthy(1), tmp_path / "one.json")
     alone = ["run", "--from", str(tmp_path / "one.json"), "--dry-run", "--nproc", "1"]
     assert command_line.dispatch([*alone, "--with", "torchrun", "--", "spawn.py"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("severity", "until"), [("error", "this is fixed"), ("warning", "this can be checked")]
+)
+def test_without_a_plan_the_reason_is_an_error_or_a_gap(
+    severity: str, until: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ringup.output.console.check_text", lambda *_, **__: "")
+    judged: Any = SimpleNamespace(
+        findings=[SimpleNamespace(severity=severity)], skipped=[], plan=None, brief=None
+    )
+    args: Any = SimpleNamespace(strict=False, anyway=False, unfolded=False)
+    assert refused(judged, args) == 1
+    assert f"no plan is possible until {until}" in capsys.readouterr().err

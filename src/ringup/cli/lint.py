@@ -195,9 +195,15 @@ def nearby(path: str, name: str) -> str | None:
 
 
 def unread(examined: Examined, named: Sequence[str]) -> list[NotRead]:
-    """Files that were not understood, without manifests of a directory that launch nothing."""
-    every = [one for job in examined.jobs for one in job.read.not_read]
-    return [one for one in every if one.path in named or not one.path.endswith(MANIFESTS)]
+    """Files that were not understood, without templates and manifests of a directory that launch nothing."""
+    return [
+        one
+        for job in examined.jobs
+        for one in job.read.not_read
+        if one.path in named
+        or not one.path.endswith(MANIFESTS)
+        or (one.reason.startswith("not YAML") and "kind:" in job.text and "{{" not in job.text)
+    ]
 
 
 def show_read(examined: Examined, left: Sequence[NotRead]) -> None:

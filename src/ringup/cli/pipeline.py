@@ -180,6 +180,7 @@ def refused(judged: Judgement, args: argparse.Namespace) -> int:
     terminal.say(console.check_text(judged.brief, style, unfolded=args.unfolded))
     way_out = f"; --anyway starts despite {'unchecked rules (--strict)' if code == 3 else 'errors'}"
     if judged.plan is None:
-        way_out = "; --anyway does not help: no plan is possible until this is fixed"
+        until = "this is fixed" if code == 1 else "this can be checked"
+        way_out = f"; --anyway does not help: no plan is possible until {until}"
     terminal.say(style("error", "nothing was started") + way_out)
     return code or 1

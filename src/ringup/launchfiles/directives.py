@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ringup.units import lines_of
 
+_OF_SBATCH = """
+account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint container
+container-id contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot
+dependency distribution error exclude exclusive export export-file extra extra-node-info get-user-env gid
+gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags help hint hold
+ignore-pbs input job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem_bind
+mem-per-cpu mem-per-gpu mincpus network nice no-kill no-requeue nodefile nodelist nodes ntasks
+ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket open-mode output overcommit oversubscribe
+parsable partition power prefer priority profile propagate qos quiet reboot requeue reservation resv-ports
+segment share signal sockets-per-node spread-job stepmgr switches tasks-per-node test-only thread-spec
+threads-per-core time time-min tmp tres-bind tres-per-task uid usage use-min-nodes verbose wait
+wait-all-nodes wckey wrap
+"""
+SBATCH = frozenset(_OF_SBATCH.split())
+"""The long options of sbatch, Slurm 24.05: sbatch(1), and `src/common/slurm_opt.c` for older names."""
+_FLAGS = """
+--help --usage --share --nice --propagate --resv-ports --immediate --version
+--contiguous --exclusive --hold -H --ignore-pbs --no-requeue --overcommit -O -s --oversubscribe --parsable
+--quiet -Q --reboot --requeue --spread-job --test-only --use-min-nodes --verbose -v --wait -W --stepmgr
+--get-user-env --no-kill -k
+"""
+FLAGS = frozenset(_FLAGS.split())
+"""Of these, those that take no value in a word of its own."""
 _DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB|PJM|\$|COBALT|FLUX:)\s+(.*)")
 
 
@@ -47,6 +71,30 @@ def _options(text: str) -> Iterator[tuple[str, str]]:
         if not equals and parts and not parts[0].startswith("-"):
             value = parts.pop(0)
         yield name, value.strip("\"'")
+
+
+def loose_word(line: str) -> str:
+    """
+    The first word of a #SBATCH line that is neither an option nor an option's value; "" for none.
+
+    >>> loose_word("#SBATCH --job-name=Big simulation"), loose_word("#SBATCH -J 'Big simulation'  # a name")
+    ('simulation', '')
+    """
+    try:
+        words = shlex.split(line, comments=False)[1:]
+    except ValueError:
+        return ""
+    may_take = False
+    for word in words:
+        if word.startswith("#"):
+            return ""
+        if word.startswith("-"):
+            may_take = "=" not in word and word not in FLAGS and (word[:2] == "--" or len(word) == 2)
+        elif may_take:
+            may_take = False
+        else:
+            return word
+    return ""
 
 
 def last(directives: Sequence[Directive], *names: str) -> tuple[str, int]:

@@ -318,6 +318,9 @@ class Launch:
             return self.number(self.option("num-processes"))
         if self.host_slots:
             return self.host_slots
+        if self.launcher == "deepspeed" and (listed := self.option("include")):  # a:0,1@b:0
+            slots = [n for part in listed.split("@") for n in part.partition(":")[2].split(",")]
+            return len(slots) if all(map(str.isdecimal, slots)) else None
         return nodes * self.ranks_per_node if nodes and self.ranks_per_node else None
 
     # -- worlds ------------------------------------------------------------------------------------

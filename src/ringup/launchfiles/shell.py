@@ -633,6 +633,11 @@ class _Walk(Expansion):
         if held:
             return
         self._builtin(words, scope, node, self.raw(around)[:1000])
+        if document is not None and [w.text for w in (words[0], *words[-2:-1])] == [
+            "read",
+            "",
+        ]:  # read -d '' NAME <<EOF
+            scope.variables[words[-1].text] = document[0].replace("\\\n", " ").strip()
         if document is not None and into and words[0].text in ("cat", "tee"):
             self.job.files[into] = document[0]
         if document is not None and words[0].text == "tee" and len(words) > 1:

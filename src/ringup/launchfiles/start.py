@@ -30,6 +30,8 @@ ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 PYTHON = re.compile(r"(?:python|pypy)(?:\d(?:\.\d+)?)?t?")
 SCRIPTS = (".py", ".sh", ".bash", ".slurm", ".sbatch")
 MOST_STEPS = 24
+_OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.[\w-]+)+)=(.*)")
+"""Of Hydra, Lightning and verl: `trainer.devices=4`."""
 SPEAKING = re.compile(r"echo|printf|which|pip|pkill|grep|ps|alias|:|export|cat|test|\[|cd")
 """Programs that only mention a launcher."""
 
@@ -376,9 +378,9 @@ def _options(made: CommandLine, words: Sequence[str], at: int) -> None:
         is_flag = meaning.endswith("=")
         has_value = True
         if not equals and (full and not is_flag):
-            has_value = at < len(words)
+            has_value = at < len(words) and not (made.launcher != "colossalai" and _is_option(words[at]))
             value = words[at] if has_value else ""
-            at += 1
+            at += has_value
         elif not equals and not full and at + 1 < len(words) and not words[at].startswith("-"):
             # An unknown option's value, unless that is the script.
             is_value = not words[at].endswith(SCRIPTS)
@@ -392,6 +394,11 @@ def _options(made: CommandLine, words: Sequence[str], at: int) -> None:
     _script(made, words, at)
 
 
+def _is_option(word: str) -> bool:
+    """Whether argparse takes a word for an option, and never for the value of the one before it."""
+    return bool(re.match(r"-[^\d\s.]", word)) and not re.search(r"\s", word)
+
+
 def _script(made: CommandLine, words: Sequence[str], at: int) -> None:
     if at < len(words):
         made.script, made.script_at = words[at], at
@@ -400,13 +407,15 @@ def _script(made: CommandLine, words: Sequence[str], at: int) -> None:
 
 def arguments(words: Sequence[str]) -> Mapping[str, str]:
     """
-    Options among a script's arguments, dashes for underscores; "" for a flag.
+    Options among a script's arguments, and Hydra's `a.b=c`, dashes for underscores; "" for a flag.
 
-    >>> arguments(["cfg.yaml", "--tensor_model_parallel-size", "8", "--fp16", "--lr=1"])
-    {'tensor-model-parallel-size': '8', 'fp16': '', 'lr': '1'}
+    >>> arguments(["cfg.yaml", "--tensor_model_parallel-size", "8", "--fp16", "--lr=1", "+t.num_nodes=2"])
+    {'tensor-model-parallel-size': '8', 'fp16': '', 'lr': '1', 't.num-nodes': '2'}
     """
     found: dict[str, str] = {}
     for at, word in enumerate(words):
+        if match := _OVERRIDE.fullmatch(word):
+            found[match[1].replace("_", "-")] = match[2]
         if not word.startswith("-") or word in ("-", "--"):
             continue
         name, equals, value = word.lstrip("-").partition("=")

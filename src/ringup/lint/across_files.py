@@ -342,7 +342,8 @@ def rank_not_set(files: All) -> Iterator[Finding]:
             yield part.job.finding(launch.line, found, "torchrun in place of python", severity=severity)
         if not by or launch.launcher != "python" or launch.instances == 1 or is_given:
             continue
-        if "RANK" in script.strings and script.strings.isdisjoint(_OF_TASKS) and script.imported <= _PLAIN:
+        is_plain = "RANK" in script.strings and script.strings.isdisjoint(_OF_TASKS)
+        if script.imported <= _PLAIN and (is_plain or _needed(script) == RANKS[0]):
             found = f"{by} sets no RANK, and {script.path} takes its rank from there"
             yield part.finding(found, "RANK, WORLD_SIZE and LOCAL_RANK of each task")
 

@@ -105,10 +105,11 @@ def container_on_own_network(job: JobFile) -> Iterator[Finding]:
 @fault("loopback-between-nodes", SHELL)
 def loopback_between_nodes(job: JobFile) -> Iterator[Finding]:
     """
-    NCCL or Gloo is given the loopback interface alone, and there are several nodes.
+    NCCL or Gloo is given the loopback interface alone, or NCCL no longer leaves it out, with several nodes.
 
     Why: each rank offers 127.0.0.1 as its address; ranks of other nodes connect to themselves.  NCCL needs
-    the interface for its start also where the data goes over InfiniBand.
+    the interface for its start also where the data goes over InfiniBand.  Where nothing is set NCCL leaves
+    out lo and docker; a list with ^ replaces that rule, and lo is the first interface that is left.
 
     Fix: leave NCCL_SOCKET_IFNAME out, exclude (`NCCL_SOCKET_IFNAME=^lo,docker`), or name the network's
     interface.
@@ -117,16 +118,19 @@ def loopback_between_nodes(job: JobFile) -> Iterator[Finding]:
         nodes = launch.nnodes or launch.nodes or 1
         is_apart = nodes > 1 and not launch.host_is_own
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if is_apart else ():
-            if launch.env.get(name, "").strip("\"'") not in ("lo", "=lo"):
+            value = launch.env.get(name, "").strip("\"'")
+            is_list = name == "NCCL_SOCKET_IFNAME" and re.fullmatch(r"\^=?[\w,.-]+", value) is not None
+            is_back = is_list and not any("lo".startswith(n) for n in value[1:].lstrip("=").split(","))
+            if value not in ("lo", "=lo") and not is_back:
                 continue
             arguments = " ".join(launch.start.arguments)
             is_gloo = re.search(r"backend[= ]gloo", arguments)
             is_used = is_gloo if name.startswith("GLOO") else not is_gloo
             line = next((w.line for w in job.job.assigned if w.text.startswith(f"{name}=")), launch.line)
-            found = f"{name}=lo, and {nodes} nodes: every rank is at 127.0.0.1"
+            found = f"{name}={value}, and {nodes} nodes: every rank is at 127.0.0.1"
+            wanted = f"{value},lo" if is_back else "the network's interface"
             severity: Severity = "error" if is_used else "warning"
-            more = {"subject": f"env:{name}", "severity": severity}
-            yield job.finding(line, found, "the network's interface", **more)
+            yield job.finding(line, found, wanted, subject=f"env:{name}", severity=severity)
 
 
 def _pod(job: JobFile, launch: Launch, pod: PodShare) -> Iterator[Finding]:

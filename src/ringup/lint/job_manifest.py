@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ringup.launchfiles.manifests import number, pairs, scalar, value_at
@@ -144,11 +145,14 @@ def accelerate_config_wrong(job: JobFile) -> Found:
 
     Why: num_processes is the total, divided evenly among num_machines; gpu_ids are this machine's.  With
     `deepspeed_multinode_launcher: pdsh` DeepSpeed takes the other machines from a host file, and trains on
-    this one alone without it.
+    this one alone without it.  accelerate refuses names that it does not know (`config_args.py`), and a
+    `MULTI_GPU` with one GPU (`launch.py`); an address or port that cannot be one ends in the rendezvous.
 
     Fix: num_processes = num_machines x GPUs; deepspeed_hostfile, or `deepspeed_multinode_launcher: standard`.
     """
     for document in job.job.documents:
+        if value_at(document, "distributed_type") and value_at(document, "compute_environment"):
+            yield from _values_of_accelerate(dict(pairs(document)))
         machines = number(value_at(document, "num_machines")) or 1
         total, ids = (
             number(value_at(document, "num_processes")) or 0,
@@ -167,6 +171,50 @@ def accelerate_config_wrong(job: JobFile) -> Found:
                 f"{machines} machines by {printable(how, 20)}, and no deepspeed_hostfile",
                 "deepspeed_hostfile",
             )
+
+
+_KEYS = """
+compute_environment distributed_type mixed_precision use_cpu debug num_processes machine_rank num_machines
+gpu_ids main_process_ip main_process_port rdzv_backend same_network main_training_function
+enable_cpu_affinity fp8_config deepspeed_config fsdp_config parallelism_config megatron_lm_config
+mpirun_config ipex_config downcast_bf16 tpu_name tpu_zone tpu_use_cluster tpu_use_sudo command_file
+commands tpu_vm tpu_env dynamo_config fp16 dynamo_backend
+"""
+_OF_ACCELERATE = frozenset(_KEYS.split())
+"""Keys of accelerate 1.15 and older ones (`commands/config/config_args.py`)."""
+_PORT = re.compile(r"^(?:\D|[1-5]?\d{1,4}$|6[0-4]\d{3}$|65[0-4]\d\d$|655[0-2]\d$|6553[0-5]$)")
+_POSSIBLE = {
+    "main_process_port": (_PORT, "a port up to 65535"),
+    "main_process_ip": (re.compile(r"\D"), "an address or a host's name"),
+    "mixed_precision": (re.compile("^(?:no|fp16|bf16|fp8|(?i:false|true))$"), "no, fp16, bf16 or fp8"),
+}
+"""Key -> (form of its values, the same for people); null and placeholders pass."""
+
+
+def _values_of_accelerate(given: Mapping[str, Any]) -> Found:
+    for key, node in given.items():
+        value, line = scalar(node), node.start_mark.line + 1
+        near = difflib.get_close_matches(key, _OF_ACCELERATE, 1, 0.85)
+        is_written = value not in ("", "null", "~") and not re.search(r"[${<]", value)
+        if key not in _OF_ACCELERATE and near:
+            yield line, f"accelerate knows no {printable(key, 40)}", near[0]
+        elif is_written and key in _POSSIBLE and not _POSSIBLE[key][0].search(value):
+            yield line, f"{key} is {printable(value, 40)}", _POSSIBLE[key][1]
+    machines, rank = (number(scalar(given.get(key))) for key in ("num_machines", "machine_rank"))
+    if machines and rank and rank >= machines:
+        line = given["machine_rank"].start_mark.line + 1
+        yield (
+            line,
+            f"machine_rank {rank}, and the {machines} machines are 0 to {machines - 1}",
+            "one of these",
+        )
+    kind, ids = scalar(given.get("distributed_type")), scalar(given.get("gpu_ids"))
+    if kind == "MULTI_GPU" and ids.isdecimal() and (machines or 1) == 1:
+        yield (
+            given["gpu_ids"].start_mark.line + 1,
+            f"MULTI_GPU, and gpu_ids has one GPU: {ids}",
+            "two or more",
+        )
 
 
 _OF_JOB, _OF_JOBSET = re.compile(r"\d{1,6}"), re.compile(r"[\w-]{1,99}-\d{1,6}-\d{1,6}")

@@ -33,8 +33,6 @@ _EACH_GPU = re.compile(rf"\b(?:devices|gpus) ?= ?(?:.auto[\"']|-1\b|{_EACH})")
 """The Trainer uses each GPU that it sees."""
 _SAID_BEFORE = re.compile(rf"(?m)^ *(\w{{1,60}}) = ({_EACH})")
 _BY_A_NAME = re.compile(r"\b(devices|gpus) ?= ?(\w{1,60})\b")
-_OF_TRAINER = re.compile(r"(?:\+{0,2}|--)trainer\.(devices|num_nodes)=(\d{1,4})")
-"""Of Lightning's command line, and of NeMo's."""
 _LIGHTNING = re.compile(r"(?m)^ *(?:import|from) +(?:pytorch_lightning|lightning)\b")
 
 
@@ -312,10 +310,8 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
         step = launch.srun
         if step and not step.has("--ntasks-per-node", "--ntasks", "-n") and (line := _fewer(job, tasks)):
             if _LIGHTNING.search(file_at_hand(job, launch.script) or ""):
-                found = (
-                    f"--ntasks counts, and starts fewer tasks than --ntasks-per-node={tasks} tells Lightning"
-                )
-                yield line, found, "--ntasks-per-node alone"
+                found = f"--ntasks decides: srun starts fewer than the {tasks} ranks a node of Lightning"
+                yield line, found, f"--ntasks-per-node={tasks} alone"
         elif step is None and launch.started_by == "batch" and devices * nodes > 1 and max(nodes, tasks) > 1:
             found = f"Lightning waits for {devices * nodes} ranks, and without srun there is one"
             yield launch.line, found, "srun in front of it"
@@ -338,10 +334,8 @@ def _of_trainer(job: JobFile, launch: Launch) -> tuple[int, int]:
     """(devices, nodes) of Lightning's Trainer or Fabric, by the command or the script; 0 and 1 if unknown."""
     text = file_at_hand(job, launch.script) or ""
     is_read = bool(_LIGHTNING.search(text)) and ("devices" in text or "gpus" in text)
-    own = {m[1]: m[2] for word in launch.start.arguments if (m := _OF_TRAINER.fullmatch(word))}
-    given = {
-        name: launch.arguments.get(f"trainer.{name}", own.get(name, "")) for name in ("devices", "num_nodes")
-    }
+    own = {name: launch.arguments.get(f"trainer.{name}", "") for name in ("devices", "num-nodes")}
+    given = {name.replace("-", "_"): value * value.isdecimal() for name, value in own.items()}
     literal = dict(_LITERAL.findall(text)) if is_read else {}
     devices = given["devices"] or (launch.arguments.get("devices", "") if is_read else "")
     devices = devices or literal.get("devices", "") or literal.get("gpus", "")

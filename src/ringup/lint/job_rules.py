@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import last, tasks_per_node
@@ -28,7 +27,10 @@ from ringup.units import lines_of, plural, printable
 
 _DASHES = re.compile("^[–—−]{1,2}\\w")  # en dash, em dash, minus sign
 _FLAG_VALUE = re.compile(r"(?i)^(?:true|false|yes|no|none|0|1)$")
-_LITERAL_PORT = re.compile(r"^\d{2,5}$")
+_LITERAL_PORT = re.compile(r"^\d{2,6}$")
+LAST_PORT = 65535
+MOST_PARTS = 64
+"""Launches of a file up to which the parts of one world are looked for."""
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _STARTS_RANKS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|python")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -90,14 +92,22 @@ def backslash_before_space(job: JobFile) -> Found:
     """
     A line continuation (backslash) is followed by a space.
 
-    Why: the backslash then quotes the space, the command ends here, and its further options are run
-    as commands of their own.
+    Why: the backslash then quotes the space: at the end of a line the command ends here, and its further
+    options are run as commands of their own; inside a line the space belongs to the option behind it, which
+    the program does not know.
 
     Fix: nothing after the backslash.
     """
     for number, line in enumerate(lines_of(job.text), 1):
         if re.search(r"(?<!\\)\\[ \t]+$", line) and not line.lstrip().startswith("#"):
             yield number, "a space after the backslash", "a line end"
+    texts = ["", *lines_of(job.text)]
+    for launch in job.launches if "\\ -" in job.text else ():
+        for number in range(launch.command.line, min(launch.command.last_line + 1, len(texts))):
+            match = re.search(r"(?<!\\)\\ +(--?[A-Za-z][\w-]{0,60})", texts[number])
+            if match and not {"'", '"'} & {*texts[number][: match.start()]}:
+                found = f"`\\ {match[1]}` inside a line: the backslash makes the space a part of the option"
+                yield number, found, f"{match[1]} without a backslash"
 
 
 @fault("command-cut-short", SHELL)
@@ -169,8 +179,13 @@ def launcher_argument_misread(job: JobFile) -> Found:
     for launch in job.launches:
         start, known = launch.start, LAUNCHERS.keys() | PROGRAMS.keys()
         program = posixpath.basename(start.script)
-        behind = dict(pairwise(start.arguments)).get("-m", "")
-        if launch.launcher == "python" and start.kind == "script" and behind in MODULES:
+        words = (start.script, *start.arguments)
+        modules = ((a, c) for a, b, c in zip(words, words[1:], words[2:], strict=False) if b == "-m")
+        before, behind = next((pair for pair in modules if pair[1] in MODULES), ("", ""))
+        if behind and start.kind == "script" and re.search(r"[^/\s]python3?$", before):
+            found = f"`{printable(before[-30:], 30)} -m {behind}`: a second command inside this one"
+            yield launch.line, found, "a line for each command"
+        elif behind and start.kind == "script":
             found = f"-m {behind} behind {printable(program, 60)}: python does not see it"
             yield launch.line, found, f"python -m {behind} in front of the script"
         if launch.launcher not in OPTIONS or launch.command.cut_at:
@@ -213,10 +228,12 @@ def launcher_option_wrong(job: JobFile) -> Found:
     An option of the launcher is misspelt, empty or still a placeholder.
 
     Why: torchrun, accelerate, DeepSpeed and ColossalAI end with a usage message; an empty count is an
-    error; `<host>` makes the shell read a file of that name.
+    error; `<host>` makes the shell read a file of that name.  accelerate takes one of --cpu, --multi_gpu,
+    --tpu, --use_deepspeed and --use_fsdp, and --multi_gpu from two processes on (`commands/launch.py`).
 
     Fix: the option as the launcher spells it, with a value.
     """
+    yield from _refused_by_accelerate(job)
     placeholders = {line for line, _ in job.job.placeholders}
     for launch in job.launches:
         if launch.launcher not in OPTIONS:
@@ -249,6 +266,19 @@ def launcher_option_wrong(job: JobFile) -> Found:
             if launch.line <= line <= launch.command.last_line + 1:
                 yield line, f"{text} is a placeholder, and the shell takes `<` for a file", "the value"
                 break
+
+
+_KINDS = ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp")
+
+
+def _refused_by_accelerate(job: JobFile) -> Found:
+    for launch in job.launches:
+        given = [n for n in _KINDS if launch.launcher == "accelerate" and launch.start.option(n) is not None]
+        if len(given) > 1:
+            first, second = (f"--{name.replace('-', '_')}" for name in given[:2])
+            yield launch.line, f"{first} beside {second}", "one of them"
+        elif given == ["multi-gpu"] and launch.start.option("num-processes") in ("0", "1"):
+            yield launch.line, "--multi_gpu for one process", "two or more, or no --multi_gpu"
 
 
 _COUNTS = {
@@ -337,6 +367,8 @@ def launcher_started_per_task(job: JobFile) -> Found:
             yield launch.line, found, f"{launch.started_by} or {inner.program}, not both"
             return
         is_node_launcher = launch.launcher in NODE_LAUNCHERS and launch.is_away
+        if is_node_launcher and (found := _tasks_not_taken(job, launch)):
+            yield job.finding(launch.line, found, "srun -N, with --ntasks-per-node=1", severity="warning")
         if not is_node_launcher or each < 2 or (launch.nnodes and launch.nnodes == launch.instances):
             continue
         step = launch.srun
@@ -345,6 +377,20 @@ def launcher_started_per_task(job: JobFile) -> Found:
         found = f"{each} tasks a node, and each starts {launch.launcher} (line {launch.line})"
         yield line, found, "one task a node: --ntasks-per-node=1" if step else "one process a node"
         return
+
+
+def _tasks_not_taken(job: JobFile, launch: Launch) -> str:
+    """srun's own --ntasks-per-node against the job's number of tasks: without -N or -n srun ignores it."""
+    step, asked = launch.srun, tasks_per_node(job.job.directives)
+    own = (step and step.option("--ntasks-per-node")) or ""
+    if step is None or step.has("-N", "--nodes", "-n", "--ntasks") or launch.allocated < 2:
+        return ""
+    is_less = own.isdecimal() and int(own) < asked
+    return (
+        f"srun ignores --ntasks-per-node={own} without -N: the job has {asked} tasks a node"
+        if is_less
+        else ""
+    )
 
 
 _STARTS_AGAIN = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "prterun", "jsrun")
@@ -462,9 +508,23 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
         is_own_world = launch.start.option("standalone") is not None
         if launch.launcher in ("colossalai", "deepspeed") or is_own_world or (count or 0) < 2:
             continue
-        if own := launch.host_is_own:
+        if (own := launch.host_is_own) and not on_this_machine(job, launch):
             yield launch.line, f"the ranks meet at {own}: each node connects only to itself", "the first node"
     yield from coordinator_at_itself(job)
+
+
+def on_this_machine(job: JobFile, launch: Launch) -> list[Launch]:
+    """The launches of one world that this shell starts, all nodes on its own machine; [] if not."""
+    if launch.is_away or (launch.nnodes or 0) < 2 or len(job.launches) > MOST_PARTS:
+        return []
+    same = [
+        one
+        for one in job.launches
+        if not one.is_away
+        and (one.script, one.endpoint, one.nnodes) == (launch.script, launch.endpoint, launch.nnodes)
+    ]
+    is_all = len(same) == launch.nnodes and all(one.command.detached for one in same[:-1])
+    return same if is_all and not any(one.command.branches for one in same) else []
 
 
 @fault("node-variable-read-too-early", SHELL)
@@ -566,6 +626,10 @@ def node_rank_not_read(job: JobFile) -> Found:
                 severity="warning" if launch.unread_config else "error",
                 fix=Fix(_EACH_ITS_OWN.get(launch.started_by, "give each node its own: 0, 1, 2, ...")),
             )
+        ranks = [one.node_rank_text or "0" for one in on_this_machine(job, launch)]
+        if launch.backend == "static" and len(ranks) > 1 and len({*ranks}) == 1 and ranks[0].isdecimal():
+            found = f"{len(ranks)} launches of one world, and each is node {ranks[0]}"
+            yield launch.line, found, "--node-rank, another for each"
         old = launch.launcher == "llamafactory" and launch.env.get("RANK")
         if old and not launch.env.get("NODE_RANK") and launch.env.get("NNODES", "") not in ("", "1"):
             yield job.finding(
@@ -773,15 +837,18 @@ def rendezvous_host_unsure(job: JobFile) -> Found:
 @fault("port-privileged", SHELL)
 def port_privileged(job: JobFile) -> Found:
     """
-    The port of the rendezvous is below 1024.
+    The port of the rendezvous is below 1024, or above 65535.
 
-    Why: only root may listen there; for anybody else the head ends with "Permission denied".
+    Why: below 1024 only root may listen; for anybody else the head ends with "Permission denied".  torch
+    refuses a port above 65535 (`_create_c10d_store`).
 
-    Fix: a port above 1023.
+    Fix: a port from 1024 to 65535.
     """
     for launch in job.launches:
         port = launch.endpoint.rpartition(":")[2] or launch.option("main-process-port", "master-port")
-        if _LITERAL_PORT.match(port) and 0 < int(port) < 1024 and launch.replicas is None:
+        if _LITERAL_PORT.match(port) and int(port) > LAST_PORT:
+            yield launch.line, f"port {port}: there is none above {LAST_PORT}", "a port from 1024 to 65535"
+        elif _LITERAL_PORT.match(port) and 0 < int(port) < 1024 and launch.replicas is None:
             yield launch.line, f"port {port}", "a port above 1023"
 
 
@@ -916,59 +983,64 @@ def parallel_sizes_do_not_divide(job: JobFile) -> Iterator[Finding]:
 
     Why: Megatron asserts that the ranks are a multiple of tensor x pipeline x context sizes
     (`megatron/training/arguments.py`), and the global batch a multiple of micro batch x data-parallel size
-    (`num_microbatches_calculator.py`), and splits heads, layers and experts evenly: every rank ends at the
-    start.
+    (`num_microbatches_calculator.py`), and splits heads, layers and experts evenly; verl, EasyR1 and
+    OpenRLHF assert the same of theirs: every rank ends at the start.
 
     Fix: sizes whose product divides the ranks.
     """
     for launch in job.launches:
         given = {n: launch.number(v) for n, v in launch.arguments.items()}
-        names = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
-        sizes = {n: size for n in names if (size := given.get(n))}
-        yield from _indivisible(job, launch, given)
         actors = (given.get("actor-num-nodes") or 0) * (given.get("actor-num-gpus-per-node") or 0)
-        world, product = launch.world_size or actors, 1
-        for size in sizes.values():
-            product *= size
-        if (
-            not world
-            or "tensor-model-parallel-size" not in sizes
-            or any(n in given and not given[n] for n in names)
-        ):
-            continue
-        if world % product:
-            shown = " x ".join(f"{n.partition('-')[0]} {size}" for n, size in sizes.items())
-            yield job.finding(
-                launch.line, f"{world} ranks, and {shown} is {product}", "sizes that divide the ranks"
-            )
-            continue
-        expert, pipeline = given.get("expert-model-parallel-size") or 1, sizes.get(names[1], 1)
-        tensor = given.get("expert-tensor-parallel-size") or sizes[names[0]]
-        if expert > 1 and world % (expert * tensor * pipeline):
-            shown = f"expert {expert} x tensor {tensor} x pipeline {pipeline}"
-            found = f"{world} ranks, and {shown} is {expert * tensor * pipeline}"
-            yield job.finding(launch.line, found, "sizes that divide the ranks")
-        micro, whole = given.get("micro-batch-size"), given.get("global-batch-size")
-        data = world // product
-        if micro and whole and whole % (micro * data):
-            found = f"global batch {whole} is no multiple of micro batch {micro} x {data} data-parallel ranks"
-            yield job.finding(launch.line, found, f"a multiple of {micro * data}")
+        given["ranks"] = launch.world_size or actors or None
+        given.setdefault("expert-tensor-parallel-size", given.get("tensor-model-parallel-size"))
+        for whole, by, unless in _DIVIDED:
+            left, right = _product(given, whole), _product(given, by)
+            is_apart = unless is not None and any(map(unless.search, given))
+            if left and right and left % right and not is_apart:
+                found = f"{_shown(given, whole)}, and {_shown(given, by)}"
+                yield job.finding(launch.line, found, f"a multiple of {right}")
+                break
 
 
-_SPLIT = (
-    ("num-attention-heads", "tensor-model-parallel-size"),
-    ("num-experts", "expert-model-parallel-size"),
-    ("num-layers", "pipeline-model-parallel-size"),
-)
+def _product(given: Mapping[str, int | None], names: str) -> int:
+    """0 if a size is missing or unknown; one with `?` may be missing."""
+    made = 1
+    for name in names.split():
+        made *= given.get(name.rstrip("?"), 1 if name.endswith("?") else 0) or 0
+    return made
+
+
+def _shown(given: Mapping[str, int | None], names: str) -> str:
+    known = [(n, given[n]) for n in names.replace("?", "").split() if n in given]
+    parts = [f"{n.rpartition('.')[2]} {size}" for n, size in known if size != 1 or len(known) == 1]
+    return " x ".join(parts) + (f" = {_product(given, names)}" if len(parts) > 1 else "")
+
+
+_MODEL = "tensor-model-parallel-size pipeline-model-parallel-size? context-parallel-size?"
+_EXPERTS = "expert-model-parallel-size expert-tensor-parallel-size pipeline-model-parallel-size?"
 _UNEVEN = re.compile(
     "decoder-(?:first|last)-|pipeline-model-parallel-layout|account-for-|encoder-num|standalone-embedding"
     "|custom-pipeline|schedule-method|pp-partition-method|hybrid-"
 )
-
-
-def _indivisible(job: JobFile, launch: Launch, given: Mapping[str, int | None]) -> Iterator[Finding]:
-    """The sizes that Megatron splits among ranks: `TransformerConfig.__post_init__`, `moe_layer.py`."""
-    for what, by in _SPLIT:
-        whole, parts = given.get(what) or 0, given.get(by) or 1
-        if whole % parts and not (what == "num-layers" and any(map(_UNEVEN.match, given))):
-            yield job.finding(launch.line, f"--{what} {whole}, and --{by} {parts}", f"a multiple of {parts}")
+_GPUS = "trainer.nnodes? trainer.n-gpus-per-node"
+_MEGATRON, _SPLIT = (
+    re.compile(r"\.(?:strategy|megatron)"),
+    re.compile("ring-attn-size|ds-tensor-parallel-size"),
+)
+_DIVIDED = (
+    # Megatron: training/arguments.py, transformer_config.py, moe_layer.py, num_microbatches_calculator.py
+    ("ranks", _MODEL, None),
+    ("ranks", _EXPERTS, None),
+    ("num-attention-heads", "tensor-model-parallel-size", None),
+    ("num-experts", "expert-model-parallel-size", None),
+    ("num-layers", "pipeline-model-parallel-size", _UNEVEN),
+    (f"global-batch-size {_MODEL}", "micro-batch-size ranks", None),
+    # verl: workers/fsdp_workers.py, utils/config.py; EasyR1: workers/fsdp_workers.py, trainer/ray_trainer.py
+    (_GPUS, "actor-rollout-ref.rollout.tensor-model-parallel-size", None),
+    (_GPUS, "worker.rollout.tensor-parallel-size", None),
+    ("data.train-batch-size actor-rollout-ref.rollout.n?", _GPUS, _MEGATRON),
+    ("data.rollout-batch-size", "worker.actor.global-batch-size", None),
+    # OpenRLHF: utils/deepspeed/deepspeed.py
+    ("train-batch-size", "micro-train-batch-size ranks", _SPLIT),
+)
+"""(sizes, sizes whose product divides that of the first, options that make it otherwise)."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 
-from ringup.launchfiles.directives import Directive, last
+from ringup.launchfiles.directives import FLAGS, SBATCH, Directive, last, loose_word
 from ringup.launchfiles.manifests import number
 from ringup.launchfiles.passing import DOCKER
 from ringup.launchfiles.shell import Command
@@ -98,6 +98,55 @@ def directive_behind_command(job: JobFile) -> Iterator[Finding]:
     found += lines([d.line for d in late])
     severity: Severity = "error" if is_lost else "warning"
     yield job.finding(late[0].line, found, "above the first command", severity=severity)
+
+
+@fault("directive-wrong", SHELL)
+def directive_wrong(job: JobFile) -> Iterator[Finding]:
+    """
+    sbatch or bsub refuses a line for the scheduler, or reads another thing from it than it seems to say.
+
+    Why: sbatch ends at an option that it does not know (it writes hyphens, `--ntasks-per-node`), and at the
+    first word that is neither an option nor a value it stops reading options: what follows, in further lines
+    as well, has no effect.  It refuses a file without `#!` in its first line.  bsub's -g is the job group,
+    which begins with a slash; GPUs are -gpu.
+
+    Fix: options as sbatch(1) spells them, values with blanks in quotes, `#!/bin/bash` in the first line.
+    """
+    texts = ["", *lines_of(job.text)]
+    of_slurm = [d for d in job.job.directives if d.scheduler == "SBATCH" and d.line not in job.job.late]
+    read = [d for d in of_slurm if d.line < len(texts) and texts[d.line].startswith("#SBATCH")]
+    is_for_slurm = job.path.endswith((".sbatch", ".slurm"))
+    if read and texts[1].startswith("#SBATCH") and is_for_slurm:
+        yield job.finding(
+            1, "no #! in the first line: sbatch refuses the file", "#!/bin/bash in the first line"
+        )
+    for one in read:
+        name = one.name.replace("_", "-")
+        is_known = any(option.startswith(one.name) for option in SBATCH) or len(one.name) < 3
+        if not is_known and name in SBATCH:
+            yield job.finding(one.line, f"sbatch has no option --{printable(one.name, 60)}", f"--{name}")
+    for at in dict.fromkeys(d.line for d in read):
+        word = loose_word(texts[at])
+        if word and not re.search(r"[<>{}$\[(]|\.\.\.", texts[at]):
+            lost = [d.line for d in read if d.line > at and _asks(d)]
+            found = (
+                f"`{printable(word, 40)}` is neither an option nor a value: sbatch stops reading options here"
+            )
+            severity: Severity = "error" if lost else "warning"
+            yield job.finding(at, found + lines([at, *lost]), "the value in quotes", severity=severity)
+            break
+    for one in read:
+        is_bare = texts[one.line].rstrip().endswith(f"-{one.name}") and one.name in SBATCH
+        if is_bare and f"--{one.name}" not in FLAGS:
+            found = f"--{one.name} has no value: sbatch takes the next option for it"
+            yield job.finding(one.line, found, "a value, or no such line", severity="warning")
+    exports = [d for d in read if d.name == "export"]
+    if len({d.value for d in exports}) > 1:
+        found = "the last --export alone counts" + lines([0, *(d.line for d in exports[:-1])])
+        yield job.finding(exports[-1].line, found, "one --export with all names")
+    for one in job.job.directives:
+        if one.scheduler == "BSUB" and one.name == "g" and one.value.isdecimal():
+            yield job.finding(one.line, f"-g {one.value} is a job group, not GPUs", f"-gpu num={one.value}")
 
 
 # -- what runs when --------------------------------------------------------------------------------

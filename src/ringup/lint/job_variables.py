@@ -17,6 +17,7 @@ from ringup.lint.rule import ACROSS, SHELL, Found, fault
 from ringup.lint.source import INIT
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS, TORCHRUN_PREFIXES
 from ringup.rules import Finding, Fix, Severity
+from ringup.units import lines_of
 
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=")
 _NAMED = re.compile(
@@ -77,10 +78,25 @@ def variable_never_set(job: JobFile) -> Found:
                     wanted, severity = (f"${near[0]}", "error") if near else ("a value", "warning")
                     found = f"${name} is set nowhere in this file"
                     yield job.finding(word.line, found, wanted, severity=severity)
+    yield from _divisors(job, known) if job.launches else ()
     launched = {id(launch.command): launch for launch in job.launches}
     for command in job.job.commands:
         if id(command) in launched or is_mark(command.texts[0]):
             yield from _not_exported(job, command, launched.get(id(command)))
+
+
+_DIVIDED = re.compile(r"\$\(\([^/\n]{0,200}/([^\n]{1,200}?)\)\)")
+
+
+def _divisors(job: JobFile, known: set[str]) -> Found:
+    """A divisor in $((...)) that nothing sets: bash reads 0 there, and ends the command."""
+    tested = {a or b for a, b in _TESTED.findall(job.text)}
+    for number, line in enumerate(lines_of(job.text), 1):
+        match = _DIVIDED.search(line.partition(" #")[0]) if not line.lstrip().startswith("#") else None
+        names = re.findall(r"(?<![\w{}$])\$?([a-z_]\w*)", match[1]) if match else []
+        unset = [n for n in names if n.islower() and len(n) > 2 and n not in known and n not in tested]
+        if unset:
+            yield number, f"${unset[0]} is set nowhere in this file: a division by 0", "a value"
 
 
 def _is_slip(name: str, other: str) -> bool:
@@ -107,7 +123,8 @@ def _not_exported(job: JobFile, command: Command, launch: Launch | None) -> Foun
                 seen.add(name)
                 starter = next((s.program for s in command.around if s.role == "starter"), "bash")
                 found = f"${name} is set here, not exported: empty in the shell that {starter} starts"
-                severity: Severity = "error" if id(word) in options else "warning"
+                is_command = word is command.words[0] and is_mark(word.text)
+                severity: Severity = "error" if id(word) in options or is_command else "warning"
                 yield job.finding(command.line, found, f"export {name}", severity=severity)
 
 
