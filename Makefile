@@ -45,10 +45,12 @@ demo:
 ## torch: a torch for the development environment, so that the tests that train can run
 torch: dev
 	@PYTHON=$(BIN)/python TORCH=$(TORCH) sh tools/get-torch.sh
+	@cp tools/light-torch.pth $$(echo $(VENV)/lib/python*/site-packages)
 
 ## launchers: accelerate, DeepSpeed, JAX, ... so that the tests that start them can run
 launchers: torch
 	@sh tools/get-launchers.sh
+	@cp tools/light-torch.pth $$(echo .venv-launchers/lib/python*/site-packages)
 
 ## test: the fast tests, in parallel, for any user; skipped tests are listed with the reason
 test: dev
@@ -64,7 +66,7 @@ smoke: torch
 
 ## lab: all tests on clusters played on this machine; needs root
 lab: launchers
-	@sh tools/lab-alone.sh $(PYTEST) -n 3 $(SPREAD) $(LAB_ARGS) -m lab $(RECORD_ARGS) $(PYTEST_ARGS) $(call files,lab)
+	@sh tools/lab-alone.sh $(PYTEST) -n 5 $(SPREAD) $(LAB_ARGS) -m lab $(RECORD_ARGS) $(PYTEST_ARGS) $(call files,lab)
 
 ## mutation: plant 200 small faults in the pure code and see whether the fast tests notice
 mutation: $(VENV)/.mutation

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -16,6 +17,21 @@ import pytest
 
 from tests import json_outputs
 from tests.lab import Lab, missing
+
+WAITING = {
+    "test_attach_lab",
+    "test_hangs",
+    "test_hostile",
+    "test_launch_orphans",
+    "test_orphans",
+    "test_pods",
+    "test_prove_lab",
+    "test_restarts_lab",
+    "test_script_restarts_lab",
+    "test_supervising_lab",
+    "test_sweep_lab",
+    "test_transport_lab",
+}
 
 
 def pytest_configure() -> None:
@@ -32,6 +48,7 @@ def pytest_configure() -> None:
     os.environ.pop("COLUMNS", None)
     for name in [n for n in os.environ if n.startswith(("CUDA_", "NCCL_", "TORCH_"))]:
         del os.environ[name]
+    os.environ["LIGHT_TORCH"] = str(Path(__file__).with_name("light_torch.py"))
     json_outputs.install()
     for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -60,13 +77,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Of many cases alike `make test` takes one in five, and no training: `make test-slow` has the rest.
 
-    The longest go first, so that no run ends with one of them alone.
+    The longest go first, so that no run ends with one of them alone; lab tests that wait most of their
+    time (for a timeout, a lease, Slurm) are spread among those that need the CPUs.
     """
     for item in items:
         alike = item.get_closest_marker("alike") and zlib.crc32(item.nodeid.encode()) % 5
         if alike or item.get_closest_marker("torch"):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: not item.get_closest_marker("torch"))
+    waiting = [item for item in items if item.get_closest_marker("lab") and item.path.stem in WAITING]
+    # Their places are fractions of a run, which all end before its last sixth.
+    place = {item.nodeid: 0.85 * number / len(waiting) for number, item in enumerate(waiting)}
+    others = [item for item in items if item.nodeid not in place]
+    place |= {item.nodeid: number / len(others) for number, item in enumerate(others)}
+    items.sort(key=lambda item: place[item.nodeid])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

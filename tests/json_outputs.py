@@ -37,6 +37,7 @@ def check(name: str, value: Any) -> None:
         at = "".join(f"[{key!r}]" for key in error.absolute_path)
         raise AssertionError(
             f"`ringup {name} --json` is not as `ringup schema {name}`: {at}: {error.message[:400]}"
+            " (the types are in tools/json_schemas.py; run it)"
         )
 
 

@@ -418,7 +418,9 @@ def test_the_same_crash_at_the_same_step_stops_whatever_is_allowed(cause: Any, r
 
 
 def test_every_cause_has_its_row() -> None:
-    assert CAUSES.keys() | PLACE.keys() == table.ROWS.keys()
+    causes = CAUSES.keys() | PLACE.keys()
+    assert causes - table.ROWS.keys() == set(), "add them to _TEXT in recovery/table.py"
+    assert table.ROWS.keys() - causes == set(), "recovery/table.py names causes that do not exist"
 
 
 @pytest.mark.parametrize("name", table.ROWS)

@@ -14,8 +14,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from ringup.model import Container
-from ringup.planning import EnvVar, formats
-from ringup.planning.formats import FORMATS, Machine
+from ringup.planning import EnvVar, env_formats
+from ringup.planning.env_formats import FORMATS, Machine
 from tests import clusters as c
 from tests.test_env import cluster, ib
 from tests.test_script_quoting import expanded
@@ -61,13 +61,14 @@ def run(script: str, folder: Path, shell: str = "sh") -> str:
 def test_a_shell_gets_exactly_the_values_of_its_node(tmp_path: Path) -> None:
     here = replace(HERE, node=run("hostname -s", tmp_path).strip())
     script = (
-        formats.shell([EVERYWHERE, here], Machine()) + '\nprintf "%s|%s" "$NCCL_IB_HCA" "$NCCL_SOCKET_IFNAME"'
+        env_formats.shell([EVERYWHERE, here], Machine())
+        + '\nprintf "%s|%s" "$NCCL_IB_HCA" "$NCCL_SOCKET_IFNAME"'
     )
     assert run(script, tmp_path) == "=mlx5_0,mlx5_1|=a b"
 
 
 def test_a_slurm_step_gets_those_of_its_node_and_no_others(tmp_path: Path) -> None:
-    script = "SLURMD_NODENAME=n2\n" + formats.slurm([EVERYWHERE, HERE], Machine())
+    script = "SLURMD_NODENAME=n2\n" + env_formats.slurm([EVERYWHERE, HERE], Machine())
     assert run(script + '\nprintf "%s" "${NCCL_SOCKET_IFNAME-unset}"', tmp_path) == "unset"
     assert run(script.replace("=n2", "=n1", 1) + '\nprintf "%s" "$NCCL_SOCKET_IFNAME"', tmp_path) == "=a b"
 
@@ -82,7 +83,7 @@ def test_hostile_values_arrive_unchanged_and_execute_nothing(name: str, tmp_path
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_docker_gets_the_values_as_words_of_an_array(machine: Machine, tmp_path: Path) -> None:
-    script = formats.docker(evil(), machine) + '\nprintf "%s\\0" "${options[@]}"'
+    script = env_formats.docker(evil(), machine) + '\nprintf "%s\\0" "${options[@]}"'
     words = run(script, tmp_path, "bash").split("\0")[:-1]
     given = [w.partition("=")[2] for at, w in enumerate(words) if at and words[at - 1] == "--env"]
     assert given[: len(EVIL)] == EVIL
@@ -94,13 +95,13 @@ def test_docker_gets_the_values_as_words_of_an_array(machine: Machine, tmp_path:
 
 
 def test_docker_sets_a_nodes_own_variable_on_that_node_alone(tmp_path: Path) -> None:
-    script = formats.docker([HERE], Machine()) + '\nprintf "%s\\n" "${options[@]}"'
+    script = env_formats.docker([HERE], Machine()) + '\nprintf "%s\\n" "${options[@]}"'
     assert "NCCL_SOCKET_IFNAME" not in run(script, tmp_path, "bash")
 
 
 def pod(env: Sequence[EnvVar], machine: Machine) -> dict[str, Any]:
     """The specification as a reader of YAML has it."""
-    found: dict[str, Any] = yaml.safe_load(formats.k8s(env, machine))
+    found: dict[str, Any] = yaml.safe_load(env_formats.k8s(env, machine))
     return found
 
 

@@ -154,7 +154,7 @@ def test_check_shows_what_is_set_already_and_what_it_does(
     bundle.save(made, saved)
     command_line.dispatch(["check", "--from", str(saved)])
     text = capsys.readouterr().out.partition("already set")[2]
-    assert "NCCL_IB_DISABLE=1 on node1: harmful: RDMA is left unused" in text
+    assert "NCCL_IB_DISABLE=1 on node1: harmful: NCCL does not use RDMA" in text
     assert "NCCL_IB_HAC=x on node1: typo: no program reads this name; NCCL_IB_HCA is similar" in text
     command_line.dispatch(["check", "--from", str(saved), "--json"])
     whole = json.loads(capsys.readouterr().out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import os
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from ringup import collectors
+from ringup import agent_bundle, collectors
 from ringup.collectors.node_answer import AFTER_SETUP, Asked, node_from
 from ringup.collectors.probe_script import FIELDS, facts_script
 from ringup.model import Host, Job, Node
@@ -31,6 +32,17 @@ EVERY_FIELD = {field for fields in FIELDS.values() for field in fields}
 
 def request_of(**values: Any) -> dict[str, Any]:
     return {"python": sys.executable, "chdir": "/", "script": "", "names": [], "env": {}, **values}
+
+
+@pytest.mark.parametrize("part", sorted(set(FIELDS) - {"gpu"}))  # its answers are put together first
+def test_each_answer_of_a_part_has_its_field(part: str) -> None:
+    tree = ast.parse(
+        Path(agent_bundle.__file__).with_name("agent").joinpath("facts", f"{part}.py").read_text()
+    )
+    (questions,) = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "questions"]
+    answers = [n.value for n in ast.walk(questions) if isinstance(n, ast.Yield)]
+    names = {ast.literal_eval(n.elts[0]) for n in answers if isinstance(n, ast.Tuple)}
+    assert names == set(FIELDS[part]), "agent/facts and FIELDS in collectors/probe_script.py differ"
 
 
 def ask(

@@ -23,7 +23,7 @@ from ringup.output.folding import NodeText, merge_equal
 from ringup.output.prediction_report import prediction_lines
 from ringup.output.terminal import Style
 from ringup.planning import EnvVar
-from ringup.planning.formats import Machine, shell
+from ringup.planning.env_formats import Machine, shell
 from ringup.rules import Finding, Fix, Skipped
 from tests import clusters as c
 

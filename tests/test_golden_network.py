@@ -19,7 +19,7 @@ from ringup.network.predictions import Predictions, Selection, known, together, 
 from ringup.output import prediction_report
 from ringup.parse.pasted import parse_pasted
 from ringup.parse.topology import Cpu, Pci, parse_topology
-from ringup.planning import formats, minimal_env, preset_variables
+from ringup.planning import env_formats, minimal_env, preset_variables
 from ringup.planning.launchers import LAUNCHERS, Place
 from tests import clusters as c
 from tests import platforms
@@ -312,7 +312,7 @@ def test_names_and_versions_are_known_as_before() -> None:
 
 def test_variables_are_written_as_before() -> None:
     def answers() -> Iterator[str]:
-        for name, form in formats.FORMATS.items():
+        for name, form in env_formats.FORMATS.items():
             for env, machine in itertools.product(([], [EVERYWHERE], [EVERYWHERE, HERE], evil()), MACHINES):
                 yield f"{name} {len(env)} {machine}"
                 yield from ascii(form(env, machine)).split("\\n")

@@ -21,7 +21,7 @@ from ringup.parse import (
     rdma_output,
     topology,
 )
-from tests.golden_files import compare
+from tests.golden_files import compare, part_of
 from tests.variations import difference, texts
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -175,7 +175,9 @@ def test_damaged_pasted_output_is_read_as_before(part: int) -> None:
     files = {path.stem: path.read_text() for path in sorted(RECORDED.glob("predict/*.txt"))}
 
     def answers() -> Iterator[str]:
-        for name, text in [*files.items(), *PASTED.items()][part::3]:
+        pasted = {**files, **PASTED}
+        for name in part_of(pasted, part, 3):
+            text = pasted[name]
             yield name
             yield from changed(paste, text, name)
 

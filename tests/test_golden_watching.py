@@ -22,7 +22,7 @@ from tests import flight_dumps
 from tests import test_flight as recorder
 from tests import test_judge as scene
 from tests import test_watch as play
-from tests.golden_files import compare
+from tests.golden_files import compare, part_of
 from tests.test_judge import (
     AT_GPU,
     LOADS,
@@ -175,7 +175,7 @@ WORDS = (*literals(stack_frames), "write of /x", "futex_wait", "D", "R", "T", "Z
 @pytest.mark.parametrize("part", range(4))
 def test_a_silence_is_judged_as_before(part: int) -> None:
     def answers() -> Iterator[str]:
-        for name in [*SCENES][part::4]:
+        for name in part_of(SCENES, part, 4):
             yield name
             yield from sweep(moment(SCENES[name]), said, seed=name, most=90, words=WORDS)
             yield "  what the ranks do"
@@ -246,7 +246,7 @@ def compared(data: dict[int, Any]) -> Iterator[str]:
 @pytest.mark.parametrize("part", range(2))
 def test_dumps_are_compared_as_before(part: int) -> None:
     def answers() -> Iterator[str]:
-        for name in [*DUMPS][part::2]:
+        for name in part_of(DUMPS, part, 2):
             yield name
             yield from sweep(
                 DUMPS[name],

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from ringup.agent.facts.software import PACKAGES
 from ringup.agent_bundle import source
 from ringup.cli import pipeline, request
 from ringup.collectors import in_image
 from ringup.errors import LaunchError, UsageError
-from ringup.model import Cluster, Interpreter
+from ringup.model import Cluster, Interpreter, Job
 from ringup.planning import Plan, network
 from ringup.planning.launchers import LAUNCHERS, Place, start
 from ringup.runtime.blame import TRACEBACK, End
@@ -91,7 +92,8 @@ def test_dry_run_is_the_golden_one(name: str, rdzv: str) -> None:
     if os.environ.get("RINGUP_GOLDEN") == "write":
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    assert text == file.read_text()
+    assert file.exists(), f"{file} is not there: `make golden` writes it"
+    assert text == file.read_text(), f"{file}: if the new text is right, run `make golden`"
 
 
 @pytest.mark.parametrize(("name", "rdzv"), RUNS)
@@ -103,6 +105,12 @@ def test_what_is_shown_is_what_the_guard_is_told(name: str, rdzv: str) -> None:
         assert told["words"] == node.words
         assert told["env"] == node.env
         assert all(f"export {variable}=" in text for variable in node.env)
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_the_package_of_a_launcher_is_looked_for_on_the_nodes(name: str) -> None:
+    package = Job(launcher=name).launcher_package
+    assert package in ("", *PACKAGES), "add it to PACKAGES in agent/facts/software.py: every node lacks it"
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)

@@ -703,7 +703,7 @@ ALL = {*SCRIPT, *SHELL, *ACROSS, "script-not-readable"}
 
 
 def test_every_fault_has_both_cases_and_a_text() -> None:
-    assert set(CASES) == ALL
+    assert set(CASES) == ALL, "CASES needs files with and without each fault"
     assert set(PROBLEMS) >= ALL
 
 

@@ -174,11 +174,11 @@ def test_every_cause_has_an_excerpt_that_shows_it() -> None:
         "driver-library-mismatch",
         "node-lost",  # only ringup's own last words tell of it: test_logs_ended
     }
-    assert set(all_causes()) - shown == set()
+    assert set(all_causes()) - shown == set(), "add an excerpt of each to tests/logs_said.py"
 
 
 def test_every_cause_has_its_place_in_the_order_of_blame() -> None:
-    assert set(all_causes()) - set(PLACE) == set()
+    assert set(all_causes()) - set(PLACE) == set(), "add them to ORDER in logs/blame.py"
 
 
 def test_evidence_points_at_a_line_that_holds_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ringup import bundle
-from ringup.checks.machine import node_failed_often
+from ringup.checks.memory_and_cpus import node_failed_often
 from ringup.cli.command_line import dispatch
 from ringup.errors import UsageError
 from ringup.model import PastRuns

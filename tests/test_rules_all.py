@@ -40,12 +40,12 @@ def serious(cluster: Cluster) -> list[str]:
 def test_every_problem_that_explain_lists_is_found_by_some_rule() -> None:
     """Each rule of these tables has a case that fires: here, in test_logs_causes.py or in test_lint.py."""
     found = {*CHECKS, *CAUSES, *SCRIPT, *SHELL, *ACROSS, lint.NOT_READABLE.name}
-    assert set(PROBLEMS) == found
+    assert set(PROBLEMS) == found, "a text in rules/problems.py without a rule, or a rule without a text"
 
 
 def test_every_rule_has_both_cases_and_no_case_is_for_nothing() -> None:
-    assert set(FIRES) == set(NAMES)
-    assert set(QUIET) == set(NAMES)
+    assert set(FIRES) == set(NAMES), "FIRES in tests/rule_cases*.py needs one case of each check"
+    assert set(QUIET) == set(NAMES), "QUIET in tests/rule_cases*.py needs one case of each check"
 
 
 @pytest.mark.parametrize("name", NAMES)

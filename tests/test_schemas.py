@@ -25,7 +25,7 @@ def test_the_schemas_are_fresh_and_valid(monkeypatch: pytest.MonkeyPatch) -> Non
     import json_schemas
 
     stale = [path.name for path, text in json_schemas.texts().items() if path.read_text() != text]
-    assert not stale, "run `make docs`"
+    assert not stale, "run `python tools/json_schemas.py` (`make docs` does it too)"
     for name in NAMES:
         schema = json.loads((FOLDER / f"{name}.json").read_text())
         jsonschema.Draft202012Validator.check_schema(schema)

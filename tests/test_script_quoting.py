@@ -31,7 +31,7 @@ from ringup.jobfiles.quoting import enter
 from ringup.jobfiles.templating import render
 from ringup.model import Job
 from ringup.planning import EnvVar, NodePlan, Plan
-from ringup.planning.formats import Machine, k8s
+from ringup.planning.env_formats import Machine, k8s
 from ringup.secrets import holds_secret
 from ringup.transport import bootstrap
 

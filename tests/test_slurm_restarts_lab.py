@@ -192,9 +192,12 @@ def test_a_job_without_nodes_enough_ends_with_75_and_is_requeued(at_rest: Slurm,
         go_on(folder)
         state = started_again(at_rest, job)
         job_now = at_rest.run("scontrol", "-o", "show", "job", job)
-        assert state == "COMPLETED", f"{state} {job_now}\n{out.read_text()}"
+        # The end of the output first: a record keeps the beginning of a message.
+        text = out.read_text()
+        why = f"{state}\n{text[-1200:]}\n{job_now}\n{text}"
+        assert state == "COMPLETED", why
         first, second = runs(folder)
-        assert first["exit_code"] == 75 and first["attempts"][-1]["decision"] == "stop", out.read_text()
+        assert first["exit_code"] == 75 and first["attempts"][-1]["decision"] == "stop", why
         assert lost not in second["attempts"][0]["nodes"] and second["scheduler_restarts"] == 1
         nothing_left(at_rest)
 

@@ -86,10 +86,9 @@ def from_json(data: bytes) -> Cluster:
         # Bounded like nodes' answers: checks and plans grow with GPUs and ranks.
         if job.backend not in ("", "nccl", "gloo"):
             raise ValueError(f"no backend {job.backend[:20]!r}")
-        has_counts = all(0 <= node.gpu_count <= MOST_GPUS for node in nodes)
-        if not has_counts or not 0 <= job.nproc <= MOST_RANKS:
-            what = f"more than {MOST_GPUS} GPUs or {MOST_RANKS} ranks on a node, or fewer than none"
-            raise ValueError(what)
+        if not all(0 <= n.gpu_count <= MOST_GPUS for n in nodes) or not 0 <= job.nproc <= MOST_RANKS:
+            words = f"more than {MOST_GPUS} GPUs or {MOST_RANKS} ranks on a node, or fewer than none"
+            raise ValueError(words)
         return Cluster(**{**saved, "nodes": nodes, "job": job})
     except (
         msgspec.MsgspecError,

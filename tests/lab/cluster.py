@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import machine, wiring
-from .host import MINIMAL_PATH, Host
+from .host import MINIMAL_PATH, Host, light_torch
 from .machine import CHECKOUT, STATE, SYSTEM_PATH, Process
 from .wiring import Nic
 
@@ -229,6 +229,7 @@ class Lab:
             "LANG": "C.UTF-8",
             "TERM": os.environ.get("TERM", "dumb"),
             "VIRTUAL_ENV": sys.prefix,
+            **light_torch(),
             "PATH": f"{sys.prefix}/bin:{SYSTEM_PATH}",
             **host.env,
             **(env or {}),

@@ -96,10 +96,6 @@ def entry(path, value, group, at_s):
     return {"value": value, "kind": kind, "source": source, "group": group, "at_s": at_s}
 
 
-def modified_s(path):
-    return os.lstat(path).st_mtime
-
-
 def of_directory(folder):
     """Complete and incomplete entries of a directory of checkpoints; a pointer file has priority."""
     names = [n for n in listed(folder)[:MOST_ENTRIES] if n in POINTERS or not NO_CHECKPOINT.search(n)]
@@ -114,7 +110,7 @@ def of_directory(folder):
                 pointed += pointed_at(folder, name)
             elif value is not None or not numbered:
                 found = complete if is_complete(path) else incomplete
-                found.append(entry(path, value, folder, modified_s(path)))
+                found.append(entry(path, value, folder, os.lstat(path).st_mtime))
         except OSError:
             continue
     return pointed or complete, incomplete
@@ -128,7 +124,7 @@ def pointed_at(folder, name):
     words = read(path, 256).decode("utf-8", "replace").strip()
     value = number_in(words, LAST)
     is_there = name != "latest" or os.path.isdir(os.path.join(folder, os.path.basename(words)))
-    return [entry(path, value, folder, modified_s(path))] if value is not None and is_there else []
+    return [entry(path, value, folder, os.lstat(path).st_mtime)] if value is not None and is_there else []
 
 
 def below(top, until):
@@ -165,12 +161,12 @@ def of_markers(top, until):
                 elif name in MARKERS:
                     value = number_in(os.path.basename(folder), LAST)
                     (complete if is_complete(folder) else incomplete).append(
-                        entry(folder, value, parent, modified_s(path))
+                        entry(folder, value, parent, os.lstat(path).st_mtime)
                     )
                 elif LATEST.match(name):
                     target = os.path.basename(os.readlink(path)) if os.path.islink(path) else name
                     (complete if is_complete(path) else incomplete).append(
-                        entry(path, number_in(target), folder, modified_s(path))
+                        entry(path, number_in(target), folder, os.lstat(path).st_mtime)
                     )
             except OSError:
                 continue
@@ -183,7 +179,7 @@ def answer(path, folder, limit_s):
     top = os.path.join(folder or os.getcwd(), path)
     if path and not os.path.isdir(top):
         value = number_of(top) if os.path.isfile(top) else None
-        complete = [] if value is None else [entry(top, value, top, modified_s(top))]
+        complete = [] if value is None else [entry(top, value, top, os.lstat(top).st_mtime)]
         incomplete = []
     elif path:
         complete, incomplete = of_directory(top)

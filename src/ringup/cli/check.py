@@ -29,10 +29,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json or args.format == "json":
         print(json.dumps(console.check_json(judged.report)))
     elif args.format == "junit":
-        from ringup.output import machine_formats
+        from ringup.output import sarif_junit
 
         names = [node.name for node in judged.cluster.nodes]
-        print(machine_formats.junit(names, judged.findings, judged.skipped, args.strict))
+        print(sarif_junit.junit(names, judged.findings, judged.skipped, args.strict))
         text = console.check_text(judged.report, terminal.Style(sys.stderr), unfolded=args.unfolded)
         terminal.say(text, quiet=args.quiet)
     else:

@@ -26,7 +26,7 @@ OPTIONS = (
 
 
 def run(args: argparse.Namespace) -> int:
-    from ringup.planning.formats import FORMATS, Machine
+    from ringup.planning.env_formats import FORMATS, Machine
     from ringup.planning.minimal_env import minimal_env
 
     cluster = pipeline.cluster_of(args)

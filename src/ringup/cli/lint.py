@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     from ringup import lint
     from ringup.cli import fixing
     from ringup.lint import fixes
-    from ringup.output import console, machine_formats
+    from ringup.output import console, sarif_junit
 
     line, args.scripts = of_line(args.scripts)
     files = line | {p: read(p, None if p.endswith(".py") else "") for p in files_of(args.scripts)}
@@ -122,9 +122,9 @@ def run(args: argparse.Namespace) -> int:
     form = "json" if args.json else args.format
     left_unread = unread(examined, args.scripts)
     if form == "sarif":
-        print(json.dumps(machine_formats.sarif(findings), indent=1))
+        print(json.dumps(sarif_junit.sarif(findings), indent=1))
     elif form == "github":
-        print("\n".join(machine_formats.github(findings)))
+        print("\n".join(sarif_junit.github(findings)))
     else:
         starts = {p: lint.how_to_start(text, p) for p, text in files.items() if lint.is_script(p, text)}
         if form == "json":

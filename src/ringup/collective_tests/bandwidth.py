@@ -59,7 +59,7 @@ def report(
     rows = tuple(row(line) for line in lines if line["kind"] == "row")
     pairs = tuple(_pair(line, plan) for line in lines if line["kind"] == "pair")
     slow, unsure = slow_nodes(pairs)
-    notes = [*_notes(lines), *_loss(plan, lines), *unsure]
+    notes = [*_notes(plan, lines), *unsure]
     expected = carries(link, plan, ops[0])
     lossy = any("packets are lost" in note for note in notes)
     fills = backend == "nccl" or ops[0] in GLOO_FILLS
@@ -108,9 +108,10 @@ def _pair(line: Line, plan: Plan) -> Pair:
     return Pair(nodes, number(line, "busbw_gbyte_s"), _share(line), printable(text(line, "stage"), 20))
 
 
-def _notes(lines: Sequence[Line]) -> list[str]:
+def _notes(plan: Plan, lines: Sequence[Line]) -> list[str]:
     notes = []
     for line in lines:
+        sent, again = number(line, "segments"), number(line, "retransmitted")
         op, size = text(line, "op"), show_bytes(int(number(line, "size_bytes")))
         if line["kind"] == "stopped":
             seconds = number(line, "seconds")
@@ -120,18 +121,10 @@ def _notes(lines: Sequence[Line]) -> list[str]:
             notes.append(f"{size} and more left out: rank {number(line, 'of'):g} has {free} of memory free")
         elif line["kind"] == "unsupported" and line["rank"] == 0:
             notes.append(f"{op} of {size} was not measured: {text(line, 'error')}")
-    return [printable(note, 400) for note in notes]
-
-
-def _loss(plan: Plan, lines: Sequence[Line]) -> list[str]:
-    """Nodes whose kernel retransmitted many segments during the measurement."""
-    notes = []
-    for line in lines:
-        sent, again = number(line, "segments"), number(line, "retransmitted")
-        if line["kind"] == "tcp" and sent >= LEAST_SEGMENTS and again / sent >= LOSSY:
+        elif line["kind"] == "tcp" and sent >= LEAST_SEGMENTS and again / sent >= LOSSY:
             share = f"{100 * again / sent:.1f} % of its TCP segments"
             notes.append(f"{_node_of(plan, line['rank'])}: {share} retransmitted: packets are lost")
-    return notes
+    return [printable(note, 400) for note in notes]
 
 
 def slow_reasons(channels: Mapping[str, Mapping[str, int]], plan: Plan, cards: int) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from ringup.collective_tests import CorrectnessReport, RankState
 from ringup.collective_tests.rank_records import Line, number, numbers, text
 from ringup.logs.blame import is_consequence
-from ringup.planning import NodePlan, Plan
+from ringup.planning import Plan
 from ringup.runtime import RunResult
 from ringup.units import plural, printable, show_bytes, show_ranks
 
@@ -80,9 +80,18 @@ def is_unreported(records: Records, result: RunResult) -> bool:
 
 
 def report(plan: Plan, records: Records, result: RunResult) -> CorrectnessReport:
-    seen = RankEvidence(records, result)
-    states = tuple(_state(node, k, seen) for node in plan.nodes for k in range(node.nproc))
-    return CorrectnessReport(states, tuple(sorted(seen.suspects)), tuple(_notes(seen)))
+    seen, states = RankEvidence(records, result), []
+    for node in plan.nodes:
+        for local_rank in range(node.nproc):
+            rank = node.first_rank + local_rank
+            error, is_cause = _error(rank, seen)
+            hello = seen.kinds.get(rank, {}).get("hello", {})
+            device, name = text(hello, "device"), text(hello, "name")
+            shown = printable(device if name in ("", device) else f"{device} {name}", 120)
+            bus_id = printable(text(hello, "bus_id"), 20)
+            state = RankState(rank, node.node, local_rank, shown, error is None, error, is_cause, bus_id)
+            states.append(state)
+    return CorrectnessReport(tuple(states), tuple(sorted(seen.suspects)), tuple(_notes(seen)))
 
 
 def _notes(seen: RankEvidence) -> list[str]:
@@ -95,16 +104,6 @@ def _notes(seen: RankEvidence) -> list[str]:
             where = ", ".join(f"{n:g}" for n in may)
             notes.append(f"rank {rank} may run on NUMA node {where} only, its GPU is at node {near:g}")
     return notes
-
-
-def _state(node: NodePlan, local_rank: int, seen: RankEvidence) -> RankState:
-    rank = node.first_rank + local_rank
-    error, is_cause = _error(rank, seen)
-    hello = seen.kinds.get(rank, {}).get("hello", {})
-    device, name = text(hello, "device"), text(hello, "name")
-    shown = printable(device if name in ("", device) else f"{device} {name}", 120)
-    bus_id = printable(text(hello, "bus_id"), 20)
-    return RankState(rank, node.node, local_rank, shown, error is None, error, is_cause, bus_id)
 
 
 def _error(rank: int, seen: RankEvidence) -> tuple[str | None, bool]:

@@ -160,15 +160,13 @@ def measured(trial: Trial, report: BandwidthReport, taken: tuple[DataPath, ...],
 def judged(trials: Sequence[Trial]) -> tuple[tuple[Trial, ...], Trial | None]:
     """The trials with their verdicts, and the best one: the first of those as fast as the fastest."""
     most = max((t.busbw_gbyte_s or 0.0 for t in trials if t.verdict == "slower"), default=0.0)
-    made = tuple(_against(trial, most) if trial.verdict == "slower" else trial for trial in trials)
-    return made, next((t for t in made if t.verdict in ("fastest", "as-fast")), None)
-
-
-def _against(trial: Trial, most: float) -> Trial:
-    rate = trial.busbw_gbyte_s or 0.0
-    if rate >= AS_FAST * most:
-        return replace(trial, verdict="fastest" if rate == most else "as-fast")
-    if at_best(rate, trial.starved) >= AS_FAST * most:
-        words = f"its ranks had no CPU time for up to {trial.starved:.0%} of it: measure again on idle nodes"
-        return replace(trial, verdict="not-judged", because=words)
-    return trial
+    made = []
+    for trial in trials:
+        rate, share = trial.busbw_gbyte_s or 0.0, trial.starved
+        if trial.verdict == "slower" and rate >= AS_FAST * most:
+            trial = replace(trial, verdict="fastest" if rate == most else "as-fast")
+        elif trial.verdict == "slower" and at_best(rate, share) >= AS_FAST * most:
+            words = f"its ranks had no CPU time for up to {share:.0%} of it: measure again on idle nodes"
+            trial = replace(trial, verdict="not-judged", because=words)
+        made.append(trial)
+    return tuple(made), next((t for t in made if t.verdict in ("fastest", "as-fast")), None)

@@ -185,41 +185,6 @@ def _prepared(name: str, raw: Any, environment: Mapping[str, str]) -> Any:
     return raw
 
 
-def _fields_of(
-    part: str,
-    raw: bytes,
-    why_missing: str,
-    env: Mapping[str, str],
-    values: dict[str, Any],
-    unknown: dict[str, str],
-) -> None:
-    """Put one part of the facts into `values`, or into `unknown`."""
-    try:
-        facts = msgspec.convert(
-            safe_data(redact_data(msgspec.json.decode(raw)), LONGEST_TEXT), dict[str, Any]
-        )
-        waited_s = msgspec.convert(facts.get("?waited", 0.0), _Seconds)
-    except (ValueError, RecursionError) as error:
-        unknown.update(dict.fromkeys(FIELDS[part], f"garbage: {printable(str(error), 200)}"))
-        return
-    why_missing = str(facts.get("?", why_missing))
-    values.setdefault("cpu_waits", {})[part] = waited_s
-    if part == "gpu":
-        found, missing = gpus.gpu_fields(facts, why_missing)
-        values.update(found)
-        unknown.update(missing)
-        return
-    environment = {**values.get("environment", {}), **env}
-    for name in FIELDS[part]:
-        if name not in facts:
-            unknown[name] = printable(str(facts.get(f"?{name}", why_missing)), 400)
-            continue
-        try:
-            values[name] = checked(_prepared(name, facts[name], environment), _TYPES[name])
-        except (ValueError, TypeError, OverflowError, RecursionError) as error:
-            unknown[name] = f"garbage: {printable(str(error), 200)}"
-
-
 _Seconds = Annotated[float, msgspec.Meta(ge=-1e10, le=1e10)]
 
 
@@ -239,6 +204,7 @@ class _Head(msgspec.Struct):
 
 
 def _decoded(frames: Frames, asked: Asked) -> tuple[dict[str, Any], dict[str, str], _Head]:
+    """The values of Node's fields, why others are unknown, and the facts about all of them."""
     values: dict[str, Any] = {}
     fields = [field for part in asked.parts for field in FIELDS[part]]
     unknown = dict.fromkeys(fields, NO_PYTHON)
@@ -254,10 +220,30 @@ def _decoded(frames: Frames, asked: Asked) -> tuple[dict[str, Any], dict[str, st
     except (ValueError, RecursionError) as error:
         return {}, dict.fromkeys(fields, f"garbage: {printable(str(error), 200)}"), _Head()
     unknown = {}
-    for part in asked.parts:
-        if part not in head.absent:
-            why_missing = head.failed.get(part, "the node did not report it")
-            _fields_of(part, bytes(head.parts.get(part, b"{}")), why_missing, asked.env, values, unknown)
+    for part in (part for part in asked.parts if part not in head.absent):
+        try:
+            plain = msgspec.json.decode(bytes(head.parts.get(part, b"{}")))
+            facts = msgspec.convert(safe_data(redact_data(plain), LONGEST_TEXT), dict[str, Any])
+            waited_s = msgspec.convert(facts.get("?waited", 0.0), _Seconds)
+        except (ValueError, RecursionError) as error:
+            unknown |= dict.fromkeys(FIELDS[part], f"garbage: {printable(str(error), 200)}")
+            continue
+        why_missing = str(facts.get("?", head.failed.get(part, "the node did not report it")))
+        values.setdefault("cpu_waits", {})[part] = waited_s
+        if part == "gpu":
+            known, missing = gpus.gpu_fields(facts, why_missing)
+            values |= known
+            unknown |= missing
+            continue
+        environment = {**values.get("environment", {}), **asked.env}
+        for name in FIELDS[part]:
+            if name not in facts:
+                unknown[name] = printable(str(facts.get(f"?{name}", why_missing)), 400)
+                continue
+            try:
+                values[name] = checked(_prepared(name, facts[name], environment), _TYPES[name])
+            except (ValueError, TypeError, OverflowError, RecursionError) as error:
+                unknown[name] = f"garbage: {printable(str(error), 200)}"
     return values, unknown, head
 
 

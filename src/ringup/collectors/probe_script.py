@@ -34,7 +34,7 @@ FIELDS = {
     "work": ("looks", "chdir", "script", "disks", "revision"),
     "home": ("cache", "nccl_conf"),
 }  # fmt: skip
-"""Part (a file of agent/facts/) -> fields of Node from it."""
+"""Part (a file of agent/facts/) -> fields of Node from it; an answer that is not named here is dropped."""
 
 LIMITS_S = dict.fromkeys(FIELDS, 3.0)
 LIMITS_S |= {"gpu": 8.0, "names": 6.0, "processes": 5.0, "software": 12.0, "work": 7.0, "home": 4.0}

@@ -75,7 +75,7 @@ def _plan(side: Side, plan: Plan | SavedPlan) -> None:
     side.nodes = tuple(node.node for node in plan.nodes)
     for node in plan.nodes:
         side.add("plan", "interface of the ranks", node.interface, node.node)
-        side.add("job", "ranks", str(node.nproc), node.node)
+        side.add("job", "ranks per node", str(node.nproc), node.node)
         for name, version in node.versions.items():
             side.add("version", name, version, node.node)
         _variables(side, node, {**node.preset, **node.env})

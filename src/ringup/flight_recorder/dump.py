@@ -138,22 +138,17 @@ def from_data(plain: Mapping[Any, Any], most: int = MOST_ENTRIES) -> Flight:
     first = max(0, len(entries) - max(1, min(most, MOST_ENTRIES)))
     found = [_entry(e, n + 1, known) for n, e in enumerate(entries[first:], first) if isinstance(e, dict)]
     kept = tuple(e for e in found if e)
+    # Complete: no record is missing, and every group's first entry is number 1.
+    firsts = {(entry.group, entry.is_p2p): entry.number for entry in reversed(kept)}
+    is_whole = len(kept) == len(entries) and all(entry.record == n for n, entry in enumerate(kept))
     return Flight(
         _word(plain.get("version"), 20),
         kept,
         _members(plain.get("pg_config")),
         _word(plain.get("problem"), 300),
-        len(kept) == len(entries) and _from_the_start(kept),
+        is_whole and all(number == 1 for number in firsts.values()),
         _integer(plain.get("now_ns")),
     )
-
-
-def _from_the_start(entries: tuple[Entry, ...]) -> bool:
-    """Whether the records are complete from the first one on, and every group's first entry is number 1."""
-    if any(entry.record != n for n, entry in enumerate(entries)):
-        return False
-    firsts = {(entry.group, entry.is_p2p): entry.number for entry in reversed(entries)}
-    return all(number == 1 for number in firsts.values())
 
 
 def _word(value: object, limit: int) -> str:

@@ -21,12 +21,12 @@ MOST_BYTES = 64 << 20
 
 def lacking(nodes: Iterable[NodeLook]) -> dict[str, list[RankLook]]:
     """Node -> ranks without a stack (their own or a child's) because the node has no py-spy."""
-    found = {node.node: [r for r in node.ranks if _lacks(r)] for node in nodes}
-    return {name: ranks for name, ranks in found.items() if ranks}
-
-
-def _lacks(rank: RankLook) -> bool:
-    return any(MISSING in why for why in (rank.why_not, *(child.why_not for child in rank.children)))
+    found: dict[str, list[RankLook]] = {}
+    for node in nodes:
+        for rank in node.ranks:
+            if any(MISSING in why for why in (rank.why_not, *(child.why_not for child in rank.children))):
+                found.setdefault(node.node, []).append(rank)
+    return found
 
 
 def own() -> str:

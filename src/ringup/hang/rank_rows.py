@@ -127,7 +127,15 @@ def _with_step(row: RankRow, seen: JobState) -> RankRow:
 
 def _row(seen: JobState, look: RankLook, move: Move | None) -> RankRow:
     judged = JudgedRank(look, place_of(look.frames), move)
-    state = _state(judged, look.rank in seen.missing)
+    by_kernel = {"T": "stopped", "t": "stopped", "D": "blocked", "Z": "gone"}.get(look.state)
+    if look.rank in seen.missing:
+        state = "missing"
+    elif by_kernel or move is None:
+        state = by_kernel or "new"
+    elif judged.waits:
+        state = "waits"
+    else:
+        state = "runs" if judged.works else "idle"
     words = "" if judged.place.waits and look.state not in "DTtZ" else doing(look)
     where = grouping.where(judged.place, words) if judged.place.kind != "unknown" else words
     if not where and look.why_not:
@@ -136,17 +144,6 @@ def _row(seen: JobState, look: RankLook, move: Move | None) -> RankRow:
     used = seen.usage.get(identity(look), Usage())
     row = RankRow(look.rank, look.node, state, where, look.pid, percent, used.memory_bytes, used.gpu)
     return _with_step(row, seen)
-
-
-def _state(judged: JudgedRank, is_missing: bool) -> str:
-    by_kernel = {"T": "stopped", "t": "stopped", "D": "blocked", "Z": "gone"}.get(judged.look.state)
-    if is_missing or by_kernel:
-        return "missing" if is_missing else by_kernel or ""
-    if judged.move is None:
-        return "new"
-    if judged.waits:
-        return "waits"
-    return "runs" if judged.works else "idle"
 
 
 # -- rows as lines ---------------------------------------------------------------------------

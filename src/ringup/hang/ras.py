@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from ringup.units import printable
@@ -66,8 +66,16 @@ class RankBehind:
 def read(form: str, text: str) -> list[RankBehind]:
     """The ranks that a report of either form names; none if it cannot be read.  Never raises."""
     if form == "json":
-        return [*islice(_read_json(text), MOST_NAMED)]
-    found = [*islice(_read_text(text), MOST_NAMED)]
+        try:
+            whole = json.loads(text)
+        except (ValueError, RecursionError):
+            return []
+        communicators = _list(whole, "communicators") if isinstance(whole, dict) else []
+        return [*islice(chain.from_iterable(map(_of_communicator, communicators)), MOST_NAMED)]
+    parts = _BLOCK.split(text)
+    blocks = zip(parts[1::2], parts[2::2], strict=True)
+    ranks = (rank for communicator, block in blocks for rank in _of_block(communicator, block))
+    found = [*islice(ranks, MOST_NAMED)]
     return [replace(one, is_apart=_is_apart(one, found)) for one in found]
 
 
@@ -80,16 +88,6 @@ def _is_apart(one: RankBehind, found: list[RankBehind]) -> bool:
         if one.is_counted and own - theirs and theirs - own:
             return True
     return False
-
-
-def _read_json(text: str) -> Iterator[RankBehind]:
-    try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError):
-        return
-    for communicator in _list(whole, "communicators") if isinstance(whole, dict) else ():
-        members = frozenset(_number(rank, "pid") for rank in _list(communicator, "ranks"))
-        yield from (replace(one, members=members) for one in _of_communicator(communicator))
 
 
 def _list(mapping: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -105,6 +103,12 @@ def _number(mapping: dict[str, Any], name: str) -> int:
 def _of_communicator(communicator: dict[str, Any]) -> Iterator[RankBehind]:
     name = printable(str(communicator.get("hash", "")), 40)
     ranks = _list(communicator, "ranks")
+    members = frozenset(_number(rank, "pid") for rank in ranks)
+
+    def behind(rank: dict[str, Any], what: str, is_minor: bool = False, is_apart: bool = False) -> RankBehind:
+        host, pid = printable(str(rank.get("host", "")), 100), _number(rank, "pid")
+        return RankBehind(name, _number(rank, "rank"), host, pid, what, is_minor, is_apart, members)
+
     counts = [_counts(rank) for rank in ranks]
     kinds = sorted({kind for one in counts for kind in one})
     vectors = [tuple(one.get(kind, 0) for kind in kinds) for one in counts]
@@ -116,11 +120,11 @@ def _of_communicator(communicator: dict[str, Any]) -> Iterator[RankBehind]:
         if 0 < len(low) <= len(ranks) / 2:
             for n in low:
                 what = f"{kind}: {numbers[n]} launched, the others {most}"
-                yield _behind(name, ranks[n], what, len(low) < len(ranks) / 2, vectors[n] in differ)
+                yield behind(ranks[n], what, len(low) < len(ranks) / 2, vectors[n] in differ)
     for rank in _list(communicator, "missing_ranks"):
         status = rank.get("status")
         dead = isinstance(status, dict) and status.get("considered_dead") is True
-        yield _behind(name, rank, "is considered dead" if dead else "does not answer")
+        yield behind(rank, "is considered dead" if dead else "does not answer")
 
 
 def _counts(rank: dict[str, Any]) -> dict[str, int]:
@@ -141,19 +145,6 @@ def _differing(vectors: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
         if any(a < b for a, b in zip(one, other, strict=True))
         and any(a > b for a, b in zip(one, other, strict=True))
     }
-
-
-def _behind(
-    communicator: str, rank: dict[str, Any], what: str, is_minor: bool = False, is_apart: bool = False
-) -> RankBehind:
-    host, pid = printable(str(rank.get("host", "")), 100), _number(rank, "pid")
-    return RankBehind(communicator, _number(rank, "rank"), host, pid, what, is_minor, is_apart)
-
-
-def _read_text(text: str) -> Iterator[RankBehind]:
-    parts = _BLOCK.split(text)
-    for communicator, block in zip(parts[1::2], parts[2::2], strict=True):
-        yield from _of_block(communicator, block)
 
 
 def _of_block(communicator: str, block: str) -> Iterator[RankBehind]:

@@ -220,13 +220,6 @@ def spread(
     return [*map(replaced, first)], [*map(replaced, second)]
 
 
-def started(ranks: Sequence[RankLook]) -> Sequence[RankLook]:
-    """The same as `spread`, for one snapshot of one job."""
-    if not all(_is_parent(rank) for rank in ranks):
-        return ranks
-    return [one for rank in ranks for one in _started(rank)]
-
-
 def with_started(nodes: Iterable[NodeLook]) -> list[NodeLook]:
     """The same with processes that parents started, so that their counters can also be compared."""
     return [
@@ -254,28 +247,26 @@ def _is_parent(rank: RankLook) -> bool:
 
 def _started(parent: RankLook) -> list[RankLook]:
     """A rank's own Python children as ranks, without the process that tracks shared memory."""
-    return [
-        _as_rank(parent, child)
-        for child in parent.children
-        if child.parent == parent.pid and child.is_python and "resource_tracker" not in child.command
-    ]
-
-
-def _as_rank(parent: RankLook, child: Child) -> RankLook:
-    below = tuple(other for other in parent.children if other.parent == child.pid)
     same = ("pid", "started", "state", "wchan", "syscall", "switches", "command", "frames")
-    return dataclasses.replace(
-        parent,
-        **{name: getattr(child, name) for name in same},
-        rank=-1,
-        cpu_s=child.cpu_s + sum(other.cpu_s for other in below),
-        io_bytes=child.io_bytes + sum(other.io_bytes for other in below),
-        children=below,
-        threads=(),
-        how="",
-        why_not="" if child.frames else child.why_not,
-        flight=None,
-    )
+    found = []
+    for child in parent.children:
+        if child.parent != parent.pid or not child.is_python or "resource_tracker" in child.command:
+            continue
+        below = tuple(other for other in parent.children if other.parent == child.pid)
+        one = dataclasses.replace(
+            parent,
+            **{name: getattr(child, name) for name in same},
+            rank=-1,
+            cpu_s=child.cpu_s + sum(other.cpu_s for other in below),
+            io_bytes=child.io_bytes + sum(other.io_bytes for other in below),
+            children=below,
+            threads=(),
+            how="",
+            why_not="" if child.frames else child.why_not,
+            flight=None,
+        )
+        found.append(one)
+    return found
 
 
 TICKS_PER_S = 100
@@ -333,16 +324,15 @@ def look(
 def jobs(nodes: Iterable[NodeLook], run: str = "") -> list[JobLook]:
     """Ranks by job, from the run's tag or the rendezvous; with `run` only that run's."""
     every = [rank for node in nodes for rank in node.ranks if not run or rank.run == run]
-    found = grouped(((r.run,) if r.run else (r.job, r.world_size), r) for r in every)
-    return [
-        JobLook(
-            ranks[0].run,
-            ":".join(word for word in ranks[0].job[:2] if word),
-            max(rank.world_size for rank in ranks),
-            tuple(sorted(started(ranks), key=lambda r: (r.rank, r.node, r.pid))),
-        )
-        for ranks in found.values()
-    ]
+    found = []
+    for ranks in grouped(((r.run,) if r.run else (r.job, r.world_size), r) for r in every).values():
+        address = ":".join(word for word in ranks[0].job[:2] if word)
+        world_size = max(rank.world_size for rank in ranks)
+        if all(map(_is_parent, ranks)):  # as in `spread`
+            ranks = [one for rank in ranks for one in _started(rank)]
+        ranks.sort(key=lambda r: (r.rank, r.node, r.pid))
+        found.append(JobLook(ranks[0].run, address, world_size, tuple(ranks)))
+    return found
 
 
 def _decoded(answer: Answer, places: Sequence[str]) -> NodeLook:

@@ -172,12 +172,12 @@ class _Case:
         self, first: Sequence[NodeLook], second: Sequence[NodeLook], ended: Iterable[Missing], long_s: float
     ) -> None:
         self.first, self.second = first, second = spread(first, second)
-        known, disks = moves(first, second), written(first, second)
-        ranks = [
-            JudgedRank(r, place_of(r.frames), known.get(identity(r)), _disk(r, disks.get(node.node)), long_s)
-            for node in second
-            for r in node.ranks
-        ]
+        known, disks, ranks = moves(first, second), written(first, second), []
+        for node in second:
+            for look in node.ranks:
+                is_at_disk = waits_for_disk(look) or any(map(waits_for_disk, look.children))
+                rate, move = disks.get(node.node, 0.0) if is_at_disk else 0.0, known.get(identity(look))
+                ranks.append(JudgedRank(look, place_of(look.frames), move, rate, long_s))
         self.ranks = sorted(ranks, key=lambda seen: (seen.look.rank, seen.look.node))
         self.waiting = [seen for seen in self.ranks if seen.waits]
         self.missing = [seen for seen in self.ranks if not seen.waits and not seen.is_open]
@@ -189,8 +189,7 @@ class _Case:
         self.what = places.most_common(1)[0][0] if places else ""
         self.folded = grouping.lines(seen.look for seen in ranks)
         self.lines = (
-            *_flight_lines(second),
-            *_no_recorder(second),
+            *_recorder_lines(second),
             *grouping.ras_lines(second),
             *_node_lines(first, second),
         )
@@ -368,8 +367,14 @@ class _Case:
         """
         known = self._ras_named()
         counted = [(behind, seen) for behind, seen in known if behind.is_counted]
-        if any(behind.is_apart for behind, _ in counted):
-            return self._differ_by_ras([seen for behind, seen in counted if behind.is_apart])
+        if differing := {seen.look.rank: seen for behind, seen in counted if behind.is_apart}:
+            # Each has launched more of one kind and less of another: no order of calls fits all of them.
+            if any(seen.may_compute for seen in self.waiting):
+                return None
+            ranks = [*differing.values()]
+            words = f"{_who(ranks)}: NCCL counts more collectives of one kind and fewer of another"
+            apart = tuple(sorted((seen.look.rank, seen.look.node) for seen in ranks))
+            return replace(self._say("stalled", words, _named(ranks), is_open=True), apart=apart)
         late = {seen.look.rank: seen for _, seen in counted or known}
         if not late or any(seen.place.kind == "device" or seen.is_pending for seen in late.values()):
             return None
@@ -379,15 +384,6 @@ class _Case:
         ranks = [late[number] for number in sorted(late)]
         words = "NCCL counts fewer collectives than on the others" if counted else "no answer to NCCL's RAS"
         return self._say("stalled", f"{_who(ranks)}: {words}", _named(ranks), is_open=True)
-
-    def _differ_by_ras(self, ranks: Sequence[JudgedRank]) -> Verdict | None:
-        """Each has launched more of one kind and less of another: no order of calls fits all of them."""
-        if any(seen.may_compute for seen in self.waiting):
-            return None
-        unique = list({seen.look.rank: seen for seen in ranks}.values())
-        words = f"{_who(unique)}: NCCL counts more collectives of one kind and fewer of another"
-        apart = tuple(sorted((seen.look.rank, seen.look.node) for seen in unique))
-        return replace(self._say("stalled", words, _named(unique), is_open=True), apart=apart)
 
     def _by_recorder(self, only: str = "") -> Verdict | None:
         """
@@ -448,10 +444,6 @@ class _Case:
         return replace(found, in_init=in_init)
 
 
-def _disk(look: RankLook, rate: float | None) -> float:
-    return rate or 0.0 if waits_for_disk(look) or any(map(waits_for_disk, look.children)) else 0.0
-
-
 def _who(ranks: Iterable[JudgedRank]) -> str:
     return grouping.who([seen.look for seen in ranks])
 
@@ -484,17 +476,13 @@ def _is_long(difference: Difference, flights: Mapping[int, Flight], long_s: floa
     )
 
 
-def _flight_lines(second: Sequence[NodeLook]) -> Iterable[str]:
+def _recorder_lines(second: Sequence[NodeLook]) -> Iterable[str]:
+    """Differences in torch's flight recorder, or the note that it was read and has no entries of any rank."""
     flights = {rank.rank: rank.flight for node in second for rank in node.ranks if rank.flight}
     for difference in compare(flights)[:3]:
         doubt = f" (in doubt: {difference.doubt})" if difference.doubt else ""
         yield f"flight recorder: {difference.text}{doubt}"
-
-
-def _no_recorder(second: Sequence[NodeLook]) -> Iterable[str]:
-    """The note that torch's flight recorder was read and has no entries of any rank."""
-    flights = [rank.flight for node in second for rank in node.ranks if rank.flight]
-    if flights and not any(flight.entries or flight.problem for flight in flights):
+    if flights and not any(flight.entries or flight.problem for flight in flights.values()):
         off = "it is off (`ringup env --debug` names its variable), or no collective has begun"
         yield f"torch's flight recorder has no entries: {off}"
 

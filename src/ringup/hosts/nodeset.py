@@ -180,30 +180,26 @@ def read_hostfile(text: str) -> tuple[Host, ...]:
         words = raw.split("#", 1)[0].split()
         if not words:
             continue
+        name, *settings = words
+        slots = 0
+        split = re.fullmatch(r"([^:]+|\[[0-9A-Fa-f:.]+\]):(\d{1,6})", name)
+        if split and not ipv6(name):
+            name, slots = split[1], int(split[2])
         try:
-            hosts = _hostfile_line(words)
+            for one in settings:
+                key, _, value = one.partition("=")
+                if key not in ("slots", "max_slots", "max-slots"):
+                    refuse(f"{printable(one, 80)!r} is not understood", "one node per line: node1 slots=8")
+                if not re.fullmatch(r"[0-9]{1,6}", value):
+                    refuse(f"{printable(one, 80)!r} is not slots=N", "for example: node1 slots=8")
+                slots = int(value) if key == "slots" else slots
+            hosts = expand(name)
         except NodesError as error:
             raise NodesError(f"line {number}: {error}", hint=error.hint) from error
         for host in hosts:
             before = found.get(host.name)
-            slots = (before.slots or 1) + (host.slots or 1) if before else host.slots
-            found[host.name] = dataclasses.replace(host, slots=slots)
+            total = (before.slots or 1) + (slots or 1) if before else slots
+            found[host.name] = dataclasses.replace(host, slots=total)
         if len(found) > MOST_NODES:
             break
     return checked([*found.values()])
-
-
-def _hostfile_line(words: list[str]) -> tuple[Host, ...]:
-    name, *rest = words
-    slots = 0
-    split = re.fullmatch(r"([^:]+|\[[0-9A-Fa-f:.]+\]):(\d{1,6})", name)
-    if split and not ipv6(name):
-        name, slots = split[1], int(split[2])
-    for word in rest:
-        key, _, value = word.partition("=")
-        if key not in ("slots", "max_slots", "max-slots"):
-            refuse(f"{printable(word, 80)!r} is not understood", "one node per line: node1 slots=8")
-        if not re.fullmatch(r"[0-9]{1,6}", value):
-            refuse(f"{printable(word, 80)!r} is not slots=N", "for example: node1 slots=8")
-        slots = int(value) if key == "slots" else slots
-    return tuple(dataclasses.replace(host, slots=slots) for host in expand(name))

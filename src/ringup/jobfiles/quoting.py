@@ -11,7 +11,7 @@ from dataclasses import replace
 from ringup.errors import LaunchError, UsageError
 from ringup.jobfiles import Asked
 from ringup.planning import EnvVar
-from ringup.planning.formats import comment
+from ringup.planning.env_formats import comment
 from ringup.planning.launchers import LAUNCHERS, Place, Start, start
 from ringup.secrets import holds_secret
 from ringup.units import plural

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from ringup.agent_bundle import source
 from ringup.errors import LaunchError
 from ringup.jobfiles import BATCH, KNOWN_NODES, PODS, Asked, quoting
-from ringup.planning import formats
+from ringup.planning import env_formats
 from ringup.secrets import holds_secret
 from ringup.units import printable
 
@@ -118,7 +118,7 @@ def yaml_scalar(text: str, indent: str = "") -> str:
     is_block = len(lines) > 2 and lines[-1] == "" and lines[-2] != "" and not text.startswith((" ", "\n"))
     if is_block and all(line.isprintable() and line == line.rstrip() for line in lines):
         return "|\n" + "\n".join(f"{indent}  {line}" if line else "" for line in lines[:-1])
-    return formats.quoted(text)
+    return env_formats.quoted(text)
 
 
 def _marked(function: Callable[..., str]) -> Callable[..., Markup]:
@@ -132,7 +132,7 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "export": quoting.export,  # lines that set a variable, with its reason above
     "command": quoting.command,  # the launcher's words
     "expanded": quoting.expanded,  # a word of bash with shell variables in it (`quoting.variable`)
-    "comment": formats.comment,  # after #, on one line
+    "comment": env_formats.comment,  # after #, on one line
     "yaml": yaml_scalar,
     "directive": _directive,
     # unchanged; an error if it contains other characters than letters, digits and .,:@/+=%-
@@ -158,7 +158,7 @@ def _environment() -> jinja2.Environment:
     )
     for name, function in _FILTERS.items():
         made.filters[name] = _marked(function)
-    made.filters["unexpanded"] = lambda text: formats.unexpanded(str(text))
+    made.filters["unexpanded"] = lambda text: env_formats.unexpanded(str(text))
     made.filters["string"] = str
     made.tests["secret"] = lambda v: holds_secret(v.name, v.value)
     made.globals["source"] = source

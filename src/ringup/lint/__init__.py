@@ -8,8 +8,13 @@ Files are read, never run or imported.  Only faults that the text shows are repo
 
     source, values   a Python script and what its expressions may be
     ranks, rendezvous, collectives   rules on a script
+    settings   rules on the variables that a script or job file sets
     job_file   a shell or job file or manifest, read by `launchfiles`
-    job_rules, across_files   rules on those, and between files
+    job_shell   rules on directives and the shell
+    job_environment, job_variables   rules on containers and the environment, on variables that are empty
+    job_numbers, job_manifest   rules on each rank's own settings, on pods
+    job_rules   all other rules on those
+    across_files   rules between files
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ link, one CPU per NUMA node.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 from ringup.model import Node, PciDevice
@@ -77,32 +77,18 @@ def topology(node: Node) -> Topology:
         if port.bus_id in by_bus:
             net = Net(port.device, int((port.rate_gbit_s or 0) * 1000), has_gpudirect(node))
             nets.setdefault(port.bus_id, []).append(net)
-    wanted = [by_bus[bus] for bus in sorted({*gpus, *nets})]
-    numa = sorted({d.numa_node or 0 for d in wanted})
-    return Topology(
-        tuple(_cpu(node, n, [d for d in wanted if (d.numa_node or 0) == n], gpus, nets) for n in numa)
-    )
-
-
-def _cpu(
-    node: Node,
-    numa: int,
-    devices: Sequence[PciDevice],
-    gpus: Mapping[str, int],
-    nets: Mapping[str, Sequence[Net]],
-) -> Cpu:
-    by_bus = {device.bus_id: device for device in node.pci}
-    below: dict[str, list[str]] = {"": []}
-    for device in devices:
-        parent = ""
+    below: dict[tuple[int, str], list[str]] = {}
+    """NUMA node and bus ("" for the CPU) -> the elements below."""
+    for device in (by_bus[bus] for bus in sorted({*gpus, *nets})):
+        numa, parent = device.numa_node or 0, ""
         # The device and every second bridge above it, topmost first: a switch is one, a root port none.
         for bus in (*device.above, device.bus_id)[::-1][::2][::-1]:
-            if bus not in below.setdefault(parent, []):
-                below[parent].append(bus)
+            if bus not in below.setdefault((numa, parent), []):
+                below[numa, parent].append(bus)
             parent = bus
     order = {bus: n for n, bus in enumerate(sorted(by_bus))}
 
-    def element(bus: str, above: tuple[str, ...] = ()) -> Pci:
+    def element(numa: int, bus: str, above: tuple[str, ...] = ()) -> Pci:
         device = by_bus.get(bus, PciDevice(bus))
         speed, lanes = _link(device, by_bus)
         return Pci(
@@ -115,12 +101,19 @@ def _cpu(
             bus in gpus and has_gpudirect(node),
             tuple(nets.get(bus, ())),
             # An untrusted node may send a tree that is inconsistent.
-            tuple(element(c, (*above, bus)) for c in below.get(bus, ()) if c not in (*above, bus)),
+            tuple(
+                element(numa, child, (*above, bus))
+                for child in below.get((numa, bus), ())
+                if child not in (*above, bus)
+            ),
         )
 
-    arch = {"aarch64": "arm64", "ppc64le": "ppc64"}.get(node.machine, node.machine)
-    cpu = node.processor
-    return Cpu(numa, arch, cpu.vendor, cpu.family, cpu.model, tuple(map(element, below[""])))
+    cpus = []
+    for numa in sorted(numa for numa, parent in below if not parent):
+        arch = {"aarch64": "arm64", "ppc64le": "ppc64"}.get(node.machine, node.machine)
+        cpu, elements = node.processor, tuple(element(numa, bus) for bus in below[numa, ""])
+        cpus.append(Cpu(numa, arch, cpu.vendor, cpu.family, cpu.model, elements))
+    return Topology(tuple(cpus))
 
 
 def _link(device: PciDevice, by_bus: Mapping[str, PciDevice]) -> tuple[str, int]:

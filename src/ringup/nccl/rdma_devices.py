@@ -117,7 +117,15 @@ def ports(
     if len(taken) > most_devices(version):
         because.append(f"only the first {most_devices(version)} devices count")
         taken = taken[: most_devices(version)]
-    taken = _ordered(taken, environment, version, in_library_order, because, doubts)
+    if len({p.device for p in taken}) > 1:
+        if version >= PCI_ORDER and number(environment, "NCCL_IB_DEVICE_PCI_ORDER", 1):
+            if all(_PCI_ADDRESS.fullmatch(p.bus_id) for p in taken):
+                because.append("from 2.29.7 on devices are in the order of their PCI addresses")
+                taken.sort(key=lambda p: (int(re.sub("[:.]", "", p.bus_id), 16), p.number))
+            else:
+                doubts.append("from 2.29.7 on devices are sorted by PCI address, which is not known here")
+        elif not in_library_order and len({p.device for p in taken}) > 10:
+            doubts.append("the order of more than ten devices is libibverbs' own (ibv_devinfo -l shows it)")
     devices = _fused(taken, environment, version, because, doubts)
     return Ports(tuple(taken), devices, tuple(because), tuple(doubts), tuple(missing))
 
@@ -157,26 +165,6 @@ def hca_value(chosen: Sequence[RdmaPort], all_ports: Sequence[RdmaPort]) -> str:
     """
     several = {p.device for p in all_ports if p.number != 1}
     return "=" + ",".join(p.name if p.device in several else p.device for p in chosen)
-
-
-def _ordered(
-    taken: list[RdmaPort],
-    environment: Mapping[str, str],
-    version: Version,
-    in_library_order: bool,
-    because: list[str],
-    doubts: list[str],
-) -> list[RdmaPort]:
-    if len({p.device for p in taken}) < 2:
-        return taken
-    if version >= PCI_ORDER and number(environment, "NCCL_IB_DEVICE_PCI_ORDER", 1):
-        if all(_PCI_ADDRESS.fullmatch(p.bus_id) for p in taken):
-            because.append("from 2.29.7 on devices are in the order of their PCI addresses")
-            return sorted(taken, key=lambda p: (int(re.sub("[:.]", "", p.bus_id), 16), p.number))
-        doubts.append("from 2.29.7 on devices are sorted by PCI address, which is not known here")
-    elif not in_library_order and len({p.device for p in taken}) > 10:
-        doubts.append("the order of more than ten devices is libibverbs' own (ibv_devinfo -l shows it)")
-    return taken
 
 
 def _card(port: RdmaPort, environment: Mapping[str, str]) -> str:
@@ -273,11 +261,7 @@ def gid_index(port: RdmaPort, environment: Mapping[str, str], version: Version) 
     # A table with one entry comes from ibstatus, which shows only the first.
     if len(table) < 2:
         return GidChoice(None, f"the GID table of {port.name} is not known (show_gids shows it)")
-    return _looked_through(port, environment, table)
-
-
-def _looked_through(port: RdmaPort, environment: Mapping[str, str], table: dict[int, Gid]) -> GidChoice:
-    """The search through the table, each entry compared with the best so far."""
+    # The search through the table: each entry is compared with the best so far.
     family = 6 if environment.get("NCCL_IB_ADDR_FAMILY") == "AF_INET6" else 4
     wanted = number(environment, "NCCL_IB_ROCE_VERSION_NUM", 2)
     subnet = _subnet(environment.get("NCCL_IB_ADDR_RANGE", ""), family)

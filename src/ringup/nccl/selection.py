@@ -65,20 +65,14 @@ class Prediction:
 
 
 def predict(known: Known, env: Mapping[str, str]) -> Prediction:
-    known = dataclasses.replace(known, node=_located(known))
+    # PCI addresses of RDMA devices may be only in the topology's dump.
+    if where := {net.name: way[-1].bus_id for _, way in known.topology.devices() for net in way[-1].nets}:
+        ports = [
+            p if p.bus_id else dataclasses.replace(p, bus_id=where.get(p.device, ""))
+            for p in known.node.rdma_ports
+        ]
+        known = dataclasses.replace(known, node=dataclasses.replace(known.node, rdma_ports=tuple(ports)))
     return _Choosing(known, interface_choice.effective(known.node, env)).predict()
-
-
-def _located(known: Known) -> Node:
-    """The node with PCI addresses of its RDMA devices, if only the dump has them."""
-    where = {net.name: way[-1].bus_id for _, way in known.topology.devices() for net in way[-1].nets}
-    if not where:
-        return known.node
-    ports = [
-        p if p.bus_id else dataclasses.replace(p, bus_id=where.get(p.device, ""))
-        for p in known.node.rdma_ports
-    ]
-    return dataclasses.replace(known.node, rdma_ports=tuple(ports))
 
 
 class _Choosing:
@@ -102,7 +96,14 @@ class _Choosing:
             shown = ".".join(map(str, self.version))
             self.doubt(f"NCCL's version is not known, {shown} is assumed{how}")
         self.first = self._bootstrap()
-        made = self._failing() or self._with_network()
+        if self.first or "interfaces" in self.node.unknown:
+            made = self._with_network()
+        else:
+            self.note("no interface is left for the bootstrap: every communicator fails")
+            line = "Bootstrap : no socket interface found"
+            if self.environment.get("NCCL_COMM_ID"):
+                line = "NET/Socket : No usable listening interface found"
+            made = self._made("", line)
         found = traps.all_traps(self.environment, self.node.interfaces, self.node.rdma_ports, self.version)
         return dataclasses.replace(
             made,
@@ -156,15 +157,6 @@ class _Choosing:
         self.doubt(f"by the rules of its source it would take {expected}: please report this")
         return Choice(answer.interface, answer.address, "NCCL reported it") if answer.interface else None
 
-    def _failing(self) -> Prediction | None:
-        """The prediction if no interface is left for the bootstrap."""
-        if self.first or "interfaces" in self.node.unknown:
-            return None
-        self.note("no interface is left for the bootstrap: every communicator fails")
-        if self.environment.get("NCCL_COMM_ID"):
-            return self._made("", "NET/Socket : No usable listening interface found")
-        return self._made("", "Bootstrap : no socket interface found")
-
     def _with_network(self) -> Prediction:
         plugin = self._plugin()
         if self.net.lower() == "socket":
@@ -185,7 +177,7 @@ class _Choosing:
             if plugin is None:
                 self.miss("whether the OFI plugin is there, which drives EFA devices")
             else:
-                self.note("no OFI plugin is there: the EFA devices are left unused")
+                self.note("no OFI plugin is there: NCCL does not use the EFA devices")
         if not self.net:
             return self._over_sockets()
         self.note(f"NCCL_NET={self.net} forbids falling back: init fails")

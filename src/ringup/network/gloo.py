@@ -17,10 +17,21 @@ LOOPBACK = "127.0.0.1"
 
 
 def announced(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
-    """The addresses that Gloo announces; several if GLOO_SOCKET_IFNAME is a list.  `env`: see `bootstrap`."""
+    """
+    The addresses that Gloo announces.  `env`: see `bootstrap`.
+
+    Several if GLOO_SOCKET_IFNAME is a list; none if one of its interfaces has no address.
+    """
     named = effective(node, env).get("GLOO_SOCKET_IFNAME", "")
     if len(named) > 1:
-        return _by_name(node, named)
+        found = []
+        for name in named.split(","):  # exact names; the first address of each
+            interface = node.interface(name)
+            first = next(addresses([interface], "", ()), None) if interface else None
+            if first is None:
+                return ()
+            found.append(Choice(name, first[1].address, f"GLOO_SOCKET_IFNAME={named}"))
+        return tuple(found)
     for address in node.own_name.addresses:
         interface = owner(node, address)
         # Gloo takes the first address of the host name that it can bind: one that the node has.
@@ -31,18 +42,6 @@ def announced(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
     because = f"the node's own name {node.hostname} gives {what}: loopback is all that is left"
     because += " unless one comes later" if node.own_name.is_late else ""
     return (Choice("lo", LOOPBACK, because),)
-
-
-def _by_name(node: Node, named: str) -> tuple[Choice, ...]:
-    """The first address of each named interface (exact names); empty if one of them has none."""
-    found = []
-    for name in named.split(","):
-        interface = node.interface(name)
-        first = next(addresses([interface], "", ()), None) if interface else None
-        if first is None:
-            return ()
-        found.append(Choice(name, first[1].address, f"GLOO_SOCKET_IFNAME={named}"))
-    return tuple(found)
 
 
 def owner(node: Node, address: str) -> Interface | None:

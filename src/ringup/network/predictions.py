@@ -133,16 +133,12 @@ class Selection:
         found = [Pick(c.interface, c.address, c.because, True) for c in self.gloo_of_job]
         if "own_name" in self.node.unknown:
             found = []
-        if self.job.backend != "gloo":
-            found += [Pick(c.interface, c.address, self._picked(c), False) for c in self.interfaces]
+        for one in self.interfaces if self.job.backend != "gloo" else ():
+            because, first = f"NCCL would pick it: {one.because}", self.bootstrap
+            if one.because == interface_choice.FIRST and first and first.interface != one.interface:
+                because = "NCCL would also carry data over it"
+            found.append(Pick(one.interface, one.address, because, False))
         return tuple(found)
-
-    def _picked(self, choice: Choice) -> str:
-        """Why NCCL uses an interface: for its bootstrap, or only for data."""
-        first = self.bootstrap
-        if choice.because == interface_choice.FIRST and first and first.interface != choice.interface:
-            return "NCCL would also carry data over it"
-        return f"NCCL would pick it: {choice.because}"
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -162,10 +158,10 @@ class Selection:
         if first is None:
             return f"NCCL finds no interface on {name}"
         if first.interface not in {wanted, *good}:
-            return f"NCCL alone takes {first.interface} {first.address} on {name}: {first.because}"
+            return f"by default NCCL takes {first.interface} {first.address} on {name}: {first.because}"
         for also in self.interfaces:
             if also.interface not in {wanted, *good}:
-                return f"NCCL alone also carries data over {also.interface} {also.address} on {name}"
+                return f"by default NCCL also carries data over {also.interface} {also.address} on {name}"
         return ""
 
     def gloo_leaves(self, good: Collection[str]) -> str:
@@ -176,7 +172,7 @@ class Selection:
             named = self.environment.get("GLOO_SOCKET_IFNAME", "")
             return f"Gloo finds no address for GLOO_SOCKET_IFNAME={named} on {self.node.name}"
         chosen = self.gloo[0]
-        return f"Gloo alone announces {chosen.interface} {chosen.address}: {chosen.because}"
+        return f"by default Gloo announces {chosen.interface} {chosen.address}: {chosen.because}"
 
     def announced(self) -> Prediction:
         """Gloo's choice as a prediction: the address that its ranks announce."""

@@ -125,7 +125,7 @@ def _gloo(_name: str, one: Selection, interface: str) -> tuple[Verdict, str]:
     if own == alone:
         return "no-op", f"Gloo takes {own[0]} without it as well"
     if own == [interface]:
-        return "right", f"the ranks use {interface}; Gloo alone takes {alone[0] if alone else 'none'}"
+        return "right", f"the ranks use {interface}; by default Gloo takes {alone[0] if alone else 'none'}"
     return "changes", f"Gloo takes {', '.join(own)} with it, {', '.join(alone) or 'none'} without it"
 
 
@@ -134,7 +134,9 @@ def _steering(name: str, one: Selection, interface: str) -> tuple[Verdict, str]:
     other = one.with_env(**{name: ""})
     with_it, without = one.choice, other.choice
     found = traps.all_traps(one.environment, one.node.interfaces, one.node.rdma_ports, one.version)
-    trapped = "; ".join(sentence for sentence in found if sentence.startswith(name))
+    # The line that shows a verdict begins with the setting already.
+    prefix = f"{name}={one.environment[name]}: "
+    trapped = "; ".join(trap.removeprefix(prefix) for trap in found if trap.startswith(name))
     if _choice(with_it) == _choice(without):
         if name == "NCCL_IB_DISABLE" and not rdma_devices.is_disabled(one.environment):
             return "no-op", f"{one.environment[name]} is the default: RDMA is used where there is any"
@@ -146,7 +148,7 @@ def _steering(name: str, one: Selection, interface: str) -> tuple[Verdict, str]:
         failure = with_it.log_line or "init fails"
         return "harmful", trapped or f"NCCL fails with it ({failure}); without it: {_shown(without)}"
     if with_it.network == "Socket" and without.network == "IB":
-        return "harmful", trapped or f"RDMA is left unused; without it: {_shown(without)}"
+        return "harmful", trapped or f"NCCL does not use RDMA; without it: {_shown(without)}"
     # A choice is right if the plan would have made it, too.
     if name == "NCCL_IB_HCA":
         is_right = used_ports(one) == (*rdma_devices.wanted(used_ports(other)),) != ()
@@ -190,7 +192,7 @@ def _gid_index(_name: str, one: Selection, _interface: str) -> tuple[Verdict, st
             return "no-op", "NCCL takes the same entry without it (from 2.21 on it looks for it)"
         return "right", "before 2.21 NCCL takes index 0 without it, a link-local entry of RoCE v1"
     is_bad = any(o.gid is None or "v2" not in o.gid.kind for o, _ in wrong)
-    shown = "; ".join(f"{o.because}, NCCL alone takes {b.index}" for o, b in wrong)
+    shown = "; ".join(f"{o.because}, by default NCCL takes {b.index}" for o, b in wrong)
     return ("harmful" if is_bad else "changes"), shown
 
 

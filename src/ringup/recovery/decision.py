@@ -156,21 +156,15 @@ def decide(
         return replace(plan, because=because, restarts_left=max(0, policy.max_restarts - used))
     if not policy.max_restarts:
         return Decision("stop", f"--max-restarts is 0; a restart may help, {because}", stopped="limit")
-    if limit := _limit(history, policy.max_restarts):
-        return Decision("stop", limit, stopped="limit")
+    if used >= policy.max_restarts:
+        because = f"{plural(used, 'restart')} in a row without progress, --max-restarts "
+        return Decision("stop", f"{because}{policy.max_restarts} allows no more", stopped="limit")
+    if (count := history.restarts_since_saved) >= MOST_UNSAVED * policy.max_restarts:
+        because = f"{plural(count, 'restart')}, and no checkpoint is seen to advance"
+        return Decision("stop", because, stopped="limit")
     wait_s = 0.0 if plan.excluded else backoff_s(used + judgement.is_shared, random)
     left = policy.max_restarts - used - 1
     return replace(plan, because=because, wait_s=wait_s, restarts_left=left)
-
-
-def _limit(history: _History, most: int) -> str:
-    """Why no further restart is allowed; "" if one is."""
-    if history.restarts_used >= most:
-        times = plural(history.restarts_used, "restart")
-        return f"{times} in a row without progress, --max-restarts {most} allows no more"
-    if history.restarts_since_saved >= MOST_UNSAVED * most:
-        return f"{plural(history.restarts_since_saved, 'restart')}, and no checkpoint is seen to advance"
-    return ""
 
 
 def backoff_s(failures: int, random: Callable[[], float]) -> float:
@@ -195,13 +189,33 @@ class _History:
     def __init__(self, attempts: Sequence[EndedAttempt]) -> None:
         self.attempts, self.last = attempts, attempts[-1]
         self.seen = {node for one in attempts for node in one.nodes}
-        self.advanced, saved = _advances(attempts)
+        self.advanced: list[bool] = []
+        """Whether each attempt made progress: saved progress, else steps, else time."""
+        saved_at, saved, step = 0, -math.inf, -math.inf
+        for number, one in enumerate(attempts):
+            saved = max(saved, -math.inf if one.saved_from is None else one.saved_from)
+            if one.saved_to is not None:
+                is_on = one.saved_to > saved
+                saved_at = number if is_on else saved_at
+                saved = max(saved, one.saved_to)
+            elif one.step is not None:
+                is_on = one.step > step
+            else:
+                is_long = one.seconds >= max(LONG_S, 3 * (one.first_step_s or 0.0))
+                is_other = number == 0 or not _alike(attempts[number - 1].cause, one.cause)
+                is_on = is_long and is_other and not one.is_hung
+            step = max(step, -math.inf if one.step is None else one.step)
+            self.advanced.append(is_on)
         latest = max((n for n, is_on in enumerate(self.advanced) if is_on), default=0)
         self.restarts_used = len(attempts) - 1 - latest
         """Restarts in a row without progress."""
-        self.restarts_since_saved = len(attempts) - 1 - saved
+        self.restarts_since_saved = len(attempts) - 1 - saved_at
         self.since = attempts[latest:-1]
         """The attempt that last made progress, and later ones, without the last attempt."""
+        self.blamed_before = {node for one in attempts[:-1] for node in _suspects(one.cause)}
+        """Nodes whose fault may have ended an earlier attempt."""
+        self.blamed_since = {node for one in self.since for node in _suspects(one.cause)}
+        """The same, without progress since."""
 
     @property
     def has_worked(self) -> bool:
@@ -216,14 +230,6 @@ class _History:
                 break
             count += 1
         return count
-
-    def blamed_before(self, node: str) -> bool:
-        """Whether an earlier attempt ended by a cause that may be this node's fault."""
-        return any(node in _suspects(one.cause) for one in self.attempts[:-1])
-
-    def blamed_since(self, node: str) -> bool:
-        """The same, without progress since."""
-        return any(node in _suspects(one.cause) for one in self.since)
 
     @property
     def twin(self) -> int:
@@ -248,27 +254,6 @@ class _History:
         is_enough = cause.rule not in ("", "rank-raised-exception") and cause.confidence != "low"
         same = [one.cause for one in self.since if one.cause.rule == cause.rule]
         return not self.advanced[-1] and any(is_enough or _alike(one, cause) for one in same)
-
-
-def _advances(attempts: Sequence[EndedAttempt]) -> tuple[list[bool], int]:
-    """Whether each attempt made progress (saved progress, else steps, else time); the last that saved."""
-    found, saved_at = [], 0
-    saved, step = -math.inf, -math.inf
-    for number, one in enumerate(attempts):
-        saved = max(saved, -math.inf if one.saved_from is None else one.saved_from)
-        if one.saved_to is not None:
-            is_on = one.saved_to > saved
-            saved_at = number if is_on else saved_at
-            saved = max(saved, one.saved_to)
-        elif one.step is not None:
-            is_on = one.step > step
-        else:
-            is_long = one.seconds >= max(LONG_S, 3 * (one.first_step_s or 0.0))
-            is_other = number == 0 or not _alike(attempts[number - 1].cause, one.cause)
-            is_on = is_long and is_other and not one.is_hung
-        step = max(step, -math.inf if one.step is None else one.step)
-        found.append(is_on)
-    return found, saved_at
 
 
 def _suspects(cause: FailureCause) -> tuple[str, ...]:
@@ -352,10 +337,10 @@ def _by_table(history: _History, row: table.Row, recheck: Recheck) -> _Judgement
         suspected = {n: f"{cause.rule}, {summarize_names(sorted(s), 2)}" for n, s in signs.items() if s}
         again = replace(again, suspected=suspected)
     if kind == "exclude":
-        sure = [n for n in blamed if cause.confidence != "low" or history.blamed_before(n)]
+        sure = [n for n in blamed if cause.confidence != "low" or n in history.blamed_before]
         return replace(again, excluded=dict.fromkeys(sure, cause.rule)) if sure else again
     if kind == "repeat":
-        twice = [n for n in blamed if history.blamed_since(n) and not history.advanced[-1]]
+        twice = [n for n in blamed if n in history.blamed_since and not history.advanced[-1]]
         is_few = len(last.nodes) == 1 or 2 * len(twice) <= len(last.nodes)
         return (
             replace(again, excluded=dict.fromkeys(twice, f"{cause.rule} twice"))

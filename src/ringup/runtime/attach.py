@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ringup import saved_run
 from ringup.agent.guard import messages
 from ringup.agent_bundle import program
 from ringup.errors import NodeUnreachable
@@ -81,11 +82,14 @@ class Follower(Followed):
             raise NodeUnreachable(f"{name}: {self.error}", hint=hint)
         if self.state == "gone":
             hint = "it ended long ago, or its node was reinstalled; `ringup clean` looks for leftovers"
-            self.is_on_its_own = not self.record.says_running()
+            noted = saved_run.head(self.record.log_dir)
+            self.is_on_its_own = noted is None or noted.outcome != "running"
             raise NodeUnreachable(f"{name} has no record of run {run}", hint=hint)
         # If the run never began, its clock starts with the first failure.
         began_s = self.began_s or min((end.at_s for node in self.nodes for end in node.ends), default=0.0)
-        self.record.set_clock(began_s, self.wall or self.detached.started, self.finished_s)
+        if began_s:
+            self.record.started_s, self.record.ended_s = began_s, self.finished_s or began_s
+            self.record.started = self.wall or self.detached.started
         if is_left:
             self.channel.close_stdin()
             return self.record.result(self.nodes, self.output, [], running=self.interrupts.exit_code)

@@ -17,7 +17,7 @@ import msgspec
 
 from ringup import saved_run
 from ringup.errors import RingupError, writing
-from ringup.planning import NodePlan, Plan
+from ringup.planning import Plan
 from ringup.rules import PROBLEMS, Finding, complete
 from ringup.runtime import LAUNCHER, Failure, Options, Outcome, RankEnd, RunResult, blame
 from ringup.runtime.blame import TRACEBACK, End
@@ -61,24 +61,23 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 def plan_text(plan: Plan) -> str:
     """Each node's part in shell syntax (for reading only): secrets hidden, values quoted and printable."""
-    return "\n\n".join(_node_text(node, {v.name: v.because for v in plan.env}) for node in plan.nodes)
-
-
-def _node_text(node: NodePlan, reasons: Mapping[str, str]) -> str:
-    reasons = {**node.reasons, **reasons}
-    lines = [f"# {printable(node.node)}: node {node.rank}"]
-    if node.chdir:
-        lines.append(f"cd {_word(node.chdir)}")
-    lines += [f"unset {_word(variable)}" for variable in node.unset]
-    for variable, value in node.env.items():
-        quoted = word(value) if value.isprintable() else _word(value)
-        shown = HIDDEN if holds_secret(variable, value) else quoted
-        because = f"  # {printable(reasons[variable])}" if variable in reasons else ""
-        lines.append(f"export {variable}={shown}{because}")
-    if node.setup:
-        lines.append(safe(node.setup, LONGEST_SHOWN))
-    lines.append("exec " + " ".join(_word(one) for one in redact_words(node.words)))
-    return "\n".join(lines)
+    parts = []
+    for node in plan.nodes:
+        reasons = {**node.reasons, **{v.name: v.because for v in plan.env}}
+        lines = [f"# {printable(node.node)}: node {node.rank}"]
+        if node.chdir:
+            lines.append(f"cd {_word(node.chdir)}")
+        lines += [f"unset {_word(variable)}" for variable in node.unset]
+        for variable, value in node.env.items():
+            quoted = word(value) if value.isprintable() else _word(value)
+            shown = HIDDEN if holds_secret(variable, value) else quoted
+            because = f"  # {printable(reasons[variable])}" if variable in reasons else ""
+            lines.append(f"export {variable}={shown}{because}")
+        if node.setup:
+            lines.append(safe(node.setup, LONGEST_SHOWN))
+        lines.append("exec " + " ".join(_word(one) for one in redact_words(node.words)))
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def _word(text: str) -> str:
@@ -199,7 +198,10 @@ class RunRecord:
         self.started = time.time()
         self.started_s = time.monotonic()
         self.ended_s = 0.0
-        """On the clock of `started_s`; 0 means now, on this machine's clock."""
+        """
+        On the clock of `started_s`, for a detached run that of its head node; 0 means now, on this machine's
+        clock.
+        """
         self.hung = False
         """It was ended because it made no progress."""
         self.hung_then = False
@@ -220,11 +222,6 @@ class RunRecord:
             self.log_dir.mkdir(parents=True, exist_ok=True)
             if not is_attached:
                 self._write(self._content("running", None))
-
-    def set_clock(self, started_s: float, started: float, ended_s: float) -> None:
-        """Times are those of a detached run's head node: monotonic, since the epoch, monotonic."""
-        if started_s:
-            self.started_s, self.started, self.ended_s = started_s, started, ended_s or started_s
 
     def seconds(self) -> float:
         return (self.ended_s or time.monotonic()) - self.started_s
@@ -262,11 +259,6 @@ class RunRecord:
             self._known = known
             content = self._content("running", None, ranks=ranks)
             output.later(lambda: None if self._is_final else self._write(content))
-
-    def says_running(self) -> bool:
-        """Whether run.json in the log directory has no end of the run yet."""
-        found = saved_run.head(self.log_dir)
-        return found is not None and found.outcome == "running"
 
     def broke_off(self, error: BaseException, nodes: Sequence[NodeRun]) -> None:
         """Record that ringup itself has failed; never raises."""
@@ -383,6 +375,8 @@ class RunRecord:
         # Nodes' clocks may be wrong, and nodes may lie: no failure is before the start or after the end.
         at_s = min(max(end.failed_s - self.started_s, 0.0), self.seconds())
         file = self.log_dir / file_name(node.plan, end.rank if end.rank is not None else LAUNCHER)
+        lines = end.lines
+        begin = next((i for i in range(len(lines))[-60:] if TRACEBACK in lines[i]), len(lines) - 25)
         return Failure(
             node=end.node,
             rank=end.rank,
@@ -390,7 +384,7 @@ class RunRecord:
             what=what,
             at_s=at_s,
             wall_time=self.started + at_s,
-            lines=_last_lines(end.lines),
+            lines=lines[max(0, begin) :],
             file=str(file) if end.kind != "node" and file.exists() else "",
             is_consequence=is_consequence,
             left_before=tuple(_left_before(nodes, end)) if is_consequence else (),
@@ -424,11 +418,6 @@ def _left_before(nodes: Sequence[NodeRun], end: End) -> Iterator[str]:
 def _ranks(nodes: Sequence[NodeRun]) -> list[RankEnd]:
     ranks = [rank for node in nodes for rank in node.ranks.values()]
     return sorted(ranks, key=lambda rank: (rank.rank, rank.node, rank.pid))
-
-
-def _last_lines(lines: tuple[str, ...]) -> tuple[str, ...]:
-    begin = next((i for i in range(len(lines))[-60:] if TRACEBACK in lines[i]), len(lines) - 25)
-    return lines[max(0, begin) :]
 
 
 def never_formed(nodes: Sequence[NodeRun]) -> list[Finding]:

@@ -82,18 +82,14 @@ class Followed:
         except BaseException as error:
             if not self.is_on_its_own:
                 if not self.can_be_left:
-                    self.end_all()
+                    with contextlib.suppress(Exception):  # if this fails too, the guards get end of file
+                        self.stop("ringup failed", grace_s=self.options.grace_s)
+                        while self.poll():
+                            pass
                 self.record.broke_off(error, self.nodes)
             raise
         finally:
             self.output.close()
-
-    def end_all(self) -> None:
-        """End the ranks after a bug in ringup; if that fails too, the guards get end of file."""
-        with contextlib.suppress(Exception):
-            self.stop("ringup failed", grace_s=self.options.grace_s)
-            while self.poll():
-                pass
 
     def _read_lines(self, node: NodePlan, lines: Sequence[bytes]) -> None:
         for read in self._readers:

@@ -78,9 +78,14 @@ class Transports:
         self._on_event(Event("transport", f"{printable(seen.node, 64)}: NCCL uses {words}", seen.node))
 
     def _difference(self, seen: _Seen, expected: ExpectedTransport) -> str:
-        """The used and the expected transport; "" if they agree."""
+        """The used and the expected transport; "" if they agree, or if their devices cannot be compared."""
         if seen.network == expected.network:
-            return _lacking(seen, expected)
+            used, wanted = ([_PLAIN.fullmatch(name) for name in one.devices] for one in (seen, expected))
+            if not used or not all(used) or not all(wanted):
+                return ""
+            names = [m[1] for m in used if m]
+            lacking = [m[1] for m in wanted if m and m[1] not in names]
+            return f"{', '.join(names)}, not {', '.join(lacking)} that was expected too" if lacking else ""
         over = f" over {', '.join(expected.devices)}" if expected.devices else ""
         words = f"{seen.network}, not {expected.network}{over} as expected"
         if seen.network != "Socket":
@@ -99,13 +104,3 @@ class Transports:
             "seen": [asdict(seen) for seen in self._seen.values() if seen.network],
             "differ": sorted(self._differ),
         }
-
-
-def _lacking(seen: _Seen, expected: ExpectedTransport) -> str:
-    """Expected devices that are not used; "" if names cannot be compared."""
-    used, wanted = ([_PLAIN.fullmatch(name) for name in one.devices] for one in (seen, expected))
-    if not used or not all(used) or not all(wanted):
-        return ""
-    names = [m[1] for m in used if m]
-    lacking = [m[1] for m in wanted if m and m[1] not in names]
-    return f"{', '.join(names)}, not {', '.join(lacking)} that was expected too" if lacking else ""

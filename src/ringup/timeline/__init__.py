@@ -128,17 +128,15 @@ class RankLine:
             yield RankPhase("start", at, min(self.init_s[0], until))
             at = min(self.init_s[1], until)
             yield RankPhase("init", min(self.init_s[0], until), at)
-        elif self.began_s is not None and (works := self._works_s()) is not None:
-            yield RankPhase("start", at, min(works, until))
-            at = min(works, until)
+        elif self.began_s is not None:
+            # Until its first step or call, if output or a record shows one.
+            firsts = [times[0] for times in (self.steps, *(track.begun_s for track in self.tracks)) if times]
+            if firsts:
+                yield RankPhase("start", at, min(*firsts, until))
+                at = min(*firsts, until)
         wait = until if self.waits_s is None else min(max(self.waits_s, at), until)
         yield RankPhase(doing, at, wait)
         yield RankPhase("wait", wait, until)
-
-    def _works_s(self) -> float | None:
-        """When it made its first step or call, None if no output or record shows one."""
-        firsts = [times[0] for times in (self.steps, *(track.begun_s for track in self.tracks)) if times]
-        return min(firsts, default=None)
 
 
 @dataclass

@@ -181,50 +181,39 @@ def _add_logs(reading: _Reading, with_calls: bool) -> CallSource:
     has_calls = with_calls and any(one.tracks for _, one in found)
     reading.is_ordered = has_calls and not has_times
     stamped = [one.first_s for _, one in found if has_times and not reading.times]
+    base_s = min(stamped, default=0.0)
     for owner, one in found:
-        _add_file(reading, owner, one, min(stamped, default=0.0), has_calls)
+        if owner is not None and owner in reading.ranks and one.first_s <= one.last_s:
+            line = reading.ranks[owner]
+            line.first_s = min(one.first_s - base_s, math.inf if line.first_s is None else line.first_s)
+            line.last_s = max(one.last_s - base_s, -math.inf if line.last_s is None else line.last_s)
+            line.steps.extend(at_s - base_s for at_s in one.steps)
+        for number, (begun_s, ended_s) in one.init_s.items():
+            if number in reading.ranks:
+                reading.ranks[number].init_s = (begun_s - base_s, ended_s - base_s)
+        for (rank, _), track in one.tracks.items() if has_calls else ():
+            if rank is not None and rank < MOST_RANKS:
+                if base_s:
+                    track.begun_s = array("d", (max(at_s - base_s, 0.0) for at_s in track.begun_s))
+                reading.rank(rank).tracks.append(track)
     return "lines" if has_calls else ""
 
 
-def _owner(path: str, rank: int | None, reading: _Reading) -> int | None:
-    """The rank that wrote a file, from the run's file name or from the log's content."""
-    name = Path(path).name
-    if reading.folder and name.startswith(("rank-", "nccl-")) and name[5:10].isdigit():
-        return int(name[5:10])
-    return rank
-
-
 def _read_logs(reading: _Reading) -> Iterator[tuple[int | None, FileCalls]]:
-    """The rank of a log, and its calls."""
+    """The rank of a log, from the run's file name or the log's content, and its calls."""
     for info in reading.diagnosis.logs:
-        lengths = reading.times.files.get(Path(info.path).name) if reading.times else None
+        name, owner = Path(info.path).name, info.rank
+        lengths = reading.times.files.get(name) if reading.times else None
         if info.path == "-" or (reading.times and lengths is None):
             continue
         time_of = lengths.byte_s if lengths else None
-        owner = _owner(info.path, info.rank, reading)
+        if reading.folder and name.startswith(("rank-", "nccl-")) and name[5:10].isdigit():
+            owner = int(name[5:10])
         reader = CallReader(reading.kinds, _places(reading.diagnosis, info.path), owner, time_of)
         try:
             yield owner, reader.read(files.blocks(info.path))
         except OSError:
             continue
-
-
-def _add_file(
-    reading: _Reading, owner: int | None, found: FileCalls, base_s: float, with_calls: bool
-) -> None:
-    if owner is not None and owner in reading.ranks and found.first_s <= found.last_s:
-        line = reading.ranks[owner]
-        line.first_s = min(found.first_s - base_s, math.inf if line.first_s is None else line.first_s)
-        line.last_s = max(found.last_s - base_s, -math.inf if line.last_s is None else line.last_s)
-        line.steps.extend(at_s - base_s for at_s in found.steps)
-    for number, (begun_s, ended_s) in found.init_s.items():
-        if number in reading.ranks:
-            reading.ranks[number].init_s = (begun_s - base_s, ended_s - base_s)
-    for (rank, _), track in found.tracks.items() if with_calls else ():
-        if rank is not None and rank < MOST_RANKS:
-            if base_s:
-                track.begun_s = array("d", (max(at_s - base_s, 0.0) for at_s in track.begun_s))
-            reading.rank(rank).tracks.append(track)
 
 
 def _set_end(found: Timeline, reading: _Reading) -> None:
@@ -265,7 +254,11 @@ def _add_verdict(found: Timeline, reading: _Reading) -> None:
     if failure and failure.rank in ranks:
         ranks[failure.rank].role, ranks[failure.rank].failed_s = "failed", failure.at_s
     if not any(line.role for line in found.ranks):
-        _name_by_cause(found, reading)
+        # The ranks of the first cause, unless it names most of them.
+        cause = next((c for c in reading.diagnosis.causes if c.severity == "error"), None)
+        if cause and 2 * len(cause.ranks) <= len(found.ranks):
+            for line in (ranks[number] for number in cause.ranks if number in ranks):
+                line.role = ROLES.get(cause.rule, "named")
     _set_differing_calls(found)
     for one in hang.missing if hang else ():
         absent = reading.own.get(-one.pid) if one.rank is None else reading.seen(one.rank)
@@ -304,12 +297,3 @@ def _first_pending(tracks: Iterable[Track]) -> tuple[Track, int] | None:
         if track.ended_s[place] == PENDING
     ]
     return min(found, key=lambda one: one[0].begun_s[one[1]], default=None)
-
-
-def _name_by_cause(found: Timeline, reading: _Reading) -> None:
-    """The ranks of the first cause, unless it names most of them."""
-    cause = next((c for c in reading.diagnosis.causes if c.severity == "error"), None)
-    if cause and cause.ranks and 2 * len(cause.ranks) <= len(found.ranks):
-        for number in cause.ranks:
-            if number in reading.ranks:
-                reading.ranks[number].role = ROLES.get(cause.rule, "named")

@@ -47,11 +47,6 @@ class _Shell:
         # However the connection ends: a guard that gets end of file ends its job.
         connection.attach(selector, self._on_frame, self._on_lost)
 
-    def balance(self) -> None:
-        """Read from neither side more than the other one takes."""
-        self.link.hold(self.client.unsent_bytes > HELD_BYTES)
-        self.client.hold(self.link.unsent_bytes > HELD_BYTES)
-
     def _on_frame(self, kind: int, data: bytes) -> None:
         if kind != STDIN:
             raise ConnectionError("a frame that is not expected here")
@@ -154,8 +149,9 @@ class Peer:
 
     def _turn(self, timeout_s: float) -> None:
         pod_link.turn(self.selector, timeout_s)
-        for shell in self.shells:
-            shell.balance()
+        for shell in self.shells:  # from neither side is more read than the other one takes
+            shell.link.hold(shell.client.unsent_bytes > HELD_BYTES)
+            shell.client.hold(shell.link.unsent_bytes > HELD_BYTES)
         if time.monotonic() - self._looked >= timeout_s:
             self._looked = time.monotonic()
             for shell in self.shells:

@@ -36,15 +36,6 @@ def rendezvous(env):
     return tuple(env.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
 
 
-def guarded_runs(table):
-    label = tree.GUARD + ":"
-    found = set()
-    for pid, uid in table.uids.items():
-        if uid == table.uid:
-            found.update(w[len(label) :] for w in table.words(pid)[-1:] if w.startswith(label))
-    return found
-
-
 class Jobs:
     """The jobs of our user at one moment; the key of each is its topmost process."""
 
@@ -53,13 +44,16 @@ class Jobs:
             if self._take():
                 break
             pause(0.005)
-        self.judge = proof.Judge(self.table, self.strays, guarded_runs(self.table))
+        own = [pid for pid, uid in self.table.uids.items() if uid == self.table.uid]
+        labels = [word.partition(":") for pid in own for word in self.table.words(pid)[-1:]]
+        guarded = {run for name, colon, run in labels if colon and name == tree.GUARD}
+        self.judge = proof.Judge(self.table, self.strays, guarded)
         self.judged = {}
         fates = {}
         for top, pids in self.members.items():
             found = [processes.fate(self.table, pid, self.jobs) for pid in pids]
             fates[top] = next((fate for fate in found if fate[:7] == "running"), found[0])
-            if any(self._env(pid).get(tree.TAG) in self.judge.guarded for pid in pids):
+            if any(self.table.environment(pid).get(tree.TAG) in self.judge.guarded for pid in pids):
                 fates[top] = "running: the guard of its run lives"
         self._spare_daemons(fates)
         self.ports = {}
@@ -86,22 +80,17 @@ class Jobs:
             self.members.setdefault(processes.topmost(self.table, pid, self.jobs), []).append(pid)
         return all(self.table.words(top) for top in self.members)
 
-    def _env(self, pid):
-        return self.table.environment(pid)
-
     def _spare_daemons(self, fates):
-        began = {}
+        starts, began = self.table.starts, {}
         for top, fate in fates.items():
-            if fate.startswith("running"):
-                for pid in self.members[top]:
-                    key = rendezvous(self._env(pid))
-                    began[key] = min(self.table.starts[top], began.get(key, self.table.starts[top]))
+            for pid in self.members[top] if fate.startswith("running") else ():
+                key = rendezvous(self.table.environment(pid))
+                began[key] = min(starts[top], began.get(key, starts[top]))
         for top, fate in fates.items():
-            if fate.startswith("orphan"):
-                for pid in self.members[top]:
-                    key = rendezvous(self._env(pid))
-                    if any(key) and self.table.starts[pid] >= began.get(key, self.table.starts[pid] + 1):
-                        fates[top] = "running: has the rendezvous of a living job and began after it"
+            for pid in self.members[top] if fate.startswith("orphan") else ():
+                key = rendezvous(self.table.environment(pid))
+                if any(key) and starts[pid] >= began.get(key, starts[pid] + 1):
+                    fates[top] = "running: has the rendezvous of a living job and began after it"
 
     def below(self, pids):
         """These processes and their descendants, without those of another job or a living run."""
@@ -149,7 +138,8 @@ class Jobs:
             else:
                 doubt = self.verdicts(top)[0][2]
         ports = sorted({self.ports[name] for name in held if name in self.ports})
-        entry.update(started=self.table.starts[top], run=self._env(first).get(tree.TAG, ""), ports=ports)
+        run = self.table.environment(first).get(tree.TAG, "")
+        entry.update(started=self.table.starts[top], run=run, ports=ports)
         return dict(entry, processes=len(victims), doubt=doubt)
 
 

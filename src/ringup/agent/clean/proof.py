@@ -1,5 +1,6 @@
 """Proofs that a process is a leftover.  A variable proves nothing: it is inherited (docs/how/clean.md)."""
 
+import contextlib
 import os
 import re
 import stat
@@ -58,11 +59,6 @@ def noted_sessions(folder, run):
     return found
 
 
-def sockets():
-    """Inode -> (own port, the peer's port) of every TCP socket; the peer's port of a listener is 0."""
-    return {"socket:[%s]" % inode: (port(own), port(peer)) for own, peer, _, inode in tcp()}
-
-
 def gpus(held):
     return sorted({name for name in held if name.startswith(GPUS) and name[len(GPUS) :].isdigit()})
 
@@ -119,43 +115,23 @@ def stray(table, pid, usual):
     return None
 
 
-def listened_to(table, pid, own):
-    """Why the output of a process seems to be in use: a file, an open terminal, a living reader; else ""."""
-    for fd in (1, 2):
-        path = "/proc/%d/fd/%d" % (pid, fd)
-        name = link(path)
-        if os.path.isfile(path):
-            return "its output goes to a file, like that of a job detached on purpose"
-        if name.startswith(("/dev/pts/", "/dev/tty")):
-            return "its output goes to a terminal that is open"
-        if name.startswith("pipe:"):
-            reader = reads(table, name, own)
-            if reader:
-                return "process %d (%s) reads its output" % (reader, table.commands[reader])
-    return ""
-
-
 def reads(table, pipe, own):
     """A process outside the job that has the pipe open for reading (if we may see that); else 0."""
     for pid in table.parents:
-        if pid not in own and table.may_read(pid):
-            folder = "/proc/%d/fd/" % pid
-            if any(is_reading(folder + fd, pipe) for fd in listed(folder)):
-                return pid
+        folder = "/proc/%d/fd/" % pid
+        for fd in listed(folder) if pid not in own and table.may_read(pid) else ():
+            with contextlib.suppress(OSError):
+                if os.readlink(folder + fd) == pipe and not os.lstat(folder + fd).st_mode & 0o200:
+                    return pid
     return 0
-
-
-def is_reading(path, pipe):
-    try:
-        return os.readlink(path) == pipe and not os.lstat(path).st_mode & 0o200
-    except OSError:
-        return False
 
 
 class Judge:
     def __init__(self, table, strays, guarded):
         self.table, self.strays, self.guarded = table, strays, guarded
-        self.sockets = sockets()
+        ends = {"socket:[%s]" % inode: (port(own), port(peer)) for own, peer, _, inode in tcp()}
+        self.sockets = ends
+        """Name -> (own port, the peer's port) of every TCP socket; the peer's port of a listener is 0."""
         low, high = (read(EPHEMERAL) or b"32768 60999").split()[:2]
         self.ephemeral = range(int(low), int(high) + 1)
         self.booted_at = time.time() - float(read("/proc/uptime").split()[0])
@@ -206,7 +182,8 @@ class Judge:
             return unread, "" if unread else "the launcher is running; its output cannot be checked"
         if not programs.script(words):
             return "", "it does not run a Python script: it may only have inherited these variables"
-        meets = self._port(env)
+        named = env.get("MASTER_PORT") or env.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[2]
+        meets = int(named) if named.isdigit() else 0
         held = {self.sockets[name] for name in descriptors(pid) if name in self.sockets}
         if meets and any((own == meets and not peer) or peer == meets for own, peer in held):
             return "it has a socket of its job's port %d" % meets, ""
@@ -216,10 +193,6 @@ class Judge:
         if is_worker:
             return "torchrun has made %s for it" % os.path.dirname(env["TORCHELASTIC_ERROR_FILE"]), ""
         return unread, "" if unread else "it may only have inherited these variables"
-
-    def _port(self, env):
-        text = env.get("MASTER_PORT") or env.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[2]
-        return int(text) if text.isdigit() else 0
 
     def _is_torchrun_worker(self, pid):
         """Whether it started like a torchrun worker, shortly after torchrun made the worker's directory."""
@@ -243,4 +216,13 @@ class Judge:
         parts = set(re.split(r"[/\s.:=-]+", " ".join(self.table.words(pid)[:6])))
         if name.split(":")[0] in STAYING or parts & SERVICES:
             return "%s keeps running by design, with the variables of the process that started it" % name
-        return listened_to(self.table, pid, own)
+        for path in ("/proc/%d/fd/1" % pid, "/proc/%d/fd/2" % pid):
+            output = link(path)
+            if os.path.isfile(path):
+                return "its output goes to a file, like that of a job detached on purpose"
+            if output.startswith(("/dev/pts/", "/dev/tty")):
+                return "its output goes to a terminal that is open"
+            reader = reads(self.table, output, own) if output.startswith("pipe:") else 0
+            if reader:
+                return "process %d (%s) reads its output" % (reader, self.table.commands[reader])
+        return ""

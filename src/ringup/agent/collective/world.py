@@ -44,14 +44,6 @@ class Refused(Exception):
     """This rank cannot take part; the text has the reason."""
 
 
-def numa_nodes():
-    """NUMA nodes this rank may run on, from sysfs; [] if unknown."""
-    mine = os.sched_getaffinity(0)
-    paths = glob.glob("/sys/devices/system/node/node[0-9]*/cpu[0-9]*")
-    pairs = [re.findall(r"\d+", path)[-2:] for path in paths]
-    return sorted({int(node) for node, cpu in pairs if int(cpu) in mine})
-
-
 def is_own(error):
     """
     Whether an exception is this rank's own fault, so that no roll call is needed.
@@ -71,7 +63,12 @@ def device_of(backend, local_rank):
     if backend != "nccl":
         return torch.device("cpu"), {"name": "cpu", "memory_bytes": 0, "gpu_numa": None}
     if not torch.cuda.is_available():
-        raise Refused("torch %s sees no CUDA device here%s" % (torch.__version__, why_no_cuda()))
+        words = "torch %s sees no CUDA device here" % torch.__version__
+        try:
+            torch.cuda.init()
+        except Exception as error:  # it has torch's reason
+            words += ": " + short(error)
+        raise Refused(words)
     visible, mask = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
     if local_rank >= visible:
         words = "no CUDA device %d for local rank %d: %d visible" % (local_rank, local_rank, visible)
@@ -86,15 +83,6 @@ def device_of(backend, local_rank):
     return torch.device("cuda", local_rank), known
 
 
-def why_no_cuda():
-    """torch's error when it initializes CUDA; "" if there is none."""
-    try:
-        torch.cuda.init()
-        return ""
-    except Exception as error:
-        return ": " + short(error)
-
-
 class World:
     def __init__(self, backend, arrive_s, limit_s):
         self.backend, self.limit_s = backend, limit_s
@@ -105,7 +93,11 @@ class World:
         self.device, known = device_of(backend, self.local_rank)
         if backend != "nccl":
             torch.set_num_threads(1)
-        known.update(device=str(self.device), numa=numa_nodes(), cpus=len(os.sched_getaffinity(0)))
+        cpus = os.sched_getaffinity(0)
+        paths = glob.glob("/sys/devices/system/node/node[0-9]*/cpu[0-9]*")
+        pairs = [re.findall(r"\d+", path)[-2:] for path in paths]
+        numa = sorted({int(node) for node, cpu in pairs if int(cpu) in cpus})
+        known.update(device=str(self.device), numa=numa, cpus=len(cpus))
         report("hello", torch=torch.__version__, backend=backend, **known)
         self.arrive_s = arrive_s
         self.began_s = time.monotonic()

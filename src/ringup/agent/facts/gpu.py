@@ -61,13 +61,6 @@ def run_until(running, end):
         child.give_up(stuck)
 
 
-def refused_field(child):
-    """The field that this nvidia-smi does not know; such an error replaces its whole answer."""
-    text = child.output()
-    refused = text.partition(REFUSED)[0].strip().rpartition(" ")[2].strip('"')
-    return refused if child.status and REFUSED in text else ""
-
-
 def query(tool, fields):
     return command([tool, "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"])
 
@@ -88,8 +81,10 @@ def nvidia_smi(tool, several, seconds):
     running["gpus"] = query(tool, fields)
     run_until(running.values(), end)
     while len(refused) < MOST_REFUSED and time.monotonic() < end:
-        field = refused_field(running["gpus"])
-        if field not in fields:
+        # Its error about one field that it does not know replaces the whole answer.
+        before, is_refused, _ = running["gpus"].output().partition(REFUSED)
+        field = before.strip().rpartition(" ")[2].strip('"')
+        if not running["gpus"].status or not is_refused or field not in fields:
             break
         if field in RENAMED:
             fields[fields.index(field)] = RENAMED[field]

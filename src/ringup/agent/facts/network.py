@@ -174,13 +174,6 @@ def interfaces(root):
     return [found[index] for index in sorted(found)]
 
 
-def next_hops(attrs):
-    """Interface indexes of a route, one or several (struct rtnexthop: length, flags, hops, index)."""
-    if 9 in attrs:
-        return [uint(hop) for _, hop in nested(attrs[9]) if len(hop) >= 4]
-    return [uint(attrs[4]) if 4 in attrs else 0]
-
-
 def routes(names):
     """Unicast routes of the main table; the number is bounded, except for default routes."""
     found, defaults = [], []
@@ -191,7 +184,10 @@ def routes(names):
             if got != family or kind != 1 or (uint(attrs[15]) if 15 in attrs else table) != 254:
                 continue
             where = "%s/%d" % (socket.inet_ntop(family, attrs[1]), length) if 1 in attrs else "default"
-            for index in next_hops(attrs):
+            hops = [uint(attrs[4]) if 4 in attrs else 0]
+            if 9 in attrs:  # several interfaces (struct rtnexthop: length, flags, hops, index)
+                hops = [uint(hop) for _, hop in nested(attrs[9]) if len(hop) >= 4]
+            for index in hops:
                 route = {
                     "destination": where,
                     "interface": names.get(index, ""),

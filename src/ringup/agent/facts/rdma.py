@@ -119,11 +119,12 @@ def dcb(netdev):
         return None, False
 
 
-def of_device(device, root):
+def ports_of(base, name, root):
+    device = "%s/%s" % (base, name)
     bus = os.path.basename(os.path.realpath(device + "/device"))
     driver = os.path.realpath(device + "/device/driver")
-    return {
-        "device": os.path.basename(device),
+    shared = {
+        "device": name,
         "can_open": can_open(device, root),
         "bus_id": bus.lower() if re.match(PCI, bus) else "",
         "guid": text(device + "/sys_image_guid").replace(":", "").lower(),
@@ -132,11 +133,7 @@ def of_device(device, root):
         "hca_type": text(device + "/hca_type"),
         "board_id": text(device + "/board_id"),
     }
-
-
-def ports_of(base, name, root):
-    device = "%s/%s" % (base, name)
-    shared, found = of_device(device, root), []
+    found = []
     for number in numbered(device + "/ports")[:MOST_PORTS]:
         port = "%s/ports/%d" % (device, number)
         layer = text(port + "/link_layer")

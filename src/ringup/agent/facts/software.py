@@ -47,18 +47,6 @@ def chosen(request):
     return (default and not brought and which(default)) or first or which("python")
 
 
-def own_path():
-    """sys.path of this interpreter as a job would have it (we run with -E -S)."""
-    import site
-
-    # -E hides PYTHONPATH and PYTHONNOUSERSITE from us, but not from the job.
-    if os.environ.get("PYTHONNOUSERSITE"):
-        site.ENABLE_USER_SITE = False
-    given = [p for p in os.environ.get("PYTHONPATH", "").split(":") if p]
-    site.main()
-    return sys.version.split()[0], given + [p for p in sys.path if p]
-
-
 def literal(printed):
     """A value that another interpreter printed; raises SyntaxError or ValueError for anything else."""
     from ast import literal_eval  # an import of 3 ms
@@ -67,8 +55,16 @@ def literal(printed):
 
 
 def version_and_path(python, runner):
+    """Its version, and its sys.path as a job would have it (we run with -E -S)."""
     if python == runner and not os.environ.get("PYTHONHOME"):
-        return own_path()
+        import site
+
+        # -E hides PYTHONPATH and PYTHONNOUSERSITE from us, but not from the job.
+        if os.environ.get("PYTHONNOUSERSITE"):
+            site.ENABLE_USER_SITE = False
+        given = [p for p in os.environ.get("PYTHONPATH", "").split(":") if p]
+        site.main()
+        return sys.version.split()[0], given + [p for p in sys.path if p]
     lines = output_of([python, "-c", ASK_PATH], 4.0).splitlines()
     # A site's start-up files may print lines, too.
     answer = next((line for line in reversed(lines) if line.startswith("('")), "")

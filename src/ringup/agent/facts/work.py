@@ -39,7 +39,15 @@ def file_fact(path):
 
 def looks(paths):
     """Seconds of a stat() of each path, in a child; paths after one that does not answer are skipped."""
-    child, late = Child(lambda write_end: stat_each(paths, write_end)), []
+
+    def stat_each(write_end):
+        for path in paths:
+            begin, queued_s = time.monotonic(), waited_s("self")
+            os.path.exists(path)
+            took_s = time.monotonic() - begin - (waited_s("self") - queued_s)
+            os.write(write_end, b"%.6f\n" % max(0.0, took_s))
+
+    child, late = Child(stat_each), []
     begin = child.began
     while child.status is None and not late:
         if select.select([child.fd], [], [], LOOK_S)[0]:
@@ -50,14 +58,6 @@ def looks(paths):
             child.give_up()
     answers = [{"took_s": float(line)} for line in child.data.split()] + late
     return [dict(answer, path=path) for path, answer in zip(paths, answers)]
-
-
-def stat_each(paths, write_end):
-    for path in paths:
-        begin, queued_s = time.monotonic(), waited_s("self")
-        os.path.exists(path)
-        took_s = time.monotonic() - begin - (waited_s("self") - queued_s)
-        os.write(write_end, b"%.6f\n" % max(0.0, took_s))
 
 
 def disks(places):

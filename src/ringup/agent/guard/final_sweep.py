@@ -33,16 +33,12 @@ def sweep(run_id, port, wait_s):
     while guards(run_id) and time.monotonic() < until:
         pause(0.05)
     killed, left = kill_all(lambda: members(run_id), 3.0)
-    lost = {}
     for pid, started in guards(run_id).items():
-        lost[pid] = command(pid)[-80:]
         send(pid, started, signal.SIGTERM)
     sockets = [one for one in tcp(LISTENING) if port and socket_port(one[0]) == port]
     return {
-        "type": "last-look",
         "killed": list(killed.items()),
         "left": list(left.items()),
-        "guards": list(lost.items()),
         "port": port,
         "port_held": bool(sockets),
         "port_holder": holder({inode for _, _, _, inode in sockets}),

@@ -109,24 +109,19 @@ class Head:
 
     def _receive_peer(self, node, peer):
         for message in peer.link.receive():
-            peer.contact_at = time.monotonic()
-            if message["type"] == "beat":
-                self._set_clock(node, message, peer.contact_at)
-            else:
+            now = peer.contact_at = time.monotonic()
+            if message["type"] != "beat":
                 self.take(node, message)
+            elif 0 <= now - message["echo"] < self.round_trips.get(node, float("inf")):
+                # How far its clock is ahead of this node's, by the quickest beat so far.
+                sent, self.round_trips[node] = message["echo"], now - message["echo"]
+                ahead, error = message["clock"] - (sent + now) / 2, (now - sent) / 2
+                self._write({"node": node, "type": "clock", "ahead": ahead, "error": error})
         if peer.link.ended:
             self._lose(node, peer, "its guard closed the connection")
         elif peer.received - peer.acknowledged >= ACKNOWLEDGE_EVERY_BYTES:
             peer.acknowledged = peer.received
             peer.link.send({"type": "ack", "acknowledged": peer.received})
-
-    def _set_clock(self, node, message, now):
-        """Write how far a node's clock is ahead of this node's, by the quickest beat so far."""
-        sent, clock = message["echo"], message["clock"]
-        if 0 <= now - sent < self.round_trips.get(node, float("inf")):
-            self.round_trips[node] = now - sent
-            ahead, error = clock - (sent + now) / 2, (now - sent) / 2
-            self._write({"node": node, "type": "clock", "ahead": ahead, "error": error})
 
     def _lose(self, node, peer, words):
         self.loop.forget(peer.link.read_fd)
@@ -208,18 +203,15 @@ class Head:
             if message["type"] == "end":
                 self.end(message.get("reason", "")[:200], message.get("grace_s", self.order["grace_s"]))
             elif message["type"] == "look" and not self.ending and message["node"] in self.peers:
-                self._request(message.pop("node"), message)
-
-    def _request(self, node, message):
-        """Request a snapshot of a node, unless it is lost."""
-        requested = self.requested.setdefault(node, set())
-        if len(requested) >= MOST_REQUESTED:
-            requested.clear()
-        requested.add(message["number"])
-        if self.peers[node].link:
-            self.peers[node].link.send(message)
-        elif node == self.own:
-            self.snapshots.start(message)
+                node = message.pop("node")
+                requested = self.requested.setdefault(node, set())
+                if len(requested) >= MOST_REQUESTED:
+                    requested.clear()
+                requested.add(message["number"])
+                if node == self.own:
+                    self.snapshots.start(message)
+                elif self.peers[node].link:  # not lost
+                    self.peers[node].link.send(message)
 
     # -- as a link -----------------------------------------------------------------------------
 

@@ -169,16 +169,13 @@ class Job:
             if now - self.first_kill_at > UNKILLABLE_S:
                 self._finish(left)
         elif now >= self.sigterm_rest_at:
-            self._sigterm_rest(left)
-
-    def _sigterm_rest(self, left):
-        """SIGTERM to all other processes except those that a rank started: the rank ends them."""
-        self.sigterm_rest_at = float("inf")
-        ranks = {rank.pid for rank in self._ranks() if rank.pid}
-        if not self.sigterm_at:
-            self.stayed = {pid: command(pid) for pid in left}
-        for pid in left.keys() - set(below(ranks, family()[1])):
-            self._sigterm(pid, left[pid])
+            # SIGTERM to all other processes except those that a rank started: the rank ends them.
+            self.sigterm_rest_at = float("inf")
+            ranks = {rank.pid for rank in self._ranks() if rank.pid}
+            if not self.sigterm_at:
+                self.stayed = {pid: command(pid) for pid in left}
+            for pid in left.keys() - set(below(ranks, family()[1])):
+                self._sigterm(pid, left[pid])
 
     def _finish(self, left):
         if not left:

@@ -29,7 +29,11 @@ class Journal:
         self.control_bytes = self.lost_bytes = 0
         self.segments = {}  # number -> bytes, oldest first
         self.kept_at = 0.0
-        self._prune(os.path.dirname(directory))
+        for name in os.listdir(os.path.dirname(directory)):
+            path = os.path.join(os.path.dirname(directory), name)
+            with contextlib.suppress(OSError):
+                if name.endswith(".journal") and time.time() - os.stat(path).st_mtime > KEPT_S:
+                    shutil.rmtree(path)
         os.mkdir(directory, 0o700)
         self._control_fd = self._create("control")
         self._out_fd = -1
@@ -37,13 +41,6 @@ class Journal:
     def _create(self, name):
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return os.open(os.path.join(self.directory, name), flags, 0o600)
-
-    def _prune(self, parent):
-        for name in os.listdir(parent):
-            path = os.path.join(parent, name)
-            with contextlib.suppress(OSError):
-                if name.endswith(".journal") and time.time() - os.stat(path).st_mtime > KEPT_S:
-                    shutil.rmtree(path)
 
     def add_control(self, line):
         """Add a message that is not output; False if the journal is full."""

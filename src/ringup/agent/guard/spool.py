@@ -78,16 +78,15 @@ class Tail:
         """More output, read at a monotonic time."""
         text = self.rest[stream] + data
         found = text.rfind(TRACEBACK)
-        # In a chain of exceptions the first traceback counts.
-        if found >= 0 and not self._is_chained(text[:found]):
-            self.traceback_at = at
+        if found >= 0:
+            before = (*self.lines, *text[:found][-500:].split(b"\n"))
+            last = next((line for line in reversed(before) if line.strip()), b"")
+            # In a chain of exceptions the first traceback counts.
+            is_chained = self.traceback_at > 0 and last.rstrip().endswith(CHAINED)
+            self.traceback_at = self.traceback_at if is_chained else at
         *whole, rest = text.rsplit(b"\n", TAIL_LINES)
         self.lines.extend(line.rpartition(b"\n")[2][-TAIL_LINE_BYTES:] for line in whole)
         self.rest[stream] = rest[-TAIL_LINE_BYTES:]
-
-    def _is_chained(self, before):
-        last = [line for line in (*self.lines, *before[-500:].split(b"\n")) if line.strip()][-1:]
-        return bool(last) and last[0].rstrip().endswith(CHAINED) and self.traceback_at > 0
 
     def text(self):
         lines = [*self.lines, *(rest for rest in self.rest.values() if rest)]

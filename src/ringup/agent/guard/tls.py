@@ -38,24 +38,19 @@ def context(identity, side):
     made.load_verify_locations(cadata=identity["authority"])
     if side is SERVER:
         made.num_tickets = 0  # no connection is resumed
-    fd = _private_file(identity["key"] + "\n" + identity["certificate"])
-    try:
-        made.load_cert_chain("/proc/self/fd/%d" % fd)  # the function accepts only a path
-    finally:
-        os.close(fd)
-    return made
-
-
-def _private_file(words):
-    """A file without a name, in memory where Python was built against glibc 2.27 or later."""
+    # OpenSSL reads keys only from a path.  In memory if Python was built against glibc 2.27 or later.
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("ringup-key")
     else:
         name = "ringup-key"  # in the run's directory (0700)
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         os.unlink(name)
-    os.write(fd, words.encode())
-    return fd
+    try:
+        os.write(fd, (identity["key"] + "\n" + identity["certificate"]).encode())
+        made.load_cert_chain("/proc/self/fd/%d" % fd)
+    finally:
+        os.close(fd)
+    return made
 
 
 class Tls:

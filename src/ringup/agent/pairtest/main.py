@@ -35,15 +35,6 @@ INCOMING_S = 5.0
 MOST_FILES = 8192
 
 
-def most_files():
-    """Raise the limit of open files; returns the new limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
-    if resource.RLIM_INFINITY < soft < wanted:  # RLIM_INFINITY is -1
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return max(soft, wanted)
-
-
 class Node:
     def __init__(self):
         self.selector = selectors.DefaultSelector()
@@ -52,7 +43,11 @@ class Node:
         self.hello = self.reply = b""
         self.tried_at, self.looked, self.done = 0.0, False, True
         self.ports, self.claims, self.waiting, self.paused = set(), [], [], []
-        self.room = most_files() // 2
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+        if resource.RLIM_INFINITY < soft < most:  # RLIM_INFINITY is -1
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        self.room = max(soft, most) // 2
         self.resolves, self.looked_up = False, None
 
     def watch(self, sock, handler, mask):

@@ -116,7 +116,12 @@ def watch(guard, pid, wake):
                 except OSError:
                     gone = True
                 if gone:
-                    end_descendants(pid)
+                    end_group(pid)
+                    # imported late, because every rank would pay for it
+                    from ringup.agent.guard.tree import descendants, kill_all
+
+                    # The rank's descendants, in any session and with any environment.
+                    kill_all(lambda: descendants(os.getpid()), END_WITHIN_S)
                     poll.unregister(fd)
                 continue
             for number in os.read(wake, 64):
@@ -157,15 +162,6 @@ def reap(pid):
     except OSError:
         return None
     return status if ended else None
-
-
-def end_descendants(pid):
-    """SIGKILL to the rank and its descendants, in any session and with any environment."""
-    end_group(pid)
-    # imported late, because every rank would pay for it
-    from ringup.agent.guard.tree import descendants, kill_all
-
-    kill_all(lambda: descendants(os.getpid()), END_WITHIN_S)
 
 
 def end_alike(status):

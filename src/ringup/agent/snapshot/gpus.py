@@ -24,7 +24,7 @@ class Gpus(threading.Thread):
 
     def __init__(self):
         threading.Thread.__init__(self, daemon=True)
-        self.found, self.wanted, self.read_at = [], threading.Event(), 0.0
+        self.found, self.wanted = [], threading.Event()
         try:
             self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:

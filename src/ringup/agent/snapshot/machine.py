@@ -22,21 +22,21 @@ FILES_S = 2.0
 
 def bounded(work, limit_s=FILES_S):
     """The items (plain data) that an iterator yields within the limit, in a child process: work may hang."""
+
+    def write_each(write_end):
+        with os.fdopen(write_end, "w", 1) as lines:
+            for item in work:
+                lines.write(json.dumps(item) + "\n")
+
     # The parent may ignore SIGCHLD; we wait for the child ourselves.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
-        child = Child(lambda write_end: write_each(work, write_end), 2 * LONGEST_REPORT_BYTES)
+        child = Child(write_each, 2 * LONGEST_REPORT_BYTES)
     except OSError:  # no process is left for us
         return []
     if wait([child], child.began + limit_s):
         child.give_up()
     return [json.loads(line) for line in child.data.split(b"\n")[:-1]]
-
-
-def write_each(work, write_end):
-    with os.fdopen(write_end, "w", 1) as lines:
-        for item in work:
-            lines.write(json.dumps(item) + "\n")
 
 
 def interfaces():

@@ -1,4 +1,4 @@
-"""The machine: limits, memory and CPUs for the ranks, stuck processes, slow paths."""
+"""The machine: memory, CPUs, cgroup limits, stuck processes, slow paths."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 from ringup import bundle
 from ringup.cli.command_line import main
 from ringup.lint import lint
-from ringup.output.machine_formats import GITHUB, SHOWN_PER_KIND, github, junit, sarif
+from ringup.output.sarif_junit import GITHUB, SHOWN_PER_KIND, github, junit, sarif
 from ringup.rules import Finding, Skipped
 from tests import clusters
 
