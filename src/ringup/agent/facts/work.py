@@ -39,15 +39,7 @@ def file_fact(path):
 
 def looks(paths):
     """Seconds of a stat() of each path, in a child; paths after one that does not answer are skipped."""
-
-    def stat_each(write_end):
-        for path in paths:
-            begin, queued_s = time.monotonic(), waited_s("self")
-            os.path.exists(path)
-            took_s = time.monotonic() - begin - (waited_s("self") - queued_s)
-            os.write(write_end, b"%.6f\n" % max(0.0, took_s))
-
-    child, late = Child(stat_each), []
+    child, late = Child(lambda write_end: stat_each(paths, write_end)), []
     begin = child.began
     while child.status is None and not late:
         queued_s = waited_s(child.pid)
@@ -61,6 +53,14 @@ def looks(paths):
             child.give_up()
     answers = [{"took_s": float(line)} for line in child.data.split()] + late
     return [dict(answer, path=path) for path, answer in zip(paths, answers)]
+
+
+def stat_each(paths, write_end):
+    for path in paths:
+        begin, queued_s = time.monotonic(), waited_s("self")
+        os.path.exists(path)
+        took_s = time.monotonic() - begin - (waited_s("self") - queued_s)
+        os.write(write_end, b"%.6f\n" % max(0.0, took_s))
 
 
 def disks(places):
