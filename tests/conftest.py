@@ -22,8 +22,10 @@ WAITING = {
     "test_attach_lab",
     "test_hangs",
     "test_hostile",
+    "test_lab",
     "test_launch_orphans",
     "test_orphans",
+    "test_pairs_lab",
     "test_pods",
     "test_prove_lab",
     "test_restarts_lab",
@@ -31,6 +33,7 @@ WAITING = {
     "test_supervising_lab",
     "test_sweep_lab",
     "test_transport_lab",
+    "test_transports_lab",
 }
 
 
@@ -86,8 +89,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: not item.get_closest_marker("torch"))
     waiting = [item for item in items if item.get_closest_marker("lab") and item.path.stem in WAITING]
-    # Their places are fractions of a run, which all end before its last sixth.
-    place = {item.nodeid: 0.85 * number / len(waiting) for number, item in enumerate(waiting)}
+    # Places are fractions of a run.  Its second half is short tests, its first those that train.
+    place = {item.nodeid: 0.55 * number / len(waiting) for number, item in enumerate(waiting)}
     others = [item for item in items if item.nodeid not in place]
     place |= {item.nodeid: number / len(others) for number, item in enumerate(others)}
     items.sort(key=lambda item: place[item.nodeid])

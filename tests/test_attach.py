@@ -399,3 +399,19 @@ def test_no_failure_is_dated_before_the_start_or_after_the_end(
         result = attach.follow(detach.load(plan.run_id), door)
     assert result.failure is not None
     assert 0 <= result.failure.at_s <= result.seconds <= 60
+
+
+@pytest.mark.parametrize(("lost_bytes", "is_told"), [(0, False), (5 << 20, True)])
+def test_output_that_the_head_dropped_is_mentioned(tmp_path: Path, lost_bytes: int, is_told: bool) -> None:
+    plan = make_plan(tmp_path, "")
+    note(plan, tmp_path)
+    journal = Path(plan.nodes[0].run_dir + ".journal")
+    journal.mkdir(parents=True)
+    ends = [{"node": node, **EXIT, "rank": node, "code": 0, "at": NOW + 1} for node in (0, 1)]
+    finished = {"type": "finished", "at": NOW + 60, "reason": "", "lost_bytes": lost_bytes}
+    lines = [BEGAN, *ends, finished]
+    (journal / "control").write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    shown: list[str] = []
+    with Transport(hosts.local_nodes(2)) as door:
+        attach.follow(detach.load(plan.run_id), door, write=shown.append)
+    assert ("the head node dropped 5 MiB of output" in "".join(map(str, shown))) == is_told

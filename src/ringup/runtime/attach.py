@@ -22,7 +22,7 @@ from ringup.runtime.ssh import BEAT_S, Followed
 from ringup.timeline.marks import Began
 from ringup.transport import Transport
 from ringup.transport.interrupts import Interrupts
-from ringup.units import printable
+from ringup.units import printable, show_bytes
 
 
 class Follower(Followed):
@@ -152,6 +152,12 @@ class Follower(Followed):
             self.output.times.note(Began(self.began_s))
         elif kind == "finished":
             self.finished_s, self.reason = message["at"], clean(message["reason"], LONGEST_WORDS)
+            if message["lost_bytes"]:  # an earlier reader may have them
+                words = (
+                    f"ringup: the head node dropped {show_bytes(message['lost_bytes'])} of output (it keeps"
+                )
+                words += " 64 MiB, less on a full disk); they may be missing here"
+                self.output.terminal.lines([words])
         elif kind == "gone":
             self.state = "gone"
         elif type(index) is int and 0 <= index < len(self.nodes):
