@@ -18,23 +18,24 @@ import pytest
 from tests import json_outputs
 from tests.lab import Lab, missing
 
-WAITING = {
-    "test_attach_lab",
-    "test_hangs",
-    "test_hostile",
-    "test_lab",
-    "test_launch_orphans",
-    "test_orphans",
-    "test_pairs_lab",
-    "test_pods",
-    "test_prove_lab",
+WAITING = (
+    "test_supervising_lab",
     "test_restarts_lab",
     "test_script_restarts_lab",
-    "test_supervising_lab",
     "test_sweep_lab",
+    "test_prove_lab",
+    "test_pods",
+    "test_orphans",
+    "test_launch_orphans",
+    "test_hostile",
+    "test_hangs",
+    "test_attach_lab",
     "test_transport_lab",
+    "test_pairs_lab",
     "test_transports_lab",
-}
+    "test_lab",
+)
+"""Files of lab tests that wait most of their time, the longest first."""
 
 
 def pytest_configure() -> None:
@@ -89,6 +90,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: not item.get_closest_marker("torch"))
     waiting = [item for item in items if item.get_closest_marker("lab") and item.path.stem in WAITING]
+    waiting.sort(key=lambda item: WAITING.index(item.path.stem))
     # Places are fractions of a run.  Its second half is short tests, its first those that train.
     place = {item.nodeid: 0.55 * number / len(waiting) for number, item in enumerate(waiting)}
     others = [item for item in items if item.nodeid not in place]
