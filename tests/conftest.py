@@ -52,7 +52,7 @@ def pytest_configure() -> None:
     os.environ.pop("COLUMNS", None)
     for name in [n for n in os.environ if n.startswith(("CUDA_", "NCCL_", "TORCH_"))]:
         del os.environ[name]
-    os.environ["LIGHT_TORCH"] = str(Path(__file__).with_name("light_torch.py"))
+    os.environ["LIGHT_TORCH_IN_LAB"] = str(Path(__file__).with_name("light_torch.py"))
     json_outputs.install()
     for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
         if signal.getsignal(number) is signal.SIG_IGN:
