@@ -148,7 +148,7 @@ def test_a_stopped_rank_is_named_and_said_to_go_on_once_it_does(tmp_path: Path) 
             assert "no py-spy on this node" in run.said()
         (pid,) = (rank["pid"] for rank in run.record()["ranks"] if rank["rank"] == 1)
         subprocess.run(["kill", "-CONT", str(pid)], check=True)
-        wait_for(lambda: "the run goes on" in run.said(), "its going on", REPORTED_S)
+        wait_for(lambda: "the run continues" in run.said(), "its going on", REPORTED_S)
 
 
 def test_a_rank_that_skips_a_collective_is_named_by_where_it_is(tmp_path: Path) -> None:
