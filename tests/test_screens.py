@@ -69,6 +69,7 @@ def test_a_screen_is_no_wider_than_80_columns(
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")  # no line of progress
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # not this user's own runs
     nodes = c.healthy().nodes
     shy = replace(nodes[1], unknown={"clock": "no answer in time, and the node is a long way from here"})
     bundle.save(replace(c.healthy(), nodes=(nodes[0], shy)), tmp_path / "facts.json")
