@@ -658,7 +658,7 @@ class NotRead:
 
 
 def not_read(job: Job, found: Sequence[Launch]) -> list[NotRead]:
-    """Why there is no launch line, if there is none; a part that was not read."""
+    """Parts of the file that were not read; without a launch line the reason."""
     left = [NotRead(job.path, 1, "too large or too deeply nested: read in part")] if job.is_cut else []
     if found:
         return left

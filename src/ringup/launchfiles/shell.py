@@ -633,10 +633,8 @@ class _Walk(Expansion):
         if held:
             return
         self._builtin(words, scope, node, self.raw(around)[:1000])
-        if document is not None and [w.text for w in (words[0], *words[-2:-1])] == [
-            "read",
-            "",
-        ]:  # read -d '' NAME <<EOF
+        is_read = words[0].text == "read" and len(words) > 1 and words[-2].text == ""  # read -d '' NAME <<EOF
+        if document is not None and is_read:
             scope.variables[words[-1].text] = document[0].replace("\\\n", " ").strip()
         if document is not None and into and words[0].text in ("cat", "tee"):
             self.job.files[into] = document[0]

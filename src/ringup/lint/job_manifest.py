@@ -203,18 +203,12 @@ def _values_of_accelerate(given: Mapping[str, Any]) -> Found:
     machines, rank = (number(scalar(given.get(key))) for key in ("num_machines", "machine_rank"))
     if machines and rank and rank >= machines:
         line = given["machine_rank"].start_mark.line + 1
-        yield (
-            line,
-            f"machine_rank {rank}, and the {machines} machines are 0 to {machines - 1}",
-            "one of these",
-        )
+        found = f"machine_rank {rank}, and the {machines} machines are 0 to {machines - 1}"
+        yield line, found, "one of these"
     kind, ids = scalar(given.get("distributed_type")), scalar(given.get("gpu_ids"))
     if kind == "MULTI_GPU" and ids.isdecimal() and (machines or 1) == 1:
-        yield (
-            given["gpu_ids"].start_mark.line + 1,
-            f"MULTI_GPU, and gpu_ids has one GPU: {ids}",
-            "two or more",
-        )
+        line = given["gpu_ids"].start_mark.line + 1
+        yield line, f"MULTI_GPU, and gpu_ids has one GPU: {ids}", "two or more"
 
 
 _OF_JOB, _OF_JOBSET = re.compile(r"\d{1,6}"), re.compile(r"[\w-]{1,99}-\d{1,6}-\d{1,6}")

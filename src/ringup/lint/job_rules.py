@@ -385,12 +385,9 @@ def _tasks_not_taken(job: JobFile, launch: Launch) -> str:
     own = (step and step.option("--ntasks-per-node")) or ""
     if step is None or step.has("-N", "--nodes", "-n", "--ntasks") or launch.allocated < 2:
         return ""
-    is_less = own.isdecimal() and int(own) < asked
-    return (
-        f"srun ignores --ntasks-per-node={own} without -N: the job has {asked} tasks a node"
-        if is_less
-        else ""
-    )
+    if not own.isdecimal() or int(own) >= asked:
+        return ""
+    return f"srun ignores --ntasks-per-node={own} without -N: the job has {asked} tasks a node"
 
 
 _STARTS_AGAIN = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "prterun", "jsrun")
@@ -1023,10 +1020,8 @@ _UNEVEN = re.compile(
     "|custom-pipeline|schedule-method|pp-partition-method|hybrid-"
 )
 _GPUS = "trainer.nnodes? trainer.n-gpus-per-node"
-_MEGATRON, _SPLIT = (
-    re.compile(r"\.(?:strategy|megatron)"),
-    re.compile("ring-attn-size|ds-tensor-parallel-size"),
-)
+_MEGATRON = re.compile(r"\.(?:strategy|megatron)")
+_SPLIT = re.compile("ring-attn-size|ds-tensor-parallel-size")
 _DIVIDED = (
     # Megatron: training/arguments.py, transformer_config.py, moe_layer.py, num_microbatches_calculator.py
     ("ranks", _MODEL, None),

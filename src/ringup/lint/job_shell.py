@@ -117,9 +117,8 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
     read = [d for d in of_slurm if d.line < len(texts) and texts[d.line].startswith("#SBATCH")]
     is_for_slurm = job.path.endswith((".sbatch", ".slurm"))
     if read and texts[1].startswith("#SBATCH") and is_for_slurm:
-        yield job.finding(
-            1, "no #! in the first line: sbatch refuses the file", "#!/bin/bash in the first line"
-        )
+        found = "no #! in the first line: sbatch refuses the file"
+        yield job.finding(1, found, "#!/bin/bash in the first line")
     for one in read:
         name = one.name.replace("_", "-")
         is_known = any(option.startswith(one.name) for option in SBATCH) or len(one.name) < 3
@@ -129,11 +128,10 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
         word = loose_word(texts[at])
         if word and not re.search(r"[<>{}$\[(]|\.\.\.", texts[at]):
             lost = [d.line for d in read if d.line > at and _asks(d)]
-            found = (
-                f"`{printable(word, 40)}` is neither an option nor a value: sbatch stops reading options here"
-            )
+            shown = f"`{printable(word, 40)}` is neither an option nor a value"
+            found = f"{shown}: sbatch stops reading options here{lines([at, *lost])}"
             severity: Severity = "error" if lost else "warning"
-            yield job.finding(at, found + lines([at, *lost]), "the value in quotes", severity=severity)
+            yield job.finding(at, found, "the value in quotes", severity=severity)
             break
     for one in read:
         is_bare = texts[one.line].rstrip().endswith(f"-{one.name}") and one.name in SBATCH

@@ -153,11 +153,9 @@ class Follower(Followed):
         elif kind == "finished":
             self.finished_s, self.reason = message["at"], clean(message["reason"], LONGEST_WORDS)
             if message["lost_bytes"]:  # an earlier reader may have them
-                words = (
-                    f"ringup: the head node dropped {show_bytes(message['lost_bytes'])} of output (it keeps"
-                )
-                words += " 64 MiB, less on a full disk); they may be missing here"
-                self.output.terminal.lines([words])
+                lost = show_bytes(message["lost_bytes"])
+                words = "it keeps 64 MiB, less on a full disk; they may be missing here"
+                self.output.terminal.lines([f"ringup: the head node dropped {lost} of output: {words}"])
         elif kind == "gone":
             self.state = "gone"
         elif type(index) is int and 0 <= index < len(self.nodes):
