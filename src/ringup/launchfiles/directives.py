@@ -32,6 +32,26 @@ _FLAGS = """
 """
 FLAGS = frozenset(_FLAGS.split())
 """Of these, those that take no value in a word of its own."""
+_OF_SRUN_ALONE = """
+accel-bind bcast bcast-exclude compress cpu-bind cpu_bind cpu_binding debugger-test disable-status epilog
+exact external-launcher gres-bind het-group interactive jobid kill-on-bad-exit label mpi mpi-combine
+multi-prog no-allocate overlap pack-group preserve-env prolog pty quit-on-interrupt relative send-libs
+slurmd-debug slurmd_debug task-epilog task-prolog threads treewidth unbuffered version whole x11
+"""
+OF_SLURM = {"sbatch": SBATCH, "srun": SBATCH | frozenset(_OF_SRUN_ALONE.split())}
+"""Program -> its long options, without those of plugins."""
+SHORT = {"n": "ntasks", "N": "nodes", "c": "cpus-per-task", "t": "time"}
+_COUNT = re.compile(r"0*[1-9]\d{0,9}")
+_MEMORY = re.compile(r"(?i)\d{1,12}(?:[kmgt]b?)?")
+FORMS = {
+    **dict.fromkeys(("ntasks", "cpus-per-task", "ntasks-per-node", "ntasks-per-gpu"), (_COUNT, "a number")),
+    "nodes": (re.compile(r"(?i)\d+[km]?(?:[-,:]\d+[km]?)*"), "a number, or 2-4"),
+    "time": (re.compile(r"(?i)-1|infinite|unlimited|(?:\d+-)?\d+(?::\d+){0,2}"), "hours:minutes:seconds"),
+    **dict.fromkeys(("mem", "mem-per-cpu", "mem-per-gpu"), (_MEMORY, "a whole number, with K, M, G or T")),
+    "cpus-per-gpu": (_COUNT, "a number"),
+    "gres": (re.compile(r"(?!\d+$).*"), "gpu:NUMBER"),
+}
+"""Long option of sbatch and srun -> (its values, the same for people); tried with Slurm 22.05."""
 _DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB|PJM|\$|COBALT|FLUX:)\s+(.*)")
 
 

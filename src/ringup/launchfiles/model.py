@@ -30,6 +30,8 @@ from ringup.units import plural, printable
 NODE_LAUNCHERS = ("torchrun", "launch", "accelerate", "deepspeed", "llamafactory", "axolotl", "trl")
 """Launchers that start all ranks of a node."""
 TORCH = ("torchrun", "launch")
+_SERVERS = ("ray", "vllm")
+"""Programs that another one beside them uses."""
 COUNT_NAMES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES", marks.NODE_COUNT)
 GPU_NAMES = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", marks.GPU_COUNT, "SLURM_GPUS_PER_TASK")
 OTHER_SCRIPTS = ("setup.py", "prepare", "download", "preprocess", "convert", "tokenize", "process_data")
@@ -44,7 +46,7 @@ _ON_ONE_HOST = {
     "clush": ("-w",),
 }
 """Starters on one host -> their options that name the host, if it is not a word of its own."""
-_OTHER_LAUNCHERS = ("colossalai", "horovod", "torchx", "composer", "tune", "fabric", "axolotl", "trl")
+_OTHER_LAUNCHERS = ("colossalai", "horovod", "torchx", "composer", "tune", "fabric", "axolotl", "trl", "vllm")
 
 
 @dataclass(frozen=True)
@@ -331,6 +333,8 @@ class Launch:
         count, wanted = self.instances, self.nnodes
         if self.is_set_outside and not self.nnodes_text and self.start.option("standalone") is None:
             return 1
+        if self.launcher == "ray":
+            return 1  # all its nodes join the head
         if self.launcher in _OTHER_LAUNCHERS:
             return 1 if count in (1, None) and not self.is_away else None
         if self.launcher == "python":
@@ -438,6 +442,8 @@ class Launch:
         ranks = "? ranks" if self.ranks_per_node is None else plural(self.ranks_per_node, "rank")
         worlds = {None: "number of worlds unknown", 1: "one world"}.get(self.worlds, f"{self.worlds} worlds")
         where = "" if self.is_away or not by else f", {by} alone"
+        if self.launcher == "ray":
+            return f"{head} start: {nodes} of one cluster"
         return f"{head}: {nodes} x {ranks}, {worlds}{where}"
 
     def as_json(self) -> dict[str, object]:
@@ -465,7 +471,7 @@ def launches_of(job: Job) -> list[Launch]:
     """The launch lines of a file."""
     found = [made for command in job.commands if (made := launch_of(job, command))]
     real = [one for one in found if one.launcher != "python" or _is_training(one)]
-    if any(one.launcher != "python" or one.is_away for one in real):
+    if any(one.is_away if one.launcher == "python" else one.launcher not in _SERVERS for one in real):
         # Plain scripts next to a launcher prepare data or evaluate.
         real = [one for one in real if one.launcher != "python" or one.is_away or _has_rank(one)]
     return real

@@ -178,6 +178,8 @@ LAUNCHERS = {
     "tune": ("tune", "run"),
     "fabric": ("fabric", "run"),
     "lightning": ("fabric", "run"),
+    "ray": ("ray", "start"),
+    "vllm": ("vllm", "serve"),
 }
 """Program -> its launcher, and the subcommand that starts a job."""
 MODULES = {

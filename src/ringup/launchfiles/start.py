@@ -122,7 +122,8 @@ def take_apart(words: Sequence[str]) -> CommandLine:
             made.env[name] = value
             at += 1
         program = posixpath.basename(words[at]) if at < len(words) else ""
-        if program not in PROGRAMS or program in LAUNCHERS:
+        follows = "".join(words[at + 1 : at + 2])
+        if program not in PROGRAMS or (program in LAUNCHERS and follows == LAUNCHERS[program][1]):
             break
         after = _step(made, words, at, program)
         if after < 0 or made.text is not None:

@@ -13,6 +13,7 @@ Files are read, never run or imported.  Only faults that the text shows are repo
     job_shell   rules on directives and the shell
     job_environment, job_variables   rules on containers and the environment, on variables that are empty
     job_numbers, job_manifest   rules on each rank's own settings, on pods
+    job_training   rules on settings of DeepSpeed and FSDP
     job_rules   all other rules on those
     across_files   rules between files
 """
@@ -36,6 +37,7 @@ from ringup.lint import (  # noqa: F401
     job_numbers,
     job_rules,
     job_shell,
+    job_training,
     job_variables,
     ranks,
     rendezvous,

@@ -24,6 +24,8 @@ _COORDINATOR = re.compile(
 _LISTS = {marks.NODES, marks.NAMES}
 _MANY_GPUS = {"num-gpus", "num-machines", "multiprocessing-distributed"}
 _SCHEDULERS = ("SBATCH", "PBS", "BSUB")
+_OTHERS = ("YBATCH", "MSUB")
+"""Words of other schedulers that look like these."""
 _OF_OPEN_MPI = ("-x", "-mca", "--mca", "--bind-to", "-bind-to", "--allow-run-as-root", "-npernode")
 """Options that other MPIs do not have."""
 _HOSTS_WITH_SLOTS = re.compile(r"[\w.-]{1,255}(?::\d{1,4})?(?:,[\w.-]{1,255}(?::\d{1,4})?){0,255}")
@@ -93,7 +95,7 @@ def directive_misspelt(job: JobFile) -> Found:
             return
         match = re.match(r"#([A-Za-z]{3,8})[ \t]+--?[A-Za-z]", line)
         near = difflib.get_close_matches(match[1].upper(), _SCHEDULERS, 1, 0.7) if match else []
-        if match and near and match[1] not in _SCHEDULERS:
+        if match and near and match[1] not in (*_SCHEDULERS, *_OTHERS):
             yield number, f"#{match[1]}, a comment for the scheduler", f"#{near[0]}"
 
 
@@ -133,7 +135,18 @@ def open_mpi_slots(job: JobFile) -> Found:
             if not is_open_mpi or job.job.directives or not count.isdecimal() or has_mark(hosts):
                 continue
             listed = [host for host in hosts.split(",") if host]
-            is_more = "oversubscribe" in " ".join(o.written for o in step.options).lower()
+            written = " ".join(o.written for o in step.options).lower()
+            is_more, first = "oversubscribe" in written, listed[0].partition(":")[2] if listed else ""
+            is_spread = re.search(r"map-?by\s(?!slot)|bynode|npernode|-n ?\d|ppr", written.replace("-np", ""))
+            if first.isdecimal() and len(listed) > 1 and int(count) <= int(first) and not is_spread:
+                found = (
+                    f"{plural(int(count), 'rank')}, and {listed[0]} has {first} slots: the others get none"
+                )
+                yield (
+                    command.line,
+                    found,
+                    f"{listed[0].partition(':')[0]}:N, N its ranks; the port is no part of it",
+                )
             if listed and ":" not in hosts and not is_more and int(count) > len(listed):
                 found = f"{plural(int(count), 'rank')} on {plural(len(listed), 'slot')}: {hosts}"
                 yield command.line, found, "slots: " + ",".join(f"{host}:N" for host in listed[:4])
@@ -141,11 +154,55 @@ def open_mpi_slots(job: JobFile) -> Found:
         given = dict(pairwise(launch.command.texts))
         total = launch.number(given.get("-np") or given.get("--num-proc") or "") or 0
         hosts = given.get("-H") or given.get("--hosts") or ""
+        if hosts and (cut := re.fullmatch(r"[\w.-]+:\d{1,4}", launch.start.script)):
+            found = f"the list of hosts ends at the blank: horovodrun takes {cut[0]} for the command"
+            yield launch.line, found, f"-H {hosts},{cut[0]}"
+            continue
         is_listed = bool(_HOSTS_WITH_SLOTS.fullmatch(hosts))
         slots = sum(int(host.partition(":")[2] or 1) for host in hosts.split(",")) if is_listed else total
         if total > slots:
             found = f"{plural(total, 'rank')} on {plural(slots, 'slot')}: {hosts}"
             yield launch.line, found, "as many slots as ranks"
+
+
+@fault("resource-sets-exceed-hosts", SHELL)
+def resource_sets_exceed_hosts(job: JobFile) -> Found:
+    """
+    jsrun is told of more resource sets than fit on the job's hosts.
+
+    Why: `--rs_per_host` times the hosts of `#BSUB -nnodes` is what fits; jsrun ends with an error.
+
+    Fix: --nrs = hosts x --rs_per_host.
+    """
+    hosts = node_count(job.job.directives)[0]
+    for command in job.job.commands:
+        for step in (s for s in command.start.steps if s.program == "jsrun"):
+            sets, each = step.option("-n", "--nrs") or "", step.option("-r", "--rs_per_host") or ""
+            if sets.isdecimal() and each.isdecimal() and 0 < hosts * int(each) < int(sets):
+                found = f"{sets} resource sets, {each} on each of {plural(hosts, 'host')}"
+                yield command.line, found, f"--nrs {hosts * int(each)}"
+
+
+@fault("gpus-exceed-pod", SHELL)
+def gpus_exceed_pod(job: JobFile) -> Found:
+    """
+    vLLM or SGLang is told to use more GPUs than its container gets.
+
+    Why: `--tensor-parallel-size` x `--pipeline-parallel-size` GPUs of one node are needed, unless Ray or
+    `--nnodes` adds other nodes; the engine does not start.
+
+    Fix: as many GPUs in the resources of the container.
+    """
+    for launch in job.launches:
+        gpus = launch.pod.gpu_count if launch.pod else 0
+        given = {n: launch.number(v) for n, v in launch.arguments.items()}
+        wanted = given.get("tensor-parallel-size") or given.get("tp-size") or given.get("tp") or 1
+        wanted *= given.get("pipeline-parallel-size") or given.get("pp-size") or 1
+        is_one = not launch.arguments.keys() & {"nnodes", "distributed-executor-backend", "node-rank"}
+        is_one = is_one and launch.started_by != "LeaderWorkerSet" and not re.search(r"\bray\b", job.text)
+        if re.search("vllm|sglang", " ".join(launch.command.texts[:6])) and is_one and 0 < gpus < wanted:
+            found = f"{wanted} GPUs (tensor x pipeline), and the container gets {gpus}"
+            yield launch.line, found, f"{wanted} GPUs"
 
 
 @fault("deepspeed-options-exclude", SHELL)

@@ -77,10 +77,14 @@ def dash_is_no_hyphen(job: JobFile) -> Found:
     An option begins with a typographic dash instead of hyphens.
 
     Why: web pages and text editors turn `--` into a dash; the program takes the word for an
-    argument, often for the image or the script.
+    argument, often for the image or the script.  In the first line (`#!/bin/sh –l`) the shell takes it for
+    the file to run.
 
     Fix: type `--` again.
     """
+    first = next(iter(lines_of(job.text)), "")
+    if job.commands and re.match("#!.*\\s[–—−]", first):
+        yield 1, f"`{printable(first.split()[-1], 40)}` in the first line", "a hyphen"
     for command in job.commands:
         bad = [w for w in command.words if _DASHES.match(w.raw)]
         if bad:
@@ -203,6 +207,11 @@ def launcher_argument_misread(job: JobFile) -> Found:
         elif start.kind == "script" and _HOSTS_OR_COUNT.fullmatch(program) and _begins_with_script(start):
             found = f"{launch.launcher} takes `{start.script}` for the script"
             yield launch.line, found, "an option in front of it (--hostfile), or the script alone"
+        elif start.kind == "script" and program.endswith((".yaml", ".yml", ".json")):
+            found = f"{launch.launcher} takes `{printable(program, 60)}` for the script: Python runs it"
+            is_config = launch.launcher == "accelerate"
+            wanted = f"--config_file {printable(start.script, 80)}" if is_config else "the script first"
+            yield launch.line, found, wanted
         elif not (start.script or launch.is_opaque or _is_cut(job, launch) or launch.has("help")):
             yield launch.line, f"{launch.launcher} is given no script", "the script behind the options"
 
@@ -234,6 +243,11 @@ def launcher_option_wrong(job: JobFile) -> Found:
     Fix: the option as the launcher spells it, with a value.
     """
     yield from _refused_by_accelerate(job)
+    for number, text in enumerate(lines_of(job.text), 1) if job.launches and not job.job.documents else ():
+        if match := re.match(
+            r"\s*(?:export\s+)?[A-Za-z_]\w*=[^\s\"'<>#]*(<[A-Za-z][\w-]{0,60}>)[^\s\"'<>]*$", text
+        ):
+            yield number, f"{match[1]} is a placeholder, and the shell ends at it", "the value"
     placeholders = {line for line, _ in job.job.placeholders}
     for launch in job.launches:
         if launch.launcher not in OPTIONS:
@@ -328,8 +342,11 @@ def launcher_option_behind_script(job: JobFile) -> Found:
         options = OPTIONS.get(launch.launcher, {})
         late = [n for n in launch.arguments if n in _ITS_OWN and f"--{n}" in options and not launch.has(n)]
         is_read = bool(late) and not launch.is_opaque and not _DASHES.match(launch.start.script)
-        if launch.launcher == "deepspeed" and "hostfile" in launch.arguments and not launch.has("hostfile"):
-            late, is_read = ["hostfile"], not launch.is_opaque
+        if launch.launcher == "deepspeed":
+            of_hosts = re.match(r"[\w.-]+:\d|[\w.-]+@", launch.arguments.get("include", ""))
+            late = [n for n in ("hostfile", "include") if n in launch.arguments and not launch.has(n)]
+            late = [n for n in late if n == "hostfile" or of_hosts]
+            is_read = bool(late) and not launch.is_opaque
         elif launch.launcher not in (*TORCH, "accelerate"):
             continue
         if not is_read:
@@ -340,7 +357,7 @@ def launcher_option_behind_script(job: JobFile) -> Found:
         takes = text is not None and any(n in text or n.replace("-", "_") in text for n in late)
         is_bare = not launch.has("nproc-per-node", "nnodes", "num-processes", "num-machines", "config-file")
         is_sure = is_bare and ("standalone" in late or "nproc-per-node" in late or len(late) > 1)
-        is_sure = is_sure or late == ["hostfile"]
+        is_sure = is_sure or launch.launcher == "deepspeed"
         if not takes and not launch.setting("nproc-per-node"):
             found = f"--{late[0]} behind the script: {launch.launcher} does not see it"
             severity: Severity = "error" if is_sure else "warning"
@@ -706,6 +723,11 @@ def world_size_disagrees(job: JobFile) -> Found:
             if told != count:
                 found = f"WORLD_SIZE is {told}, and {launch.started_by} starts {count} ranks"
                 yield launch.line, found, f"WORLD_SIZE={count}"
+            continue
+        rank = launch.number(launch.node_rank_text) or 0
+        if launch.launcher in TORCH and launch.backend == "static" and rank >= wanted > 0:
+            numbers = "0, which opens the store" if wanted == 1 else f"0 to {wanted - 1}"
+            yield launch.line, f"--node-rank={rank}, and the nodes are {numbers}", "one of these"
             continue
         if launch.launcher not in NODE_LAUNCHERS or wanted < 2 or launch.launcher == "deepspeed":
             continue

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 
-from ringup.launchfiles.directives import FLAGS, SBATCH, Directive, last, loose_word
+from ringup.launchfiles.directives import FLAGS, FORMS, OF_SLURM, SBATCH, SHORT, Directive, last, loose_word
 from ringup.launchfiles.manifests import number
+from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.passing import DOCKER
 from ringup.launchfiles.shell import Command
 from ringup.launchfiles.start import Step
@@ -103,12 +105,13 @@ def directive_behind_command(job: JobFile) -> Iterator[Finding]:
 @fault("directive-wrong", SHELL)
 def directive_wrong(job: JobFile) -> Iterator[Finding]:
     """
-    sbatch or bsub refuses a line for the scheduler, or reads another thing from it than it seems to say.
+    sbatch, srun or bsub refuses an option, or reads another thing from it than it seems to say.
 
-    Why: sbatch ends at an option that it does not know (it writes hyphens, `--ntasks-per-node`), and at the
-    first word that is neither an option nor a value it stops reading options: what follows, in further lines
-    as well, has no effect.  It refuses a file without `#!` in its first line.  bsub's -g is the job group,
-    which begins with a slash; GPUs are -gpu.
+    Why: sbatch and srun end at an option that they do not know (they write two hyphens, and hyphens inside,
+    `--ntasks-per-node`), and at a value that is no number, time or size of memory.  At the first word that is
+    neither an option nor a value sbatch stops reading options: what follows, in further lines as well, has no
+    effect.  It refuses a file without `#!` in its first line.  bsub's -g is the job group, which begins with
+    a slash; GPUs are -gpu.
 
     Fix: options as sbatch(1) spells them, values with blanks in quotes, `#!/bin/bash` in the first line.
     """
@@ -119,11 +122,7 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
     if read and texts[1].startswith("#SBATCH") and is_for_slurm:
         found = "no #! in the first line: sbatch refuses the file"
         yield job.finding(1, found, "#!/bin/bash in the first line")
-    for one in read:
-        name = one.name.replace("_", "-")
-        is_known = any(option.startswith(one.name) for option in SBATCH) or len(one.name) < 3
-        if not is_known and name in SBATCH:
-            yield job.finding(one.line, f"sbatch has no option --{printable(one.name, 60)}", f"--{name}")
+    yield from _refused_by_slurm(job, read)
     for at in dict.fromkeys(d.line for d in read):
         word = loose_word(texts[at])
         if word and not re.search(r"[<>{}$\[(]|\.\.\.", texts[at]):
@@ -145,6 +144,46 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
     for one in job.job.directives:
         if one.scheduler == "BSUB" and one.name == "g" and one.value.isdecimal():
             yield job.finding(one.line, f"-g {one.value} is a job group, not GPUs", f"-gpu num={one.value}")
+
+
+def _refused_by_slurm(job: JobFile, read: Sequence[Directive]) -> Iterator[Finding]:
+    texts = ["", *lines_of(job.text)]
+    for one in read:
+        dashes = "-" if re.search(rf"\s-{re.escape(one.name)}(?![\w-])", texts[one.line]) else "--"
+        if told := _refused("sbatch", dashes + one.name, one.value):
+            yield job.finding(one.line, *told)
+    steps = [(c.line, s) for c in job.job.commands for s in c.start.steps if s.program == "srun"]
+    for line, option in dict.fromkeys((line, o) for line, step in steps for o in step.options):
+        if told := _refused("srun", option.name, option.value):
+            yield job.finding(line, *told)
+
+
+def _refused(program: str, name: str, value: str) -> tuple[str, str] | None:
+    """
+    (found, expected) for an option that sbatch or srun does not take; plugins may add options of their own.
+
+    >>> _refused("srun", "--ntask-per-node", "4")
+    ('srun has no option --ntask-per-node', '--ntasks-per-node')
+    >>> _refused("sbatch", "-nodes", "2")
+    ('one hyphen: sbatch takes -nodes for -n odes', '--nodes')
+    >>> _refused("sbatch", "--time", "24h")
+    ('sbatch refuses --time=24h', 'hours:minutes:seconds')
+    """
+    bare, known = name.lstrip("-"), OF_SLURM[program]
+    if not name.startswith("--") and len(bare) > 2 and bare in known:
+        return f"one hyphen: {program} takes {name} for -{bare[0]} {bare[1:]}", f"--{bare}"
+    if name.startswith("--") and not any(option.startswith(bare) for option in known):
+        near = difflib.get_close_matches(bare.replace("_", "-"), known, 1, 0.85)
+        return (f"{program} has no option {printable(name, 60)}", f"--{near[0]}") if near else None
+    form, expected = FORMS.get(SHORT.get(bare, bare), (None, ""))
+    is_written = value and value.isascii() and not has_mark(value) and not _TEMPLATE.search(value)
+    if form is not None and is_written and not form.fullmatch(value.strip()):
+        return f"{program} refuses {name}={printable(value, 60)}", expected
+    return None
+
+
+_TEMPLATE = re.compile(r"[$<>{}%@\[(]|^[A-Z][A-Z_:]+$|\.\.\.|__")
+"""A value that somebody is to write."""
 
 
 # -- what runs when --------------------------------------------------------------------------------

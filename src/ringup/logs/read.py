@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from ringup.errors import LogsError, UsageError
 from ringup.logs import counts, dumps, files
 from ringup.logs.against import Change, changes, reference_of
 from ringup.logs.answer import causes_of
+from ringup.logs.appended import LastRun, blanked, last_run
 from ringup.logs.causes import Cause
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.files import FileInfo, Unreadable
@@ -131,6 +132,11 @@ def _diagnosed(
         if scan.cut:
             reason = f"longer than {LINE_BYTES:,} bytes: the middle was not read"
             unreadable.append(Unreadable(path, f"{plural(scan.cut, 'line')} {reason}"))
+        if scan.last_run.offset:
+            reason = (
+                f"{scan.last_run.runs} runs one after another; read: the last, from line {scan.last_run.line}"
+            )
+            unreadable.append(Unreadable(path, reason))
     infos = [_info(path, part, scan) for path, (part, scan) in counted.items()]
     if facts:
         from ringup.logs.hardware import read_hardware
@@ -284,14 +290,17 @@ def _count(
     scanner = Scanner()
     try:
         blocks = files.blocks(path, reading.block)
+        last = last_run(path) if moment is None and files.is_plain(path) else LastRun()
         if moment is not None:
             blocks = since(blocks, moment)
+        elif last.offset:
+            blocks = blanked(blocks, last.offset)
         part = counts.scan(blocks, scanner.take, iteration=iteration, words=scanner.words)
     except OSError as exc:
         return exc.strerror or str(exc)
     finally:
         reading.file()
-    return part, scanner.result()
+    return part, replace(scanner.result(), last_run=last)
 
 
 def _moment(text: str, paths: Sequence[str]) -> float:

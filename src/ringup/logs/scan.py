@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from ringup.logs.appended import LastRun
 from ringup.logs.counts.model import Comm
 from ringup.logs.forms import Clue, Clues, Line, severity_of
 from ringup.logs.labels import LONGEST_LABEL, MOST_LINES, Labels
@@ -62,6 +63,7 @@ _LIBRARY_FRAME = re.compile(
 _RAISED = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){1,12}[A-Za-z]\w{1,80}|[A-Z]\w{2,80}(?=:))(?:: (?P<text>.*))?$"
 )
+_CLASS = re.compile(r"(?:\w+\.)+[A-Z]|.*(?i:error|timeout|exception)$")
 _NOT_RAISED = re.compile(
     r".*(?:Warning|Logger)|(?:Note|Info|Error|Usage|Rank|Step|Epoch|Loss|Last|Node|Job|Task)\d*"
 )
@@ -108,6 +110,8 @@ class Scan:
     """Whether it begins inside a traceback."""
     clues: list[Clue] = field(default_factory=list)
     """Lines that may explain the failure, by their form."""
+    last_run: LastRun = field(default_factory=LastRun)
+    """Of a file of several runs, the one that was read."""
 
 
 class Match(NamedTuple):
@@ -303,7 +307,10 @@ class Scanner:
         found = _RAISED.match(body)
         if found is None or _NOT_RAISED.fullmatch(found["type"]):
             return set()
-        if self._framed[0] == (source := _source(head)) and source in self._open:
+        # Right below the code any name is a class; further down it may begin a line of the program.
+        is_next = head.rank is not None or number - 1 in (self._framed[1], self._code)
+        is_raised = is_next or _CLASS.match(found["type"])
+        if is_raised and self._framed[0] == (source := _source(head)) and source in self._open:
             self._dispatch(Match("exception", number, found.groupdict(""), head, text, 0))
             return {"exception"}
         return set()

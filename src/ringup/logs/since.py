@@ -11,7 +11,7 @@ from ringup.logs.lines import seconds_of
 DAY_S = 86400.0
 _DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(s|m|min|h|d)")
 _UNIT_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-_BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
+BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
 _HEAD_BYTES = 400
 
 
@@ -71,9 +71,9 @@ def since(blocks: Iterable[bytes], moment: float) -> Iterator[bytes]:
         for number, line in enumerate(lines):
             time_s = seconds_of(line[:_HEAD_BYTES].decode("utf-8", "replace"))
             if time_s is not None and not is_before(time_s, moment):
-                before = b"".join(old.translate(_BLANK) + b"\n" for old in lines[:number])
+                before = b"".join(old.translate(BLANK) + b"\n" for old in lines[:number])
                 yield before + b"\n".join([*lines[number:], rest])
                 yield from blocks
                 return
-        yield b"".join(line.translate(_BLANK) + b"\n" for line in lines)
-    yield rest.translate(_BLANK)
+        yield b"".join(line.translate(BLANK) + b"\n" for line in lines)
+    yield rest.translate(BLANK)

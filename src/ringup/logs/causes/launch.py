@@ -222,6 +222,7 @@ def environment_breaks_remote_shell(log: LogEvidence) -> Found:
 @cause("python-or-launcher-missing", overcome=None)
 def python_or_launcher_missing(log: LogEvidence) -> Found:
     modules = [e for e in log.all("module-missing") if OWN_MODULES.match(e["module"]) and not made_do(e)]
+    modules = [e for e in modules if _ENDS_PYTHON.search(e.text) or "exception" in log.tags_at(e)]
     # a container that does not start is another cause
     found = log.all("command-missing", lacks="pyxis: |enroot")
     missing = [*(e for e in found if _concerns_the_job(e)), *modules]
@@ -232,6 +233,11 @@ def python_or_launcher_missing(log: LogEvidence) -> Found:
     return report(missing, f"{what or 'the interpreter or launcher'} does not exist{where}")
 
 
+_ENDS_PYTHON = re.compile(
+    r"^(?:\W*\w{1,20}[\]):|]+ ?)?(?:E +)?(?:ModuleNotFound|Import)Error: No module|python\S*: "
+    r"|Error while finding module|required"
+)
+"""Python's own words; a program that reports a failed import in words of its own goes on without it."""
 _PROGRAM = re.compile(
     r"python|torchrun|deepspeed|accelerate|/bin/|execv|executable|unable to launch|orted|Conda|Environment"
 )

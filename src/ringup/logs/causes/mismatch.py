@@ -115,7 +115,7 @@ def rank_busy(log: LogEvidence) -> Found:
         return report([*first, *bars, *store, *waits[:2]], text)
     if bars and (waits or store or log.has("traceback")):
         text = f"one rank is still busy ({bars[0]['what'] or 'a progress bar'}) when the others give up"
-        return report([*bars, *waits[:2], *store], text)
+        return report([*bars, *waits[:2], *store], text, "high" if waits or store else "low")
     if bars and _ended_beside(log, bars[-1]):
         return report(bars, "a progress bar stopped at a timeout's limit", "low")
     if saved := _one_timeout_before(log, words):
@@ -366,6 +366,7 @@ def _printed_mismatch(log: LogEvidence) -> Cause | None:
                 f"rank {same[0].rank}: {op} #{seq} of {size}"
                 for (seq, op, size), same in [*kinds.items()][:3]
             )
+            events += log.all("size-mismatch")[:1]
             return report(events, f"ranks wait in different collectives ({shown})", "medium")
     if len({seq for seq, _, _ in kinds}) > 1:
         text = "ranks time out at different sequence numbers: another group, or out of step"
@@ -413,7 +414,10 @@ def model_differs(log: LogEvidence) -> Found:
     """
     counts = [e for e in log.all("ddp-same-model") if e.number("theirs") > 0]
     events = [*counts, *log.all("ddp-shapes")]
-    return report(events, "ranks hold different models", "high" if counts else "medium")
+    # Ranks that are in different collectives take each other's data for a number of parameters.
+    is_doubtful = log.has("size-mismatch") and _printed_mismatch(log) is not None
+    sure: Confidence = "low" if is_doubtful else "high" if counts else "medium"
+    return report(events, "ranks hold different models", sure)
 
 
 _REDUCTION = re.compile(

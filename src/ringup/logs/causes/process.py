@@ -201,10 +201,16 @@ def own_exceptions(log: LogEvidence) -> list[Event]:
     """Exceptions of the program after which the run did not work, and whose text no other cause covers."""
     own = [e for e in log.all("exception") if _is_of_the_program(log, e) and not log.outcome.overcome(e)]
     own = [e for e in own if not LAUNCHER_FRAMES.search(e["frame"])]
+    if log.has("oom-kill", "killed-word"):
+        own = [e for e in own if not _OF_A_DEATH.search(e["text"])]
     if all(e["carried"] for e in own):  # Ray's head names a type, and the line above it has the details
         told = {(e.file, e["type"].rpartition(".")[2]) for e in log.all("exception") if not e["carried"]}
         own = [e for e in own if (e.file, e["type"]) not in told]
     return [e for e in own if not _of_others(log, e) - OF_ROLE["context"]]
+
+
+_OF_A_DEATH = re.compile(r"process(?:es)? .{0,40}\b(?:abruptly|died|killed)\b")
+"""Of an exception that reports the end of a helper process."""
 
 
 def _of_others(log: LogEvidence, event: Event) -> set[str]:
@@ -359,7 +365,10 @@ def _is_of_the_program(log: LogEvidence, event: Event) -> bool:
         return False
     if (WRAPPERS.search(event["type"]) and not empty_file) or _HARMLESS.search(event.text):
         return False
-    if event["type"].lower().endswith("warning"):
+    stopped = (e for e in log.all("exception") if e["type"].endswith("KeyboardInterrupt"))
+    if event["type"].lower().endswith("warning") or any(
+        e.file == event.file and e.label == event.label and e.line < event.line for e in stopped
+    ):
         return False
     return not (_tags_with(log, event) & OF_ROLE["consequence"]) and event not in refused_semaphores(log)
 

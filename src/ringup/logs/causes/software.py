@@ -110,6 +110,8 @@ def environment_differs(log: LogEvidence) -> Found:
     sizes, truncated, apart = log.all("size-mismatch"), log.all("data-truncated"), _settings_apart(log)
     if (sizes or truncated) and not apart:
         apart = _set_on_some(log)
+    if sizes and not apart and len({e["op"] for e in log.all("work")}) > 1:
+        return None  # ranks in different collectives
     if sizes:
         text = "two ranks plan different message sizes for one transfer"
         return report([*sizes, *apart], text, "high" if apart else "medium")

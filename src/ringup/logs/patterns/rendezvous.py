@@ -58,7 +58,8 @@ TAGS = (
     tag("rdzv-timeout", "failure hang",
         r"RendezvousTimeoutError",
         # Horovod's launcher, whose tasks are to come back to it.
-        r"Timed out waiting for .{1,80}\. Please check connectivity between servers"),
+        r"Timed out waiting for .{1,80}\. Please check connectivity between servers",
+        r"[Nn]ot all (?:nodes|workers|ranks) are ready after|Failed to wait for all (?:nodes|workers|ranks)"),
     tag("rdzv-closed", "consequence",
         r"RendezvousClosedError|RendezvousGracefulExitError|RendezvousStateError"),
     tag("keepalive-failed", "consequence weak",

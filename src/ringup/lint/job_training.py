@@ -1,0 +1,108 @@
+"""Settings of DeepSpeed and FSDP that contradict the script's arguments or its model."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ringup.launchfiles.manifests import pairs, scalar, value_at
+from ringup.lint.job_environment import file_at_hand
+from ringup.lint.job_file import JobFile
+from ringup.lint.rule import SHELL, Found, fault
+from ringup.units import printable
+
+_NUMBERS = {
+    "train_micro_batch_size_per_gpu": "per-device-train-batch-size",
+    "gradient_accumulation_steps": "gradient-accumulation-steps",
+    "gradient_clipping": "max-grad-norm",
+}
+"""Key of DeepSpeed's configuration -> the Trainer's argument."""
+
+
+@fault("deepspeed-config-disagrees", SHELL)
+def deepspeed_config_disagrees(job: JobFile) -> Found:
+    """
+    A value of DeepSpeed's configuration is not the one that the Trainer is given.
+
+    Why: transformers compares them and ends with "Please correct the following DeepSpeed config values that
+    mismatch TrainingArguments values" (`integrations/deepspeed.py`).
+
+    Fix: "auto" in DeepSpeed's file.
+    """
+    for launch in job.launches:
+        name = launch.arguments.get("deepspeed", "")
+        if "per-device-train-batch-size" not in launch.arguments or not name.endswith(".json"):
+            continue
+        given = _mapping(file_at_hand(job, name))
+        shown = printable(name.rpartition("/")[2], 60)
+        for kind, other in (("fp16", "bf16"), ("bf16", "fp16")):
+            part = given.get(kind)
+            is_on = isinstance(part, dict) and part.get("enabled") is True
+            asked = launch.arguments.get(other, "false").lower() in ("", "true")
+            if is_on and asked and kind not in launch.arguments:
+                yield launch.line, f"--{other}, and {shown} has {kind} enabled", '"auto"'
+        for key, argument in _NUMBERS.items():
+            value, text = given.get(key), launch.arguments.get(argument, "")
+            is_number = isinstance(value, int | float) and re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", text)
+            if is_number and float(text) != value:
+                found = f"--{argument.replace('-', '_')} {text}, and {shown} has {key} {value}"
+                yield launch.line, found, '"auto"'
+
+
+def _mapping(text: str | None) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+_LAYERS = {
+    "BertLayer": "bert",
+    "BloomBlock": "bloom",
+    "FalconDecoderLayer": "falcon",
+    "GPT2Block": "gpt2",
+    "GemmaDecoderLayer": "gemma",
+    "LlamaDecoderLayer": "llama",
+    "MistralDecoderLayer": "mistral",
+    "OPTDecoderLayer": "opt",
+    "Qwen2DecoderLayer": "qwen2",
+    "T5Block": "t5",
+}
+"""Layer of transformers' models -> the models that have it."""
+_MODELS = re.compile(rf"(?<![a-z])({'|'.join(_LAYERS.values())})(?![a-z])", re.IGNORECASE)
+_LOADED = re.compile(r"from_pretrained\(\s*[\"']([\w./-]{1,120})[\"']")
+
+
+@fault("fsdp-layer-unknown", SHELL)
+def fsdp_layer_unknown(job: JobFile) -> Found:
+    """
+    FSDP is told to wrap a layer that the model does not have.
+
+    Why: accelerate ends with "Could not find the transformer layer class to wrap in the model"
+    (`utils/dataclasses.py`).
+
+    Fix: the model's own layer, or leave the name out.
+    """
+    texts = [job.text, *(text for path, text in job.others.items() if path != job.path)]
+    names = {name for text in texts for name in _LOADED.findall(text)}
+    names |= {one.arguments.get("model-name-or-path", "") for one in job.launches}
+    models = {match[1].lower() for name in names for match in _MODELS.finditer(name)}
+    for document in job.job.documents:
+        own = dict(pairs(dict(pairs(document)).get("fsdp_config")))
+        node = own.get("fsdp_transformer_layer_cls_to_wrap")
+        layer = scalar(node)
+        if node is not None and len(models) == 1 and _LAYERS.get(layer, *models) not in models:
+            fitting = next(name for name, model in _LAYERS.items() if model in models)
+            yield node.start_mark.line + 1, f"{layer}, and the model is {models.pop()}", fitting
+        is_efficient = scalar(own.get("fsdp_cpu_ram_efficient_loading")).lower() == "true"
+        sync = own.get("fsdp_sync_module_states")
+        if (
+            value_at(document, "distributed_type") == "FSDP"
+            and is_efficient
+            and scalar(sync).lower() == "false"
+        ):
+            found = "fsdp_cpu_ram_efficient_loading without fsdp_sync_module_states: accelerate refuses it"
+            yield (sync or node).start_mark.line + 1, found, "fsdp_sync_module_states: true"

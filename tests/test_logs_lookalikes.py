@@ -1,0 +1,93 @@
+"""Lines that look like a failure's and are none, and failures that other lines report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ringup.logs.read import Diagnosis, read_logs
+
+FRAME = 'Traceback (most recent call last):\n  File "/job/t.py", line 9, in <module>\n    import model\n'
+EXITS = "srun: error: n1: task 0: Exited with exit code 1\n"
+IMPORT = [
+    "WARNING 08-14 19:24:23 [_custom_ops.py:20] Failed to import from vllm._C with "
+    """ModuleNotFoundError("No module named 'vllm._C'")""",
+    "(main_task pid=2105103) No module named 'vllm._version'",
+    "[2026-03-27 09:31:24 TP1] Ignore import error when loading sglang.srt.models.glm_ocr: No module named"
+    " 'transformers.models.glm_ocr'",
+]
+
+
+def diagnose(tmp_path: Path, text: str) -> Diagnosis:
+    log = tmp_path / "job.log"
+    log.write_text(text + "\n", encoding="utf-8")
+    return read_logs([str(log)])
+
+
+@pytest.mark.parametrize("line", IMPORT)
+def test_an_import_that_a_program_does_without_is_no_cause(tmp_path: Path, line: str) -> None:
+    assert diagnose(tmp_path, line).healthy
+    found = diagnose(tmp_path, f"{line}\n{FRAME}ValueError: head size 80\n{EXITS}")
+    assert found.causes[0].rule == "rank-raised-exception" and "head size" in found.causes[0].text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FRAME + "ModuleNotFoundError: No module named 'torch'",
+        "/usr/bin/python3: No module named torch.distributed.run",
+        "[rank1]: ModuleNotFoundError: No module named 'deepspeed'",
+    ],
+)
+def test_an_import_that_ends_python_is_one(tmp_path: Path, text: str) -> None:
+    assert diagnose(tmp_path, text).causes[0].rule == "python-or-launcher-missing"
+
+
+def test_a_line_far_below_the_code_is_no_exception(tmp_path: Path) -> None:
+    text = FRAME + "/lib/x.py:20: UserWarning: no _ARRAY_API\n  device = None\nHostname: n1, Rank: 3\n"
+    assert "Hostname" not in "".join(c.text for c in diagnose(tmp_path, text).causes)
+
+
+def test_the_kill_comes_before_the_exception_that_reports_it(tmp_path: Path) -> None:
+    died = "RuntimeError: One of the subprocesses has abruptly died during map operation."
+    killed = (
+        "slurmstepd-n1: error: Detected 4 oom_kill events in StepId=7.batch. Some tasks have been OOM Killed."
+    )
+    text = "".join(f"[rank{n}]: {line}\n" for n in range(2) for line in (FRAME + died).splitlines())
+    assert diagnose(tmp_path, f"{text}{EXITS}{killed}").causes[0].rule == "oom-killer-ran"
+    assert diagnose(tmp_path, f"{text}{EXITS}").causes[0].rule == "rank-raised-exception"
+
+
+def test_what_follows_an_interrupt_is_no_failure_of_its_own(tmp_path: Path) -> None:
+    text = f"step 1\n{FRAME}KeyboardInterrupt\nFatalError: `Process abort signal` is detected\n"
+    assert "rank-raised-exception" not in [c.rule for c in diagnose(tmp_path, text).causes]
+
+
+def test_a_tpu_without_memory_is_one(tmp_path: Path) -> None:
+    said = "RuntimeError: XLA:TPU compile permanent error. Ran out of memory in memory space hbm."
+    assert diagnose(tmp_path, f"{FRAME}{said}\n{EXITS}").causes[0].rule == "gpu-out-of-memory"
+
+
+def test_a_node_that_is_never_ready_is_named(tmp_path: Path) -> None:
+    said = "RuntimeError: Failed to wait for all nodes to be ready"
+    found = diagnose(tmp_path, f"Timeout: Not all nodes are ready after 3600 seconds\n{FRAME}{said}\n{EXITS}")
+    assert found.causes[0].rule == "peers-never-joined"
+
+
+def test_ranks_in_different_collectives_do_not_count_parameters(tmp_path: Path) -> None:
+    late = (
+        "[E ProcessGroupNCCL.cpp:474] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL("
+        "SeqNum={1}, OpType={2}, NumelIn={3}, NumelOut={3}, Timeout(ms)=1800000) ran for 1800149"
+        " milliseconds before timing out."
+    )
+    sizes = (
+        "n1:9:9 [3] transport/net_ib.cc:1081 NCCL WARN NET/IB : req 0/1 tag 3 peer 10.0.0.3<4889> collective"
+    )
+    text = [f"{sizes} mismatch error, local size 78848 remote size 65536"]
+    text += [late.format(rank, 1296, "ALLREDUCE", 622650) for rank in (0, 1)]
+    text += [late.format(rank, 1295, "ALLGATHER", 1) for rank in (2, 3)]
+    model = " DDP expects same model across all ranks, but Rank 3 has 131 params"
+    text += [f"{model}, while rank 0 has inconsistent 202 params."]
+    found = {c.rule: c.confidence for c in diagnose(tmp_path, "\n".join(text)).causes}
+    assert found.get("model-differs-between-ranks", "low") == "low" and "collective-mismatch" in found
