@@ -71,6 +71,26 @@ ACCELERATES = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\n
 VERL = "python -m verl.trainer.main_ppo trainer.n_gpus_per_node={}"
 OPENRLHF = "deepspeed --include localhost:{} t.py --train_batch_size 256 --micro_train_batch_size 2"
 
+REFUSED = (
+    *("--ntask-per-node=2", "--gpus_per_node=4", "-nodes=2", "-mem=4G", "-N=2", "--nodes=two", "--ntasks=8k"),
+    *("--time=24h", "--time=2d", "--time=1.5", "--mem=4GiB", "--mem=4.5G", "--mem=all", "--gres=4"),
+    *("--cpus-per-task=", "--ntasks-per-node=0", "--cpu_bind=cores"),
+)
+"""Options of sbatch that it does not take."""
+TAKEN = (
+    *(
+        "--ntasks-per-no=2",
+        "-n2",
+        "--nodes=2-4",
+        "-N 2",
+        "--ntasks=8",
+        "--time=1-0",
+        "-t 10",
+        "--time=1-02:03",
+    ),
+    *("--time=UNLIMITED", "--time=00:30:00", "--mem=4gb", "--mem=0", "--mem=100K", "--cpus-per-task=04"),
+)
+"""Options that it takes."""
 CASES: dict[str, tuple[list[Files], list[Files]]] = {
     "gpu-by-global-rank": (
         [
@@ -418,6 +438,10 @@ FURTHER: dict[str, tuple[list[Files], list[Files]]] = {
             slurm("srun python t.py", asked="#SBATCH --job-name=Big run\n#SBATCH --nodes=2"),
             slurm("srun python t.py", asked="#SBATCH --export=A=1\n#SBATCH --export=B"),
             slurm("srun python t.py", asked="#SBATCH --account \n#SBATCH --time 1:00:00"),
+            *(slurm("srun python t.py", asked=f"#SBATCH {words}") for words in REFUSED),
+            slurm("srun --ntask-per-node=2 python t.py"),
+            slurm("srun -N two python t.py"),
+            slurm("srun -nodes=2 python t.py"),
             {"job.sbatch": "#SBATCH --nodes=2\nsrun python t.py\n"},
             {"job.lsf": "#!/bin/bash\n#BSUB -nnodes 2\n#BSUB -g 1\njsrun -n 2 python t.py\n"},
         ],
@@ -426,6 +450,11 @@ FURTHER: dict[str, tuple[list[Files], list[Files]]] = {
             slurm("srun python t.py", asked="#SBATCH --job-name='Big run' # a run\n#SBATCH --nodes 2"),
             slurm("srun python t.py", asked="#SBATCH --exclusive --nodes 2 -J run -n2 --constraint=a\\|b"),
             slurm("srun python t.py", asked="#SBATCH --export=A=1,B\n#SBATCH --time=<hours> h"),
+            *(slurm("srun python t.py", asked=f"#SBATCH {words}") for words in TAKEN),
+            slurm(
+                "srun --ntasks-per-n=2 --kill-on-bad-exit -K1 -lu --container-image=x --mpi pmix python t.py"
+            ),
+            slurm("srun -N $N -n ${N} --nodes=$((2)) python t.py"),
             slurm("srun python t.py", asked="#SBATCH --exclusive\n#SBATCH --nice\n#SBATCH --account x"),
             {"job.sbatch": "#!/bin/bash\n#SBATCH --nodes=2\nsrun python t.py\n"},
             {"part.sh": "#SBATCH --nodes=2\nsrun python t.py\n"},

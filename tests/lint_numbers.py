@@ -25,7 +25,58 @@ def job(*lines: str, asks: str = ONE) -> Files:
     return {"job.sh": "\n".join(["#!/bin/bash", f"#SBATCH --nodes=2 {asks}", *lines, ""])}
 
 
+JSRUN = "#!/bin/bash\n#BSUB -nnodes {}\njsrun --nrs 32 --rs_per_host 2 python train.py\n"
+HF = "torchrun --nproc-per-node=2 t.py --per_device_train_batch_size {} {} --deepspeed ds.json\n"
+DS = '{{"fp16": {{"enabled": {}}}, "train_micro_batch_size_per_gpu": {}}}'
+FSDP = (
+    "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nfsdp_config:\n"
+    "  fsdp_cpu_ram_efficient_loading: {}\n  fsdp_sync_module_states: {}\n"
+    "  fsdp_transformer_layer_cls_to_wrap: {}\nnum_processes: 2\n"
+)
+VLLM = (
+    "apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec:\n  containers:\n  - name: a\n"
+    "    command: [vllm, serve, qwen, --tensor-parallel-size, '{}'{}]\n"
+    "    resources: {{limits: {{nvidia.com/gpu: {}}}}}\n"
+)
+BERT = "model = AutoModel.from_pretrained('bert-base-cased')\n"
+
+
 NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
+    # jsrun's manual page: -r resource sets on a host
+    "resource-sets-exceed-hosts": ([{"a.lsf": JSRUN.format(15)}], [{"a.lsf": JSRUN.format(16)}]),
+    "gpus-exceed-pod": (
+        [{"a.yaml": VLLM.format(4, "", 2)}],
+        [
+            {"a.yaml": VLLM.format(2, "", 2)},
+            {"a.yaml": VLLM.format(4, ", --nnodes, '2'", 2)},
+            {"a.yaml": VLLM.format(4, "", 2).replace("name: a}", "name: ray}")},
+        ],
+    ),
+    # transformers 5.23 integrations/deepspeed.py: fill_match
+    "deepspeed-config-disagrees": (
+        [
+            {"a.sh": HF.format(4, "--bf16"), "ds.json": DS.format("true", 4)},
+            {"a.sh": HF.format(8, "--fp16"), "ds.json": DS.format("true", 4)},
+        ],
+        [
+            {"a.sh": HF.format(4, "--fp16"), "ds.json": DS.format("true", 4)},
+            {"a.sh": HF.format(4, "--bf16"), "ds.json": DS.format('"auto"', '"auto"')},
+            {"a.sh": HF.format(4, "--bf16 False"), "ds.json": DS.format("true", 4)},
+            {"a.sh": HF.format(4, "--bf16"), "ds.json": "[" * 9000},
+        ],
+    ),
+    # accelerate 1.15 utils/dataclasses.py set_auto_wrap_policy, utils/launch.py prepare_multi_gpu_env
+    "fsdp-layer-unknown": (
+        [
+            {"a.yaml": FSDP.format("false", "true", "GPT2Block"), "t.py": BERT},
+            {"a.yaml": FSDP.format("true", "false", "BertLayer"), "t.py": BERT},
+        ],
+        [
+            {"a.yaml": FSDP.format("true", "true", "BertLayer"), "t.py": BERT},
+            {"a.yaml": FSDP.format("false", "false", "OwnLayer"), "t.py": BERT},
+            {"a.yaml": FSDP.format("false", "false", "GPT2Block"), "t.py": BERT.replace("bert", "roberta")},
+        ],
+    ),
     "rendezvous-endpoint-list": (
         [
             job(C10D + "$SLURM_JOB_NODELIST:29500 t.py"),

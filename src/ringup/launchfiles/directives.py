@@ -41,15 +41,18 @@ slurmd-debug slurmd_debug task-epilog task-prolog threads treewidth unbuffered v
 OF_SLURM = {"sbatch": SBATCH, "srun": SBATCH | frozenset(_OF_SRUN_ALONE.split())}
 """Program -> its long options, without those of plugins."""
 SHORT = {"n": "ntasks", "N": "nodes", "c": "cpus-per-task", "t": "time"}
-_COUNT = re.compile(r"0*[1-9]\d{0,9}")
+_COUNT = re.compile(r"0{0,9}[1-9]\d{0,9}")
 _MEMORY = re.compile(r"(?i)\d{1,12}(?:[kmgt]b?)?")
 FORMS = {
     **dict.fromkeys(("ntasks", "cpus-per-task", "ntasks-per-node", "ntasks-per-gpu"), (_COUNT, "a number")),
-    "nodes": (re.compile(r"(?i)\d+[km]?(?:[-,:]\d+[km]?)*"), "a number, or 2-4"),
-    "time": (re.compile(r"(?i)-1|infinite|unlimited|(?:\d+-)?\d+(?::\d+){0,2}"), "hours:minutes:seconds"),
+    "nodes": (re.compile(r"(?i)\d{1,9}[km]?(?:[-,:]\d{1,9}[km]?){0,64}"), "a number, or 2-4"),
+    "time": (
+        re.compile(r"(?i)-1|infinite|unlimited|(?:\d{1,9}-)?\d{1,9}(?::\d{1,9}){0,2}"),
+        "hours:minutes:seconds",
+    ),
     **dict.fromkeys(("mem", "mem-per-cpu", "mem-per-gpu"), (_MEMORY, "a whole number, with K, M, G or T")),
     "cpus-per-gpu": (_COUNT, "a number"),
-    "gres": (re.compile(r"(?!\d+$).*"), "gpu:NUMBER"),
+    "gres": (re.compile(r"(?!\d{1,9}$).{1,400}"), "gpu:NUMBER"),
 }
 """Long option of sbatch and srun -> (its values, the same for people); tried with Slurm 22.05."""
 _DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB|PJM|\$|COBALT|FLUX:)\s+(.*)")

@@ -31,7 +31,7 @@ NODE_LAUNCHERS = ("torchrun", "launch", "accelerate", "deepspeed", "llamafactory
 """Launchers that start all ranks of a node."""
 TORCH = ("torchrun", "launch")
 _SERVERS = ("ray", "vllm")
-"""Programs that another one beside them uses."""
+"""Programs that another one in the same file uses."""
 COUNT_NAMES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES", marks.NODE_COUNT)
 GPU_NAMES = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", marks.GPU_COUNT, "SLURM_GPUS_PER_TASK")
 OTHER_SCRIPTS = ("setup.py", "prepare", "download", "preprocess", "convert", "tokenize", "process_data")

@@ -139,14 +139,9 @@ def open_mpi_slots(job: JobFile) -> Found:
             is_more, first = "oversubscribe" in written, listed[0].partition(":")[2] if listed else ""
             is_spread = re.search(r"map-?by\s(?!slot)|bynode|npernode|-n ?\d|ppr", written.replace("-np", ""))
             if first.isdecimal() and len(listed) > 1 and int(count) <= int(first) and not is_spread:
-                found = (
-                    f"{plural(int(count), 'rank')}, and {listed[0]} has {first} slots: the others get none"
-                )
-                yield (
-                    command.line,
-                    found,
-                    f"{listed[0].partition(':')[0]}:N, N its ranks; the port is no part of it",
-                )
+                host = listed[0].partition(":")[0]
+                found = f"{plural(int(count), 'rank')}, and {host} has {first} slots: the others get none"
+                yield command.line, found, f"{host}:N, N its ranks; a port is no part of it"
             if listed and ":" not in hosts and not is_more and int(count) > len(listed):
                 found = f"{plural(int(count), 'rank')} on {plural(len(listed), 'slot')}: {hosts}"
                 yield command.line, found, "slots: " + ",".join(f"{host}:N" for host in listed[:4])
@@ -168,7 +163,7 @@ def open_mpi_slots(job: JobFile) -> Found:
 @fault("resource-sets-exceed-hosts", SHELL)
 def resource_sets_exceed_hosts(job: JobFile) -> Found:
     """
-    jsrun is told of more resource sets than fit on the job's hosts.
+    jsrun is asked for more resource sets than fit on the job's hosts.
 
     Why: `--rs_per_host` times the hosts of `#BSUB -nnodes` is what fits; jsrun ends with an error.
 
@@ -186,7 +181,7 @@ def resource_sets_exceed_hosts(job: JobFile) -> Found:
 @fault("gpus-exceed-pod", SHELL)
 def gpus_exceed_pod(job: JobFile) -> Found:
     """
-    vLLM or SGLang is told to use more GPUs than its container gets.
+    vLLM or SGLang needs more GPUs than its container gets.
 
     Why: `--tensor-parallel-size` x `--pipeline-parallel-size` GPUs of one node are needed, unless Ray or
     `--nnodes` adds other nodes; the engine does not start.

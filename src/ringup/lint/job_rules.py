@@ -244,9 +244,7 @@ def launcher_option_wrong(job: JobFile) -> Found:
     """
     yield from _refused_by_accelerate(job)
     for number, text in enumerate(lines_of(job.text), 1) if job.launches and not job.job.documents else ():
-        if match := re.match(
-            r"\s*(?:export\s+)?[A-Za-z_]\w*=[^\s\"'<>#]*(<[A-Za-z][\w-]{0,60}>)[^\s\"'<>]*$", text
-        ):
+        if match := _UNFILLED.match(text):
             yield number, f"{match[1]} is a placeholder, and the shell ends at it", "the value"
     placeholders = {line for line, _ in job.job.placeholders}
     for launch in job.launches:
@@ -282,6 +280,9 @@ def launcher_option_wrong(job: JobFile) -> Found:
                 break
 
 
+_UNFILLED = re.compile(
+    r"\s*(?:export\s+)?[A-Za-z_]\w*=[^\s\"'<>#]*(<[A-Za-z][\w-]{0,60}>)[^\s\"'<>]*(?:\s+#.*)?$"
+)
 _KINDS = ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp")
 
 

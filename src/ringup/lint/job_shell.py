@@ -108,10 +108,10 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
     sbatch, srun or bsub refuses an option, or reads another thing from it than it seems to say.
 
     Why: sbatch and srun end at an option that they do not know (they write two hyphens, and hyphens inside,
-    `--ntasks-per-node`), and at a value that is no number, time or size of memory.  At the first word that is
-    neither an option nor a value sbatch stops reading options: what follows, in further lines as well, has no
-    effect.  It refuses a file without `#!` in its first line.  bsub's -g is the job group, which begins with
-    a slash; GPUs are -gpu.
+    `--ntasks-per-node`), and at a value that is not a number, a time or a size of memory.  At the first word
+    that is neither an option nor a value sbatch stops reading options: what follows, in further lines as
+    well, has no effect.  It refuses a file without `#!` in its first line.  bsub's -g is the job group, which
+    begins with a slash; GPUs are -gpu.
 
     Fix: options as sbatch(1) spells them, values with blanks in quotes, `#!/bin/bash` in the first line.
     """
@@ -149,8 +149,15 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
 def _refused_by_slurm(job: JobFile, read: Sequence[Directive]) -> Iterator[Finding]:
     texts = ["", *lines_of(job.text)]
     for one in read:
-        dashes = "-" if re.search(rf"\s-{re.escape(one.name)}(?![\w-])", texts[one.line]) else "--"
-        if told := _refused("sbatch", dashes + one.name, one.value):
+        written = next(
+            (w for w in texts[one.line].split() if w.partition("=")[0].lstrip("-") == one.name), ""
+        )
+        name, equals, value = written.partition("=")
+        if equals and not value and one.name in FORMS:
+            yield job.finding(one.line, f"{name}= has no value: sbatch refuses it", FORMS[one.name][1])
+        elif equals and one.name in SHORT:
+            yield job.finding(one.line, f"{written}: sbatch takes ={value} for the value", f"{name} {value}")
+        elif told := _refused("sbatch", name or f"--{one.name}", one.value):
             yield job.finding(one.line, *told)
     steps = [(c.line, s) for c in job.job.commands for s in c.start.steps if s.program == "srun"]
     for line, option in dict.fromkeys((line, o) for line, step in steps for o in step.options):
@@ -182,7 +189,7 @@ def _refused(program: str, name: str, value: str) -> tuple[str, str] | None:
     return None
 
 
-_TEMPLATE = re.compile(r"[$<>{}%@\[(]|^[A-Z][A-Z_:]+$|\.\.\.|__")
+_TEMPLATE = re.compile(r"[$<>{}%@\[(]|^[A-Z][A-Z_:]*$|\.\.\.|__")
 """A value that somebody is to write."""
 
 
@@ -210,7 +217,7 @@ def background_not_waited_for(job: JobFile) -> Found:
     if launch is None or not launch.command.detached or _is_detached(launch.steps):
         return
     code = re.sub(r"(?m)(?:^|\s)#.*$", "", job.text)
-    is_ended = bool(job.job.directives) or launch.replicas is not None
+    is_ended = launch.launcher != "ray" and (bool(job.job.directives) or launch.replicas is not None)
     rest = [posixpath.basename(c.texts[0]) for c in commands[at + 1 :]]
     if is_ended and not re.search(r"(?<![-\w])wait\b", code) and all(map(_ENDS_AT_ONCE.fullmatch, rest)):
         yield launch.line, "it runs in the background, and the file ends: the job kills it", "wait at the end"

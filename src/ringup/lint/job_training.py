@@ -79,7 +79,7 @@ _LOADED = re.compile(r"from_pretrained\(\s*[\"']([\w./-]{1,120})[\"']")
 @fault("fsdp-layer-unknown", SHELL)
 def fsdp_layer_unknown(job: JobFile) -> Found:
     """
-    FSDP is told to wrap a layer that the model does not have.
+    FSDP's configuration names a layer that the model does not have.
 
     Why: accelerate ends with "Could not find the transformer layer class to wrap in the model"
     (`utils/dataclasses.py`).
@@ -98,11 +98,7 @@ def fsdp_layer_unknown(job: JobFile) -> Found:
             fitting = next(name for name, model in _LAYERS.items() if model in models)
             yield node.start_mark.line + 1, f"{layer}, and the model is {models.pop()}", fitting
         is_efficient = scalar(own.get("fsdp_cpu_ram_efficient_loading")).lower() == "true"
-        sync = own.get("fsdp_sync_module_states")
-        if (
-            value_at(document, "distributed_type") == "FSDP"
-            and is_efficient
-            and scalar(sync).lower() == "false"
-        ):
+        sync, is_fsdp = own.get("fsdp_sync_module_states"), value_at(document, "distributed_type") == "FSDP"
+        if is_fsdp and is_efficient and sync is not None and scalar(sync).lower() == "false":
             found = "fsdp_cpu_ram_efficient_loading without fsdp_sync_module_states: accelerate refuses it"
-            yield (sync or node).start_mark.line + 1, found, "fsdp_sync_module_states: true"
+            yield sync.start_mark.line + 1, found, "fsdp_sync_module_states: true"

@@ -14,7 +14,7 @@ MOST_STARTS = 4_000
 FEWEST_LINES = 8
 """Of a run; fewer are a banner that each rank prints."""
 _TIMES = re.compile(rb"\x1b\[[0-9;]*m|\d{2,4}[-/]\d\d[-/]\d{2,4}|\d\d?:\d\d(?::\d\d)?(?:[.,]\d{1,9})?")
-_DIGITS = re.compile(rb"\x1b\[[0-9;]*m|[0-9a-fA-F]*\d[0-9a-fA-F]*")
+_DIGITS = re.compile(rb"\x1b\[[0-9;]*m|\d[0-9a-fA-F]*")
 _FAILS = re.compile(
     rb"^(?:\S+ )?Traceback \(most|^[\w.]{0,80}(?:Error|Exception|Interrupt)\b|\bFAILED\b"
     rb"|exit ?(?:ed|s|code|status)|CANCELLED|Killed|Aborted|Segmentation fault|core dumped",

@@ -234,10 +234,11 @@ def python_or_launcher_missing(log: LogEvidence) -> Found:
 
 
 _ENDS_PYTHON = re.compile(
-    r"^(?:\W*\w{1,20}[\]):|]+ ?)?(?:E +)?(?:ModuleNotFound|Import)Error: No module|python\S*: "
+    r"^(?:\W{0,8}\w{1,20}[\]):|]{1,4} ?)?(?:E {1,9})?(?:ModuleNotFound|Import)Error: No module"
+    r"|python[\d.t]{0,9}: "
     r"|Error while finding module|required"
 )
-"""Python's own words; a program that reports a failed import in words of its own goes on without it."""
+"""Python's own lines; a program that reports a failed import in another way goes on without it."""
 _PROGRAM = re.compile(
     r"python|torchrun|deepspeed|accelerate|/bin/|execv|executable|unable to launch|orted|Conda|Environment"
 )
