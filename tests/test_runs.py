@@ -55,6 +55,17 @@ def test_runs_are_listed_newest_first_with_their_cause(
     assert [row["outcome"] for row in rows[1:]] == [None, "ok", "check-stopped"]
 
 
+def test_rows_fit_a_terminal_of_80_columns(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, rule = "20261127-030248-4322b1a7", "environment-differs-between-nodes"
+    record(home / "runs" / name, name, 100.0, outcome="rank-failed", cause={"rule": rule})
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr("ringup.output.terminal.columns", lambda stream: 80)
+    lines = listed(capsys, "--quiet").splitlines()
+    assert max(map(len, lines)) <= 80 and lines[-1].endswith(rule)
+
+
 def test_words_of_a_record_cannot_reach_the_terminal(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record(home / "runs/a", "\x1b[2Ja", 100.0, cause={"rule": "\x1b]0;x\x07"})
     assert not set(listed(capsys)) & {"\x1b", "\x07"}

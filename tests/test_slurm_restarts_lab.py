@@ -194,7 +194,7 @@ def test_a_job_without_nodes_enough_ends_with_75_and_is_requeued(at_rest: Slurm,
         job_now = at_rest.run("scontrol", "-o", "show", "job", job)
         # The end of the output first: a record keeps the beginning of a message.
         text = out.read_text()
-        why = f"{state}\n{text[-1200:]}\n{job_now}\n{text}"
+        why = f"{state}\n{at_rest.about(job)}\n{text[-1200:]}\n{job_now}\n{text}"
         assert state == "COMPLETED", why
         first, second = runs(folder)
         assert first["exit_code"] == 75 and first["attempts"][-1]["decision"] == "stop", why

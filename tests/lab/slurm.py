@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -195,6 +196,14 @@ class Slurm:
         """The ends of all logs, for the message of a failed assertion."""
         logs = sorted(self.folder.glob("*.log"))
         return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-1500:]}" for log in logs)
+
+    def about(self, job: str) -> str:
+        """The last lines of all logs that name a job."""
+        logs = sorted(self.folder.glob("*.log"))
+        texts = {log.stem: log.read_text(errors="replace") for log in logs}
+        lines = [f"{name}: {line}" for name, text in texts.items() for line in text.splitlines()]
+        own = [line for line in lines if re.search(rf"(?i)\bjob(?:id)?[ =]*{job}\b", line)]
+        return "\n".join(sorted(own, key=lambda line: line.partition("[")[2])[-24:])
 
     def left(self, known: Sequence[str] = ("slurmd", "slurmctld"), program: str = "") -> list[str]:
         """What runs on the nodes beside Slurm's own daemons and connections of ssh; of a program alone."""

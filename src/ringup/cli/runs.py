@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -95,7 +96,7 @@ def show(rows: Iterable[Mapping[str, Any]], heading: bool = True) -> None:
 
 def print_table(table: Iterable[Iterable[str]]) -> None:
     for line in terminal.in_columns([[printable(cell, 60) for cell in row] for row in table]):
-        print(line)
+        print(terminal.fitted(line, sys.stdout))
 
 
 def show_nodes(args: argparse.Namespace) -> None:
