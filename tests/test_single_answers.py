@@ -208,7 +208,6 @@ COPIES = {
         {
             "model/__init__.py": "the answer",
             "agent/facts/system.py": "runs on nodes; compared below",
-            "lint/job_rules.py": "one variable's name is made of it",
         },
     ),
     "a backend by the number of GPUs": (

@@ -10,11 +10,12 @@ Files are read, never run or imported.  Only faults that the text shows are repo
     ranks, rendezvous, collectives   rules on a script
     settings   rules on the variables that a script or job file sets
     job_file   a shell or job file or manifest, read by `launchfiles`
+    job_words   rules on the words of a command: options, the script
+    job_worlds, job_rendezvous   rules on the number of nodes and ranks, on where they meet
     job_shell   rules on directives and the shell
     job_environment, job_variables   rules on containers and the environment, on variables that are empty
     job_numbers, job_manifest   rules on each rank's own settings, on pods
-    job_training   rules on settings of DeepSpeed and FSDP
-    job_rules   all other rules on those
+    job_training   rules on sizes, and settings of DeepSpeed and FSDP
     across_files   rules between files
 """
 
@@ -35,10 +36,12 @@ from ringup.lint import (  # noqa: F401
     job_environment,
     job_manifest,
     job_numbers,
-    job_rules,
+    job_rendezvous,
     job_shell,
     job_training,
     job_variables,
+    job_words,
+    job_worlds,
     ranks,
     rendezvous,
     settings,

@@ -404,3 +404,62 @@ def zero_ends_script(job: JobFile) -> Iterator[Finding]:
         name = next(iter(re.findall(r"[A-Za-z_]\w*", word.text.removeprefix("let"))), "i")
         found = f"`{printable(word.text, 40)}` has the value 0: set -e ends the script here"
         yield job.finding(word.line, found, f"{name}=$(({name} + 1))")
+
+
+# -- what outlives a failure, or is not passed on --------------------------------------------------
+
+_STARTS_RANKS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|python")
+
+
+@fault("tasks-outlive-a-failure", SHELL, severity="note")
+def tasks_outlive_a_failure(job: JobFile) -> Found:
+    """
+    srun leaves the other nodes running when one has failed.
+
+    Why: that is its default; the healthy nodes wait for the failed one until the time limit.
+
+    Fix: `srun --kill-on-bad-exit=1 --wait=60`.
+    """
+    for launch in job.launches:
+        step = launch.srun
+        kills = step and any(o.name.startswith(("--kill-on-bad-exit", "-K")) for o in step.options)
+        if step and not kills and launch.allocated > 1 and "SLURM_KILL_BAD_EXIT" not in job.text:
+            yield launch.line, "no --kill-on-bad-exit", "--kill-on-bad-exit=1"
+            return
+
+
+@fault("processors-not-passed-on", SHELL, severity="note")
+def processors_not_passed_on(job: JobFile) -> Found:
+    """
+    srun does not take --cpus-per-task from the batch file.
+
+    Why: Slurm 22.05 to 23.02 do not pass it on; every node's ranks then share one core.
+
+    Fix: `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` before srun.
+    """
+    value, line = last(job.job.directives, "cpus-per-task", "c")
+    if not value or "SRUN_CPUS_PER_TASK" in job.text:
+        return
+    for launch in job.launches:
+        if launch.srun is not None and not launch.srun.has("--cpus-per-task", "-c"):
+            found = f"--cpus-per-task={value}, and srun in line {launch.line} has none"
+            yield line, found, "SRUN_CPUS_PER_TASK, for Slurm 22.05 to 23.02"
+            return
+
+
+@fault("ssh-loop-leaves-ranks", SHELL, severity="warning")
+def ssh_loop_leaves_ranks(job: JobFile) -> Found:
+    """
+    Ranks are started over ssh in the background, and nothing ends them with the script.
+
+    Why: Ctrl-C does not reach background jobs and ssh without a terminal passes no hang-up on: the ranks
+    go on, hold the port, and the next run hangs.  `wait` without a job returns 0, whatever failed.
+
+    Fix: `ringup run -H ...`; or `ssh -tt`, and `wait PID` for each.
+    """
+    for command in job.commands:
+        texts = command.texts
+        lasts = texts[:1] == ["ssh"] and command.background and "-tt" not in texts
+        if lasts and _STARTS_RANKS.search(" ".join(texts[1:])):
+            yield command.line, "ssh ... &", "something that ends the ranks"
+            return

@@ -1,4 +1,4 @@
-"""Settings of DeepSpeed and FSDP that contradict the script's arguments or its model."""
+"""Sizes of the training that do not divide, and settings of DeepSpeed and FSDP that contradict others."""
 
 from __future__ import annotations
 
@@ -102,3 +102,71 @@ def fsdp_layer_unknown(job: JobFile) -> Found:
         if is_fsdp and is_efficient and sync is not None and scalar(sync).lower() == "false":
             found = "fsdp_cpu_ram_efficient_loading without fsdp_sync_module_states: accelerate refuses it"
             yield sync.start_mark.line + 1, found, "fsdp_sync_module_states: true"
+
+
+@fault("parallel-sizes-do-not-divide", SHELL)
+def parallel_sizes_do_not_divide(job: JobFile) -> Found:
+    """
+    Tensor, pipeline, context or expert parallel sizes do not divide the number of ranks, or a batch does not.
+
+    Why: Megatron asserts that the ranks are a multiple of tensor x pipeline x context sizes
+    (`megatron/training/arguments.py`), and the global batch a multiple of micro batch x data-parallel size
+    (`num_microbatches_calculator.py`), and splits heads, layers and experts evenly; verl, EasyR1 and
+    OpenRLHF assert the same of theirs: every rank ends at the start.
+
+    Fix: sizes whose product divides the ranks.
+    """
+    for launch in job.launches:
+        given = {n: launch.number(v) for n, v in launch.arguments.items()}
+        actors = (given.get("actor-num-nodes") or 0) * (given.get("actor-num-gpus-per-node") or 0)
+        given["ranks"] = launch.world_size or actors or None
+        given.setdefault("expert-tensor-parallel-size", given.get("tensor-model-parallel-size"))
+        for whole, by, unless in _DIVIDED:
+            left, right = _product(given, whole), _product(given, by)
+            is_apart = unless is not None and any(map(unless.search, given))
+            if left and right and left % right and not is_apart:
+                found = f"{_shown(given, whole)}, and {_shown(given, by)}"
+                yield launch.line, found, f"a multiple of {right}"
+                break
+
+
+def _product(given: Mapping[str, int | None], names: str) -> int:
+    """0 if a size is missing or unknown; one with `?` may be missing."""
+    made = 1
+    for name in names.split():
+        made *= given.get(name.rstrip("?"), 1 if name.endswith("?") else 0) or 0
+    return made
+
+
+def _shown(given: Mapping[str, int | None], names: str) -> str:
+    known = [(n, given[n]) for n in names.replace("?", "").split() if n in given]
+    parts = [f"{n.rpartition('.')[2]} {size}" for n, size in known if size != 1 or len(known) == 1]
+    return " x ".join(parts) + (f" = {_product(given, names)}" if len(parts) > 1 else "")
+
+
+_MODEL = "tensor-model-parallel-size pipeline-model-parallel-size? context-parallel-size?"
+_EXPERTS = "expert-model-parallel-size expert-tensor-parallel-size pipeline-model-parallel-size?"
+_UNEVEN = re.compile(
+    "decoder-(?:first|last)-|pipeline-model-parallel-layout|account-for-|encoder-num|standalone-embedding"
+    "|custom-pipeline|schedule-method|pp-partition-method|hybrid-"
+)
+_GPUS = "trainer.nnodes? trainer.n-gpus-per-node"
+_MEGATRON = re.compile(r"\.(?:strategy|megatron)")
+_SPLIT = re.compile("ring-attn-size|ds-tensor-parallel-size")
+_DIVIDED = (
+    # Megatron: training/arguments.py, transformer_config.py, moe_layer.py, num_microbatches_calculator.py
+    ("ranks", _MODEL, None),
+    ("ranks", _EXPERTS, None),
+    ("num-attention-heads", "tensor-model-parallel-size", None),
+    ("num-experts", "expert-model-parallel-size", None),
+    ("num-layers", "pipeline-model-parallel-size", _UNEVEN),
+    (f"global-batch-size {_MODEL}", "micro-batch-size ranks", None),
+    # verl: workers/fsdp_workers.py, utils/config.py; EasyR1: workers/fsdp_workers.py, trainer/ray_trainer.py
+    (_GPUS, "actor-rollout-ref.rollout.tensor-model-parallel-size", None),
+    (_GPUS, "worker.rollout.tensor-parallel-size", None),
+    ("data.train-batch-size actor-rollout-ref.rollout.n?", _GPUS, _MEGATRON),
+    ("data.rollout-batch-size", "worker.actor.global-batch-size", None),
+    # OpenRLHF: utils/deepspeed/deepspeed.py
+    ("train-batch-size", "micro-train-batch-size ranks", _SPLIT),
+)
+"""(sizes, sizes whose product divides that of the first, options that make it otherwise)."""

@@ -1,0 +1,147 @@
+"""The address, port and id at which the ranks of a launch meet."""
+
+from __future__ import annotations
+
+import re
+
+from ringup.launchfiles import marks
+from ringup.launchfiles.model import TORCH, Launch
+from ringup.lint.job_file import JobFile
+from ringup.lint.job_worlds import PER_TASK
+from ringup.lint.rule import SHELL, Found, fault, lines
+from ringup.units import lines_of, printable
+
+_LITERAL_PORT = re.compile(r"^\d{2,6}$")
+LAST_PORT = 65535
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
+
+
+def several_nodes(launch: Launch) -> bool:
+    """Whether the launcher gets several nodes, or a number that only the run knows."""
+    return launch.nnodes != 1 and bool(launch.nnodes_text or launch.option("host", "hostfile"))
+
+
+@fault("head-address-guessed", SHELL, severity="warning")
+def head_address_guessed(job: JobFile) -> Found:
+    """
+    The head's address is taken from a command that gives the first address, whichever network it is on.
+
+    Why: `hostname -i` is often 127.0.1.1, `hostname -I` begins with the management network or docker, and
+    SLURM_LAUNCH_NODE_IPADDR is where srun ran, a login node perhaps.
+
+    Fix: an address on the network that all nodes share; `ringup env` names it.
+    """
+    pattern = re.compile(r"hostname\s+(?:-[iI]\b|--ip-address|--all-ip)|SLURM_LAUNCH_NODE_IPADDR")
+    for number, line in enumerate(lines_of(job.text), 1):
+        match = pattern.search(line.split("#")[0])
+        if match and re.search(r"(?i)addr|master|head|endpoint|main_process_ip|ip=", line):
+            yield number, f"`{match[0]}`", "an address that every node can reach"
+
+
+@fault("rendezvous-without-id", SHELL, severity="note")
+def rendezvous_without_id(job: JobFile) -> Found:
+    """
+    A c10d rendezvous of several nodes has no id.
+
+    Why: all runs without one are called "none"; what an earlier run left at the
+    endpoint is joined without a message.
+
+    Fix: `--rdzv-id` with the job's id, the same on every node.
+    """
+    for launch in job.launches:
+        is_c10d = launch.launcher == "torchrun" and launch.backend == "c10d" and launch.nnodes != 1
+        if is_c10d and not launch.setting("rdzv-id") and not launch.is_opaque:
+            yield launch.line, "no --rdzv-id", "an id for this run"
+
+
+_NEW_ON_EACH = re.compile(r"\$\((?:uuidgen|hostname|openssl|mktemp|cat /proc|date .*%N|shuf).*|S?RANDOM|\$+")
+
+
+@fault("rendezvous-ids-differ", SHELL)
+def rendezvous_id_of_each_node(job: JobFile) -> Found:
+    """An id that each node, or each round of the loop, generates."""
+    for launch in job.launches:
+        held = job.job.marks.all_of(launch.setting("rdzv-id"))
+        own = {marks.OWN_NAME, marks.OWN_ADDRESS, *PER_TASK}
+        sites = ("task", "loop") if launch.is_one_a_round else ("task",)
+        new = [m for m in held if m.site in sites and (_NEW_ON_EACH.fullmatch(m.name) or m.name in own)]
+        is_one = launch.nodes == 1 or launch.nnodes == 1 or not launch.is_away or launch.replicas == 1
+        if new and not is_one and launch.launcher in TORCH:
+            found = f"--rdzv-id={launch.shown(launch.setting('rdzv-id'))}: another on each node"
+            yield launch.line, printable(found, 120), "one id for all nodes: the job's, or one made before"
+
+
+@fault("rendezvous-host-unsure", SHELL, severity="warning")
+def rendezvous_host_unsure(job: JobFile) -> Found:
+    """
+    With the c10d rendezvous, torch guesses from the host name which node owns the endpoint's address.
+
+    Why: torch compares the endpoint with the node's own host name, then with the addresses of that name; an
+    address of another network card, or 127.0.1.1 in the hosts file, and no node opens the store: every node
+    waits (pytorch issue 73656).
+
+    Fix: the first node's name as endpoint; static rendezvous (`--node-rank`, `--master-addr`); or
+    `--rdzv-conf is_host=1` on the head and `is_host=0` elsewhere, with `--local-addr`.
+    """
+    for launch in job.launches:
+        is_c10d = launch.launcher in ("torchrun", "accelerate") and launch.backend == "c10d"
+        if not is_c10d or "is_host" in launch.option("rdzv-conf") or not several_nodes(launch):
+            continue
+        held = {mark.name for mark in job.job.marks.all_of(launch.host)}
+        if _ADDRESS.fullmatch(launch.host) or held & {marks.FIRST_ADDRESS, marks.OWN_ADDRESS}:
+            if launch.host_is_own:
+                continue
+            yield job.finding(
+                launch.line,
+                f"nothing says which node is {launch.shown(launch.endpoint)}",
+                "the first node's name, is_host in --rdzv-conf, or static rendezvous",
+                worked_around_by="`ringup run` uses static rendezvous, or gives is_host with c10d",
+            )
+
+
+@fault("port-privileged", SHELL)
+def port_privileged(job: JobFile) -> Found:
+    """
+    The port of the rendezvous is below 1024, or above 65535.
+
+    Why: below 1024 only root may listen; for anybody else the head ends with "Permission denied".  torch
+    refuses a port above 65535 (`_create_c10d_store`).
+
+    Fix: a port from 1024 to 65535.
+    """
+    for launch in job.launches:
+        port = launch.endpoint.rpartition(":")[2] or launch.option("main-process-port", "master-port")
+        if _LITERAL_PORT.match(port) and int(port) > LAST_PORT:
+            yield launch.line, f"port {port}: there is none above {LAST_PORT}", "a port from 1024 to 65535"
+        elif _LITERAL_PORT.match(port) and 0 < int(port) < 1024 and launch.replicas is None:
+            yield launch.line, f"port {port}", "a port above 1023"
+
+
+@fault("port-in-file", SHELL, severity="note")
+def port_in_file(job: JobFile) -> Found:
+    """
+    The port of the rendezvous is written in the file.
+
+    Why: a leftover of an earlier run, or another job on the node, may hold it: with c10d the job hangs
+    without a message, otherwise it ends with EADDRINUSE.
+
+    Fix: a port that is free at that moment (`ringup run` finds one), or one derived from the job's id.
+    """
+    found: list[tuple[int, str]] = []
+    for launch in job.launches:
+        endpoint = launch.option("rdzv-endpoint").rpartition(":")
+        values = [
+            launch.option("master-port", "main-process-port"),
+            launch.env.get("MASTER_PORT", ""),
+            endpoint[2] if endpoint[1] else "",
+            str(launch.command.variables.get("MASTER_PORT", "")),
+        ]
+        port = next((v for v in values if _LITERAL_PORT.match(v)), "")
+        if launch.replicas is not None:
+            continue
+        if port and port != "0":
+            found.append((launch.line, port))
+        elif launch.launcher == "colossalai" and not launch.option("master-port"):
+            found.append((launch.line, "29500 by default"))
+    if found:
+        yield found[0][0], f"port {found[0][1]}{lines([n for n, _ in found])}", "a port known to be free"

@@ -1,0 +1,347 @@
+"""The words of a command: comments, dashes, the launcher's options, the script."""
+
+from __future__ import annotations
+
+import difflib
+import posixpath
+import re
+from collections.abc import Sequence
+
+from ringup.launchfiles.marks import has_mark
+from ringup.launchfiles.model import TORCH, Launch
+from ringup.launchfiles.programs import LAUNCHERS, MODULES, OPTIONS, PROGRAMS, meaning_of
+from ringup.launchfiles.shell import Word
+from ringup.launchfiles.start import PYTHON, CommandLine
+from ringup.lint.job_file import JobFile
+from ringup.lint.rule import SHELL, Found, fault, lines
+from ringup.rules import Severity
+from ringup.units import lines_of, printable
+
+_DASHES = re.compile("^[–—−]{1,2}\\w")  # en dash, em dash, minus sign
+_FLAG_VALUE = re.compile(r"(?i)^(?:true|false|yes|no|none|0|1)$")
+
+
+@fault("slashes-are-no-comment", SHELL)
+def slashes_are_no_comment(job: JobFile) -> Found:
+    """
+    `//` after a command is taken for a comment.
+
+    Why: the shell knows no `//`; it and the words behind it go to the command as arguments, and a
+    training script refuses what it does not know.
+
+    Fix: `#` begins a comment.
+    """
+    for command in job.commands:
+        word = next((w for w in command.words[1:] if re.fullmatch("//[^/]*", w.raw)), None)
+        if word is not None:
+            program = command.texts[0].rpartition("/")[2]
+            found = f"`{word.raw}` and what follows are arguments of {program}"
+            yield word.line, found, "# before a comment"
+
+
+@fault("dash-is-no-hyphen", SHELL)
+def dash_is_no_hyphen(job: JobFile) -> Found:
+    """
+    An option begins with a typographic dash instead of hyphens.
+
+    Why: web pages and text editors turn `--` into a dash; the program takes the word for an
+    argument, often for the image or the script.  In the first line (`#!/bin/sh –l`) the shell takes it for
+    the file to run.
+
+    Fix: type `--` again.
+    """
+    first = next(iter(lines_of(job.text)), "")
+    if job.commands and re.match("#!.*\\s[–—−]", first):
+        yield 1, f"`{printable(first.split()[-1], 40)}` in the first line", "a hyphen"
+    for command in job.commands:
+        bad = [w for w in command.words if _DASHES.match(w.raw)]
+        if bad:
+            yield bad[0].line, f"`{bad[0].raw[:40]}`{lines([w.line for w in bad])}", "two hyphens"
+
+
+@fault("backslash-before-space", SHELL)
+def backslash_before_space(job: JobFile) -> Found:
+    """
+    A line continuation (backslash) is followed by a space.
+
+    Why: the backslash then quotes the space: at the end of a line the command ends here, and its further
+    options are run as commands of their own; inside a line the space belongs to the option behind it, which
+    the program does not know.
+
+    Fix: nothing after the backslash.
+    """
+    for number, line in enumerate(lines_of(job.text), 1):
+        if re.search(r"(?<!\\)\\[ \t]+$", line) and not line.lstrip().startswith("#"):
+            yield number, "a space after the backslash", "a line end"
+    texts = ["", *lines_of(job.text)]
+    for launch in job.launches if "\\ -" in job.text else ():
+        for number in range(launch.command.line, min(launch.command.last_line + 1, len(texts))):
+            match = re.search(r"(?<!\\)\\ +(--?[A-Za-z][\w-]{0,60})", texts[number])
+            if match and not {"'", '"'} & {*texts[number][: match.start()]}:
+                found = f"`\\ {match[1]}` inside a line: the backslash makes the space a part of the option"
+                yield number, found, f"{match[1]} without a backslash"
+
+
+@fault("command-cut-short", SHELL)
+def command_cut_short(job: JobFile) -> Found:
+    """
+    A comment or a missing backslash ends a command before its last words.
+
+    Why: the shell ends the command there.  The launcher starts without the options and the script that
+    follow; the rest is run as a command of its own.
+
+    Fix: no comment behind a backslash or between the lines of a command; a backslash on every line but the
+    last.
+    """
+    texts = ["", *lines_of(job.text)]
+    cut = {command.cut_at for command in job.commands if command.cut_at}
+    yield from (
+        (n, "a comment behind the backslash ends the command", "nothing behind it") for n in sorted(cut)
+    )
+    for command in job.job.commands:
+        shell = command.start.steps[-1].role if command.start.steps else ""
+        written = "\n".join(texts[command.line : command.last_line + 1])
+        is_end = re.search(r" -\w{0,6}c[ \\\n]*$", written)
+        if shell == "shell" and command.start.text == "" and is_end:
+            found = f"`{command.start.steps[-1].program} {command.texts[-1]}` ends here, without a command"
+            yield command.line, found, "the command in quotes behind it"
+    for command in job.commands:
+        end = command.last_line
+        follows = next((n for n in range(end + 1, len(texts)) if not texts[n].lstrip().startswith("#")), 0)
+        is_continued = 0 < end < len(texts) and texts[end].rstrip().endswith("\\")
+        is_comment = end + 1 < len(texts) and texts[end + 1].lstrip().startswith("#")
+        goes_on = bool(follows) and re.match(r"\s+\S|--\w", texts[follows])
+        if is_continued and is_comment and goes_on and end not in cut:
+            yield end + 1, "a comment between the lines of a command ends it", "no comment inside a command"
+        word = command.words[0]
+        if re.match(r"--[A-Za-z]", word.raw) and not any(n in cut for n in range(word.line - 30, word.line)):
+            above = range(min(word.line, len(texts)) - 1, 0, -1)
+            before = next((n for n in above if texts[n].strip()), 0)
+            is_comment = texts[before].lstrip().startswith("#")
+            if before and not is_comment and not texts[before].rstrip().endswith("\\"):
+                found = f"`{printable(word.raw, 40)}` is run as a command: line {before} has no backslash"
+                yield word.line, found, "a backslash at the end of the line above"
+
+
+@fault("export-takes-further-words", SHELL)
+def export_takes_further_words(job: JobFile) -> Found:
+    """
+    Words after an assignment are exported as well, or refused.
+
+    Why: `export A=b c` exports a variable c; `export A = b` and `export A=b :` are errors, and the value is
+    not what it seems.
+
+    Fix: one word after `=` (quoted where it has spaces), `#` before a comment.
+    """
+    for command in job.commands:
+        if command.texts[:1] != ["export"] or not any("=" in w.raw for w in command.words[1:]):
+            continue
+        own = {word.text.partition("=")[0] for word in job.job.assigned if word.line < command.line}
+        odd = [w for w in command.words[1:] if "=" not in w.raw and w.raw[0] != "-" and w.raw not in own]
+        odd += [w for w in command.words[1:] if w.raw == "="]
+        if odd:
+            yield odd[0].line, f"`{odd[0].raw[:40]}` behind the assignment", "NAME=VALUE alone"
+
+
+@fault("launcher-argument-misread", SHELL)
+def launcher_argument_misread(job: JobFile) -> Found:
+    for launch in job.launches:
+        start, known = launch.start, LAUNCHERS.keys() | PROGRAMS.keys()
+        program = posixpath.basename(start.script)
+        words = (start.script, *start.arguments)
+        modules = ((a, c) for a, b, c in zip(words, words[1:], words[2:], strict=False) if b == "-m")
+        before, behind = next((pair for pair in modules if pair[1] in MODULES), ("", ""))
+        if behind and start.kind == "script" and re.search(r"[^/\s]python3?$", before):
+            found = f"`{printable(before[-30:], 30)} -m {behind}`: a second command inside this one"
+            yield launch.line, found, "a line for each command"
+        elif behind and start.kind == "script":
+            found = f"-m {behind} behind {printable(program, 60)}: python does not see it"
+            yield launch.line, found, f"python -m {behind} in front of the script"
+        if launch.launcher not in OPTIONS or launch.command.cut_at:
+            continue
+        word = launch.command.words[start.at]
+        if start.python and word.text in LAUNCHERS and not re.search(r"[$`]", word.raw):
+            found = f"Python looks for a file `{word.text}` in the working directory"
+            yield launch.line, found, f"{word.text} without {start.python} in front of it"
+        elif _FLAG_VALUE.match(start.script) and start.kind == "script":
+            found = f"{launch.launcher} takes {start.script!r} for the script: the flag has no value"
+            yield launch.line, found, "the flag alone, then the script"
+        elif start.kind == "script" and (program in known or PYTHON.fullmatch(program)):
+            found = f"{launch.launcher} takes `{program}` for the script, and runs it by Python"
+            yield launch.line, found, "the script itself"
+        elif start.kind == "script" and _HOSTS_OR_COUNT.fullmatch(program) and _begins_with_script(start):
+            found = f"{launch.launcher} takes `{start.script}` for the script"
+            yield launch.line, found, "an option in front of it (--hostfile), or the script alone"
+        elif start.kind == "script" and program.endswith((".yaml", ".yml", ".json")):
+            found = f"{launch.launcher} takes `{printable(program, 60)}` for the script: Python runs it"
+            is_config = launch.launcher == "accelerate"
+            wanted = f"--config_file {printable(start.script, 80)}" if is_config else "the script first"
+            yield launch.line, found, wanted
+        elif not (start.script or launch.is_opaque or _is_cut(job, launch) or launch.has("help")):
+            yield launch.line, f"{launch.launcher} is given no script", "the script behind the options"
+
+
+_HOSTS_OR_COUNT = re.compile(
+    r"(?i)(?:\w{0,40}[-_.])?(?:host|machine|node)_?(?:file|list|s)?(?:\.txt)?|\d{1,9}"
+)
+
+
+def _begins_with_script(start: CommandLine) -> bool:
+    return "".join(start.arguments[:1]).endswith(".py")
+
+
+def _is_cut(job: JobFile, launch: Launch) -> bool:
+    """Whether another rule explains missing words: a cut, or a placeholder."""
+    texts = lines_of(job.text)[max(0, launch.line - 1) : launch.command.last_line + 1]
+    return any(re.search(r"\\[ \t]+$|\\$", text) for text in texts[-2:]) or bool(job.job.placeholders)
+
+
+@fault("launcher-option-wrong", SHELL)
+def launcher_option_wrong(job: JobFile) -> Found:
+    """
+    An option of the launcher is misspelt, empty or still a placeholder.
+
+    Why: torchrun, accelerate, DeepSpeed and ColossalAI end with a usage message; an empty count is an
+    error; `<host>` makes the shell read a file of that name.  accelerate takes one of --cpu, --multi_gpu,
+    --tpu, --use_deepspeed and --use_fsdp, and --multi_gpu from two processes on (`commands/launch.py`).
+
+    Fix: the option as the launcher spells it, with a value.
+    """
+    yield from _refused_by_accelerate(job)
+    for number, text in enumerate(lines_of(job.text), 1) if job.launches and not job.job.documents else ():
+        if match := _UNFILLED.match(text):
+            yield number, f"{match[1]} is a placeholder, and the shell ends at it", "the value"
+    placeholders = {line for line, _ in job.job.placeholders}
+    for launch in job.launches:
+        if launch.launcher not in OPTIONS:
+            continue
+        # The script may be in a word that only the run knows: what follows would be its own.
+        is_behind = bool(launch.start.opaque) and not launch.start.script.endswith(".py")
+        for option in launch.start.options:
+            line = _word(launch, option.at).line
+            if is_behind and not option.is_known:
+                continue
+            if not option.is_known and not has_mark(option.name):
+                near = difflib.get_close_matches(option.name, OPTIONS[launch.launcher], 1, 0.75)
+                others = [n for n, options in OPTIONS.items() if option.name in options]
+                same = _same_meaning(launch.launcher, option.name, others)
+                of = f": it is {others[0]}'s" if others else ""
+                is_of_script = option.name[2:] in launch.arguments
+                of = ": it is the script's" if is_of_script else of
+                yield job.finding(
+                    line,
+                    f"{launch.launcher} has no option {printable(option.written.split()[0], 60)}{of}",
+                    same or (near[0] if near else "an option of the launcher, or the script in front of it"),
+                    severity="error" if near or others or is_of_script else "warning",
+                )
+            elif option.is_known and not option.is_flag and not option.value and line not in placeholders:
+                why = ": the variable in it is empty" if "$" in _word(launch, option.at).raw else ""
+                yield line, f"{option.written.partition('=')[0].split()[0]} has no value{why}", "a value"
+            elif _is_no_count(meaning_of(launch.launcher, option.name), option.value):
+                yield line, f"{option.name} is {printable(option.value, 60)!r}", "a number"
+        for line, text in job.job.placeholders:
+            if launch.line <= line <= launch.command.last_line + 1:
+                yield line, f"{text} is a placeholder, and the shell takes `<` for a file", "the value"
+                break
+
+
+_UNFILLED = re.compile(
+    r"\s*(?:export\s+)?[A-Za-z_]\w*=[^\s\"'<>#]*(<[A-Za-z][\w-]{0,60}>)[^\s\"'<>]*(?:\s+#.*)?$"
+)
+_KINDS = ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp")
+
+
+def _refused_by_accelerate(job: JobFile) -> Found:
+    for launch in job.launches:
+        given = [n for n in _KINDS if launch.launcher == "accelerate" and launch.start.option(n) is not None]
+        if len(given) > 1:
+            first, second = (f"--{name.replace('-', '_')}" for name in given[:2])
+            yield launch.line, f"{first} beside {second}", "one of them"
+        elif given == ["multi-gpu"] and launch.start.option("num-processes") in ("0", "1"):
+            yield launch.line, "--multi_gpu for one process", "two or more, or no --multi_gpu"
+
+
+_COUNTS = {
+    "nodes": re.compile(r"\d{1,9}(?::\d{1,9})?"),
+    "nproc": re.compile(r"\d{1,9}|[a-z]{1,20}"),
+    "world_size": re.compile(r"\d{1,9}"),
+}
+"""torchrun also takes gpu, cpu, auto and the name of a backend for its processes."""
+
+
+def _is_no_count(meaning: str, value: str) -> bool:
+    written = value.isascii() and not has_mark(value) and "$" not in value
+    return meaning in _COUNTS and written and not _COUNTS[meaning].fullmatch(value.strip())
+
+
+def _same_meaning(launcher: str, name: str, others: Sequence[str]) -> str:
+    """The name of an option for another launcher; "" if there is none."""
+    meaning = next((OPTIONS[other][name] for other in others), "")
+    if meaning == "nproc" and launcher == "accelerate":
+        return "--num_processes, the total of all machines"
+    if meaning == "world_size":
+        own = next((o for o, m in OPTIONS[launcher].items() if m == "nproc"), "")
+        return f"{own}, the number of each node" if own else ""
+    is_common = meaning in ("nproc", "nodes", "rank", "port", "address", "hostfile", "rendezvous", "restarts")
+    return next((o for o, m in OPTIONS[launcher].items() if m == meaning), "") if is_common else ""
+
+
+_ITS_OWN = (
+    *("standalone", "nproc-per-node", "nnodes", "node-rank", "rdzv-backend", "rdzv-endpoint", "rdzv-id"),
+    *("num-machines", "machine-rank", "main-process-ip", "main-process-port"),
+)
+"""Options of torchrun and accelerate that few scripts have."""
+
+
+@fault("launcher-option-behind-script", SHELL)
+def launcher_option_behind_script(job: JobFile) -> Found:
+    """
+    Options of the launcher come after the script.
+
+    Why: the launcher reads its own options up to the script; what follows goes to the script.  torchrun then
+    starts one process, accelerate what its configuration says, and the script refuses or ignores the words.
+
+    Fix: options of the launcher, the script, options of the script:
+    `torchrun --nproc_per_node=8 train.py --lr 1`.
+    """
+    for launch in job.launches:
+        options = OPTIONS.get(launch.launcher, {})
+        late = [n for n in launch.arguments if n in _ITS_OWN and f"--{n}" in options and not launch.has(n)]
+        is_read = bool(late) and not launch.is_opaque and not _DASHES.match(launch.start.script)
+        if launch.launcher == "deepspeed":
+            of_hosts = re.match(r"[\w.-]+:\d|[\w.-]+@", launch.arguments.get("include", ""))
+            late = [n for n in ("hostfile", "include") if n in launch.arguments and not launch.has(n)]
+            late = [n for n in late if n == "hostfile" or of_hosts]
+            is_read = bool(late) and not launch.is_opaque
+        elif launch.launcher not in (*TORCH, "accelerate"):
+            continue
+        if not is_read:
+            continue
+        name = posixpath.basename(launch.script)
+        text = next((t for path, t in job.others.items() if posixpath.basename(path) == name), None)
+        text = job.nearby(job.path, launch.script) if text is None and job.nearby and name else text
+        takes = text is not None and any(n in text or n.replace("-", "_") in text for n in late)
+        is_bare = not launch.has("nproc-per-node", "nnodes", "num-processes", "num-machines", "config-file")
+        is_sure = is_bare and ("standalone" in late or "nproc-per-node" in late or len(late) > 1)
+        is_sure = is_sure or launch.launcher == "deepspeed"
+        if not takes and not launch.setting("nproc-per-node"):
+            found = f"--{late[0]} behind the script: {launch.launcher} does not see it"
+            severity: Severity = "error" if is_sure else "warning"
+            yield job.finding(launch.line, found, f"--{late[0]} in front of the script", severity=severity)
+
+
+def _word(launch: Launch, at: int) -> Word:
+    return launch.command.words[min(at, len(launch.command.words) - 1)]
+
+
+@fault("launcher-deprecated", SHELL, severity="note")
+def launcher_deprecated(job: JobFile) -> Found:
+    """
+    torch.distributed.launch is deprecated.
+
+    Why: it passes --local-rank to the script and will go.
+
+    Fix: torchrun, and LOCAL_RANK from the environment.
+    """
+    for launch in [one for one in job.launches if one.launcher == "launch"][:1]:
+        yield launch.line, "torch.distributed.launch", "torchrun"

@@ -1,0 +1,455 @@
+"""The number of nodes and ranks, and each node's own number among them."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Set as AbstractSet
+
+from ringup.launchfiles.directives import last, tasks_per_node
+from ringup.launchfiles.marks import has_mark
+from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
+from ringup.lint.job_environment import file_at_hand
+from ringup.lint.job_file import JobFile
+from ringup.lint.job_numbers import coordinator_at_itself
+from ringup.lint.job_variables import names_set
+from ringup.lint.rule import SHELL, Found, fault
+from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS
+from ringup.rules import Fix
+from ringup.units import lines_of, plural
+
+MOST_PARTS = 64
+"""Launches of a file up to which the parts of one world are looked for."""
+_NAME = re.compile(r"[A-Za-z_]\w*")
+PER_TASK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
+PER_TASK_OF = {
+    "srun": PER_TASK,
+    **dict.fromkeys(
+        ("mpirun", "mpiexec", "mpiexec.hydra"),
+        (*RANKS[1:4], *LOCAL_RANKS[1:3]),
+    ),
+}
+"""Program that starts tasks -> variables that it sets for each of them."""
+
+
+@fault("launcher-started-per-task", SHELL)
+def launcher_started_per_task(job: JobFile) -> Found:
+    for launch in job.launches:
+        each = launch.per_node or 0
+        inner = next(
+            (s for s in launch.steps[1:] if s.program in _STARTS_AGAIN and s.role == "starter"), None
+        )
+        ranks = launch.number(inner.option("-np", "-n", "--np", "--ntasks") or "") if inner else None
+        if inner and (ranks or 0) > 1 and (launch.instances or 0) > 1 and launch.started_by in _STARTS_AGAIN:
+            found = f"{launch.started_by} starts {inner.program} {launch.instances} times, each {ranks} ranks"
+            yield launch.line, found, f"{launch.started_by} or {inner.program}, not both"
+            return
+        is_node_launcher = launch.launcher in NODE_LAUNCHERS and launch.is_away
+        if is_node_launcher and (found := _tasks_not_taken(job, launch)):
+            yield job.finding(launch.line, found, "srun -N, with --ntasks-per-node=1", severity="warning")
+        if not is_node_launcher or each < 2 or (launch.nnodes and launch.nnodes == launch.instances):
+            continue
+        step = launch.srun
+        own = step and step.option("--ntasks-per-node", "-n", "--ntasks")
+        line = launch.line if own or not step else _tasks_line(job) or launch.line
+        found = f"{each} tasks a node, and each starts {launch.launcher} (line {launch.line})"
+        yield line, found, "one task a node: --ntasks-per-node=1" if step else "one process a node"
+        return
+
+
+def _tasks_not_taken(job: JobFile, launch: Launch) -> str:
+    """srun's own --ntasks-per-node against the job's number of tasks: without -N or -n srun ignores it."""
+    step, asked = launch.srun, tasks_per_node(job.job.directives)
+    own = (step and step.option("--ntasks-per-node")) or ""
+    if step is None or step.has("-N", "--nodes", "-n", "--ntasks") or launch.allocated < 2:
+        return ""
+    if not own.isdecimal() or int(own) >= asked:
+        return ""
+    return f"srun ignores --ntasks-per-node={own} without -N: the job has {asked} tasks a node"
+
+
+_STARTS_AGAIN = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "prterun", "jsrun")
+
+
+def _tasks_line(job: JobFile) -> int:
+    return max(last(job.job.directives, n)[1] for n in ("ntasks-per-node", "tasks-per-node", "ntasks", "n"))
+
+
+_NODES = {
+    "PBS": "$(sort -u $PBS_NODEFILE | wc -l)",
+    "BSUB": "$(echo $LSB_HOSTS | xargs -n1 | sort -u | wc -l)",
+}
+
+
+def _nodes_here(launch: Launch) -> str:
+    """The number of nodes as written for this starter."""
+    scheduler = next((d.scheduler for d in launch.job.directives), "")
+    known = str(launch.nodes) if launch.nodes and not scheduler else "N, the number of nodes"
+    is_slurm = scheduler == "SBATCH" or launch.srun is not None
+    return _NODES.get(scheduler) or ("$SLURM_NNODES" if is_slurm else known)
+
+
+@fault("several-worlds", SHELL)
+def several_worlds(job: JobFile) -> Found:
+    """
+    The launcher is started on several nodes, and each start forms a world of its own.
+
+    Why: without a number of nodes torchrun and accelerate train on their node alone, and DeepSpeed without a
+    host file does, too.  Every node trains the same model on the same data, and writes the same checkpoint.
+
+    Fix: `--nnodes=$SLURM_NNODES` with one rendezvous endpoint (accelerate: `--num_machines`,
+    `--machine_rank`, `--main_process_ip`); for DeepSpeed a host file on the first node without srun, or
+    torchrun.
+    """
+    for launch in job.launches:
+        worlds = launch.worlds or 1
+        is_itself = launch.meets_itself and launch.nnodes != 1
+        if worlds < 2 or is_itself or not launch.is_away or (launch.per_node or 1) > 1:
+            continue
+        if launch.launcher == "deepspeed":
+            told, wanted = "has no host file", "one start on the first node with --hostfile, or torchrun"
+        elif launch.start.option("standalone") is not None:
+            told, wanted = "has --standalone: its node alone", "--nnodes and a rendezvous endpoint"
+        else:
+            count = launch.nnodes or 1
+            told = (
+                f"is told of {plural(count, 'node')}"
+                if launch.nnodes_text
+                else "is not told how many nodes there are"
+            )
+            wanted = f"--nnodes={_nodes_here(launch)}" if launch.launcher in TORCH else "the number of nodes"
+        found = f"{launch.started_by} starts it on {launch.nodes} nodes, and {launch.launcher} {told}"
+        found += f": {worlds} worlds"
+        yield launch.line, found, wanted
+    yield from _worlds_by_pdsh(job)
+
+
+def _worlds_by_pdsh(job: JobFile) -> Found:
+    """accelerate passes several machines to `deepspeed --launcher pdsh`: prepare_deepspeed_cmd_env."""
+    for launch in job.launches:
+        is_many = launch.launcher == "accelerate" and (launch.nnodes or 0) > 1 and not launch.is_opaque
+        is_by = launch.config.get("distributed_type") == "DEEPSPEED" or launch.has("use-deepspeed")
+        own, how = launch.node_rank_text, launch.option("deepspeed-multinode-launcher")
+        is_each = has_mark(own) or own.strip("0").isdecimal() or (launch.worlds or launch.instances or 0) > 1
+        if is_many and is_by and is_each and how != "standard" and not launch.has("deepspeed-hostfile"):
+            found = "each machine starts it, and DeepSpeed, without a host file, trains on its machine alone"
+            yield launch.line, found, "--deepspeed_multinode_launcher standard"
+
+
+@fault("rendezvous-endpoint-missing", SHELL)
+def rendezvous_endpoint_missing(job: JobFile) -> Found:
+    """
+    A launcher of several nodes is given no address at which they meet.
+
+    Why: with c10d torchrun reads `--rdzv-endpoint` alone and takes localhost without it (`--master-addr` is
+    ignored); static it takes 127.0.0.1 where `--master-addr` is missing, whatever MASTER_ADDR is.  Accelerate
+    takes None.  Every node then waits for itself.
+
+    Fix: `--rdzv-endpoint=$HEAD:$PORT`, HEAD the first node's name, the same on every node.
+    """
+    for launch in job.launches:
+        is_open = launch.is_set_outside or launch.unread_config or launch.is_opaque
+        if launch.endpoint or is_open or (launch.nnodes or 0) < 2 or launch.nodes == 1 == launch.replicas:
+            continue
+        if launch.launcher in TORCH and launch.backend == "c10d":
+            ignored = " (--master_addr is ignored)" if launch.option("master-addr") else ""
+            found = f"c10d without --rdzv-endpoint{ignored}: each node meets itself"
+            yield launch.line, found, "--rdzv-endpoint"
+        elif launch.launcher in TORCH and launch.backend == "static":
+            ignored = "; torchrun does not read MASTER_ADDR" if launch.env.get("MASTER_ADDR") else ""
+            found = f"no --master-addr: every node takes 127.0.0.1{ignored}"
+            yield launch.line, found, "--master-addr, an address of the first node"
+        elif launch.launcher == "accelerate" and not _by_deepspeed(launch):
+            yield launch.line, "no --main_process_ip for several machines", "--main_process_ip"
+
+
+def _by_deepspeed(launch: Launch) -> bool:
+    """Whether DeepSpeed's own launcher reaches the other nodes, by its host file."""
+    how = launch.option("deepspeed-multinode-launcher")
+    return launch.has("deepspeed-hostfile") or how not in ("", "standard")
+
+
+@fault("rendezvous-endpoint-own", SHELL)
+def rendezvous_endpoint_own(job: JobFile) -> Found:
+    """
+    The address at which several nodes meet is each node's own: localhost, or a host name read on every node.
+
+    Why: each node opens a store at itself and waits there for the others.
+
+    Fix: the name or address of the first node, read once, the same on every node.
+    """
+    for launch in job.launches:
+        count = launch.nodes if launch.launcher == "python" and launch.is_away else launch.nnodes
+        is_own_world = launch.start.option("standalone") is not None
+        if launch.launcher in ("colossalai", "deepspeed") or is_own_world or (count or 0) < 2:
+            continue
+        if (own := launch.host_is_own) and not on_this_machine(job, launch):
+            yield launch.line, f"the ranks meet at {own}: each node connects only to itself", "the first node"
+    yield from coordinator_at_itself(job)
+
+
+def on_this_machine(job: JobFile, launch: Launch) -> list[Launch]:
+    """The launches of one world that this shell starts, all nodes on its own machine; [] if not."""
+    if launch.is_away or (launch.nnodes or 0) < 2 or len(job.launches) > MOST_PARTS:
+        return []
+    same = [
+        one
+        for one in job.launches
+        if not one.is_away
+        and (one.script, one.endpoint, one.nnodes) == (launch.script, launch.endpoint, launch.nnodes)
+    ]
+    is_all = len(same) == launch.nnodes and all(one.command.detached for one in same[:-1])
+    return same if is_all and not any(one.command.branches for one in same) else []
+
+
+@fault("node-variable-read-too-early", SHELL)
+def node_variable_read_too_early(job: JobFile) -> Found:
+    """
+    A variable that differs per task is read before srun or mpirun has started the tasks.
+
+    Why: in the batch shell SLURM_PROCID, SLURM_NODEID and SLURM_LOCALID are always 0: every node gets node
+    rank 0, every task rank 0.  OMPI_COMM_WORLD_RANK and PMI_RANK are not set there at all.
+
+    Fix: `srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'`, in single quotes.
+    """
+    wanted = "single quotes around the command, so that each task reads its own"
+    seen = set()
+    by_command = {id(launch.command): launch for launch in job.launches}
+    for command in job.job.commands:
+        steps = [step.program for step in (*command.around, *command.start.steps)]
+        starter = next((program for program in steps if program in PER_TASK_OF), "")
+        if not starter:
+            continue
+        launch = by_command.get(id(command))
+        if command.start.text is not None or (launch and (launch.nodes == 1 or _ignores_rank(launch))):
+            continue
+        for word in command.words:
+            early = read_early(job, word.text, starter)
+            is_launched = launch is not None or command.start.launcher or command.start.rest
+            if early and is_launched and word.line not in seen:
+                seen.add(word.line)
+                yield word.line, early, wanted
+                break
+        for name in (
+            RANK_VARIABLES if launch and launch.launcher == "python" and launch.instances != 1 else ()
+        ):
+            if early := read_early(job, command.env.get(name, ""), starter):
+                yield command.line, f"{name}: {early}", f"{name} set in each task"
+                break
+
+
+def read_early(job: JobFile, text: str, starter: str) -> str:
+    """The value of a variable that differs per task, in the shell that reads it here; "" if it reads none."""
+    for mark in job.job.marks.all_of(text):
+        if mark.name in PER_TASK_OF[starter] and mark.site == "batch":
+            told = "0 on every node" if starter == "srun" else "nothing is set yet"
+            return f"${mark.name} is replaced before {starter} starts: {told}"
+    return ""
+
+
+def _ignores_rank(launch: Launch) -> bool:
+    """Whether the launcher does not use the node rank: c10d numbers the nodes itself."""
+    is_known = launch.launcher in (*TORCH, "accelerate")
+    return is_known and (launch.backend == "c10d" or launch.nnodes == 1)
+
+
+def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset()) -> str:
+    """Why every started node gets the same node rank; "" if it does not, or may not."""
+    is_static = launch.launcher in (*TORCH, "accelerate", "llamafactory") and launch.backend == "static"
+    one = launch.nodes == 1 or launch.replicas == 1
+    one = one or launch.started_by in ("kubectl", "xargs", "parallel")
+    one = one or (launch.started_by == "ssh" and bool(launch.command.branches))
+    is_open = launch.is_opaque or launch.is_set_outside or _by_deepspeed(launch)
+    is_open = is_open or (launch.unread_config and launch.start.option("machine-rank") is None)
+    on_one = launch.srun is not None and launch.srun.has("-w", "--nodelist")
+    if not is_static or not launch.is_away or one or on_one or is_open or (launch.nnodes or 0) < 2:
+        return ""
+    text = launch.node_rank_text
+    if not text and launch.launcher == "llamafactory" and launch.srun is None:
+        return ""  # the machine may set NODE_RANK
+    if not text:
+        is_set = "rank=" in launch.option("rdzv-conf") or has_mark(launch.option("rdzv-conf"))
+        return "" if is_set else "nothing gives the node's rank"
+    mark = launch.job.marks.of(text)
+    of_others = launch.started_by == "SkyPilot" and mark and not mark.name.startswith("SKYPILOT")
+    of_this_shell = launch.started_by == "ssh" and mark and mark.site == "batch"
+    if mark and _NAME.fullmatch(mark.name) and (of_others or of_this_shell) and mark.name not in assigned:
+        return f"nothing sets {launch.shown(text)} for each node"
+    return f"the node rank is {text}" if text.isdecimal() else ""
+
+
+_EACH_ITS_OWN = {
+    "srun": "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...', in single quotes",
+    "mpirun": "mpirun ... bash -c 'torchrun --node-rank=$OMPI_COMM_WORLD_RANK ...', in single quotes",
+    "ssh": "count in the loop: `--node-rank=$i`, one more in each round",
+    "SkyPilot": "--node-rank=$SKYPILOT_NODE_RANK",
+}
+
+
+@fault("node-rank-duplicate", SHELL)
+def node_rank_not_read(job: JobFile) -> Found:
+    """LLaMA-Factory's RANK, which is NODE_RANK since 0.9.1; and a missing one, which torchrun reads as 0."""
+    assigned = names_set(job)
+    for launch in job.launches:
+        how = has_one_rank_for_all(launch, assigned)
+        if how:
+            same = launch.node_rank_text if launch.node_rank_text.isdecimal() else "0"
+            yield job.finding(
+                launch.line,
+                f"{launch.started_by} starts this on every node, and {how}: all are node {same}",
+                "--node-rank, another on each node",
+                severity="warning" if launch.unread_config else "error",
+                fix=Fix(_EACH_ITS_OWN.get(launch.started_by, "give each node its own: 0, 1, 2, ...")),
+            )
+        ranks = [one.node_rank_text or "0" for one in on_this_machine(job, launch)]
+        if launch.backend == "static" and len(ranks) > 1 and len({*ranks}) == 1 and ranks[0].isdecimal():
+            found = f"{len(ranks)} launches of one world, and each is node {ranks[0]}"
+            yield launch.line, found, "--node-rank, another for each"
+        old = launch.launcher == "llamafactory" and launch.env.get("RANK")
+        if old and not launch.env.get("NODE_RANK") and launch.env.get("NNODES", "") not in ("", "1"):
+            yield job.finding(
+                launch.line,
+                "RANK is given; LLaMA-Factory 0.9.1 and later read NODE_RANK: every node is node 0",
+                "NODE_RANK (both for older versions, too)",
+                fix=Fix(
+                    "Set NODE_RANK as well as RANK.", env={"NODE_RANK": launch.shown(launch.env["RANK"])}
+                ),
+            )
+
+
+QUERIES = ("hostname", "nvidia-smi", "echo", "cat", "mkdir", "rm", "date", "ls", "ip", "cp", "which", "ps")
+"""Commands that people run on other nodes in addition to a job."""
+OTHERS = ("ray", "ringup", "dask", "flux", "horovodrun")
+
+
+def starts_elsewhere(job: JobFile) -> bool:
+    """Whether anything in the file starts more than a query on other nodes."""
+    for command in job.job.commands:
+        start = command.start
+        program = posixpath.basename((start.rest or (start.script or start.program,))[0])
+        is_away = any(step.role == "starter" for step in (*command.around, *start.steps))
+        if is_away and program not in QUERIES:
+            return True
+        if any(posixpath.basename(text) in OTHERS for text in command.texts[:2]):
+            return True
+    return False
+
+
+@fault("launcher-on-first-node-alone", SHELL)
+def launcher_on_first_node_alone(job: JobFile) -> Found:
+    """
+    A job file requests several nodes, but starts the launcher only on the first.
+
+    Why: Slurm and PBS run the file on the first node only; a launcher of several nodes then waits for the
+    others, one of a single node leaves them idle.
+
+    Fix: `srun --ntasks-per-node=1` in front of the launcher (mpirun, pbsdsh), or `ringup run -- ...` in its
+    place.
+    """
+    away = None
+    for launch in job.launches:
+        own = launch.has("config-file") or _by_deepspeed(launch) or launch.is_opaque
+        is_node_launcher = launch.launcher in ("torchrun", "launch", "accelerate", "llamafactory")
+        if launch.started_by != "batch" or launch.allocated < 2 or not is_node_launcher or own:
+            continue
+        away = starts_elsewhere(job) if away is None else away
+        if away:
+            return
+        is_one = launch.nnodes == 1
+        what = "trains on the first node alone" if is_one else "waits for nodes on which nothing starts it"
+        yield job.finding(
+            launch.line,
+            f"{launch.allocated} nodes are asked for, and {launch.launcher} {what}",
+            "srun in front of it",
+            severity="warning" if is_one else "error",
+        )
+        return
+
+
+@fault("world-size-disagrees", SHELL)
+def world_size_disagrees(job: JobFile) -> Found:
+    """Nodes or ranks that contradict what starts them, or each other in accelerate's configuration."""
+    given = dict(re.findall(r"(?m)^(num_machines|num_processes): {0,4}([1-9]\d{0,5})\b", job.text))
+    if not job.launches and len(given) == 2:
+        total, machines = int(given["num_processes"]), int(given["num_machines"])
+        if total % machines:
+            line = next(n for n, t in enumerate(lines_of(job.text), 1) if t.startswith("num_processes:"))
+            found = f"{total} processes over {machines} machines: {total // machines} on each"
+            yield line, found, "a multiple of the machines: num_processes is the total"
+    together = Counter((one.script, one.nnodes_text) for one in job.launches)
+    for launch in job.launches:
+        count, wanted = launch.instances, launch.nnodes or 0
+        told = launch.number(launch.env.get("WORLD_SIZE", ""))
+        if launch.launcher == "python" and launch.is_away and "RANK" in launch.env and told and count:
+            if told != count:
+                found = f"WORLD_SIZE is {told}, and {launch.started_by} starts {count} ranks"
+                yield launch.line, found, f"WORLD_SIZE={count}"
+            continue
+        rank = launch.number(launch.node_rank_text) or 0
+        if launch.launcher in TORCH and launch.backend == "static" and rank >= wanted > 0:
+            numbers = "0, which opens the store" if wanted == 1 else f"0 to {wanted - 1}"
+            yield launch.line, f"--node-rank={rank}, and the nodes are {numbers}", "one of these"
+            continue
+        if launch.launcher not in NODE_LAUNCHERS or wanted < 2 or launch.launcher == "deepspeed":
+            continue
+        if together[(launch.script, launch.nnodes_text)] > 1 and launch.command.detached:
+            continue  # parts of one world
+        is_alone = launch.started_by in ("manifest", "Pod") and count == 1  # another starts the others
+        words = launch.shown(" ".join(launch.command.texts))
+        if launch.started_by == "LeaderWorkerSet" and "LWS_" not in words:
+            continue
+        if off := _ranks_from(job, launch):
+            yield job.finding(launch.line, off[0], off[1])
+            continue
+        is_part = (count or 0) < wanted and count != launch.allocated
+        is_short = launch.started_by == "ssh" and (is_part or launch.command.branches)
+        if launch.is_away and count and count % wanted and not is_short and not is_alone:
+            times = "once" if count == 1 else f"{count} times"
+            found = f"it waits for {wanted} nodes, and {launch.started_by} starts it {times}"
+            if launch.started_by == "LeaderWorkerSet":
+                found = f"it waits for {wanted} nodes, and a group has {plural(count, 'pod')} (size)"
+                yield launch.line, found, f"size: {wanted}; replicas counts the groups"
+                continue
+        elif (
+            launch.started_by == "batch"
+            and launch.nnodes_text.isdecimal()
+            and launch.allocated not in (0, wanted)
+        ):
+            found = f"{wanted} nodes, but {launch.allocated} are asked for"
+        else:
+            continue
+        yield launch.line, found, f"as many as it is started on: {_nodes_here(launch)}"
+
+
+def _ranks_from(job: JobFile, launch: Launch) -> tuple[str, str] | None:
+    """(found, expected) if a loop numbers all nodes but does not begin at 0."""
+    text, wanted = launch.node_rank_text, launch.nnodes or 0
+    count = job.job.counted.get(text)
+    is_all = launch.nodes == wanted and len(job.launches) == 1 and not launch.command.branches
+    if count is None or launch.backend != "static" or not is_all:
+        return None
+    begin = count.first + (0 < count.line < launch.line)
+    shown = f"{launch.shown(text)} is {begin} to {begin + wanted - 1}"
+    return (f"{shown}, and the nodes are 0 to {wanted - 1}", "a count from 0") if begin else None
+
+
+@fault("rank-not-set", SHELL)
+def launcher_left_out(job: JobFile) -> Found:
+    """
+    Scripts that are started once, without a launcher, with settings for several ranks.
+
+    `--launcher pytorch` is OpenMMLab's and BasicSR's; WORLD_SIZE of Slurm's tasks waits for all of them.
+    """
+    for launch in job.launches:
+        counted = {mark.name for mark in job.job.marks.all_of(launch.env.get("WORLD_SIZE", ""))}
+        is_alone = launch.launcher == "python" and launch.started_by == "batch" and not starts_elsewhere(job)
+        if is_alone and any("SLURM_NTASKS" in name for name in counted) and "RANK" not in launch.env:
+            tasks = tasks_per_node(job.job.directives)
+            if tasks > 1 and "spawn" not in (file_at_hand(job, launch.script) or ""):
+                found = f"WORLD_SIZE counts {tasks} tasks a node, and without srun there is one"
+                yield launch.line, found, "srun in front of it"
+        is_told = launch.arguments.get("launcher") == "pytorch"
+        if launch.launcher == "python" and is_told and "RANK" not in launch.env and not launch.is_away:
+            found = "--launcher pytorch: the script reads RANK, and python alone sets none"
+            yield launch.line, found, "torchrun in place of python"
