@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringup.cli import request
+from ringup.cli.text_files import read_script
 from ringup.errors import UsageError
 from ringup.output import terminal
 from ringup.rules import Finding
@@ -17,22 +16,6 @@ from ringup.rules import Finding
 if TYPE_CHECKING:
     from ringup.model import Cluster
     from ringup.planning import Plan
-
-
-def read(path: str, newline: str | None = None) -> str:
-    """
-    A file's text, whatever its bytes; `newline` "" keeps CR LF.
-
-    Raises UsageError if it is too long or cannot be read.
-    """
-    from ringup.lint import LONGEST
-
-    hint = "name a script or a job file"
-    text = request.read_text(path, LONGEST + 1, hint, newline)
-    text = re.sub("\r(?!\n)", "\n", text) if newline == "" else text
-    if len(text) > LONGEST:
-        raise UsageError(f"{path} is longer than {LONGEST >> 20} Mi characters", hint=hint)
-    return text
 
 
 ALSO_ON_ONE_NODE = (
@@ -55,7 +38,7 @@ def before_run(args: argparse.Namespace, script: str) -> None:
     args.script_world = ("", -1, -1)
     path = Path(args.chdir or ".") / script
     try:
-        text = read(str(path)) if script and path.is_file() else ""
+        text = read_script(str(path)) if script and path.is_file() else ""
     except (UsageError, OSError):  # is_file raises OSError for a name longer than file systems allow
         return
     if not text or not lint.is_script(script, text):

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from ringup.cli.before_run import read
+from ringup.cli.text_files import read_script
 from ringup.errors import UsageError
 from ringup.launchfiles import files
 from ringup.launchfiles.directives import gpus_per_node, last
@@ -42,7 +42,7 @@ def is_launch_file(path: str) -> bool:
 
 def fill(args: argparse.Namespace, path: str) -> list[str]:
     """Set options that only the file has; returns its start line.  Raises UsageError."""
-    text = read(path)
+    text = read_script(path)
     found = files.read(path, text)
     launch = the_one(path, found)
     say(f"ringup: {path_shown(path)}:{launch.line}  {printable(launch.summary)}", quiet=args.quiet)
@@ -111,7 +111,7 @@ def _words(launch: Launch, quiet: bool) -> list[str]:
 def explain(args: argparse.Namespace, path: str) -> None:
     from ringup.lint import lint
 
-    for finding in lint({path: read(path)}):
+    for finding in lint({path: read_script(path)}):
         if finding.severity == "error":
             words = f"{finding.rule}: {printable(finding.found, 300)}; here: {finding.wanted}"
             say(f"{path_shown(finding.where)}  {words}", quiet=args.quiet)

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING
 
 from ringup import progress
 from ringup.cli import options
-from ringup.cli.before_run import read
+from ringup.cli.text_files import read_script
 from ringup.errors import RingupError, UsageError
+from ringup.launchfiles.start import starts_ranks
 from ringup.output import terminal
-from ringup.planning.start_line import starts_ranks
 from ringup.rules import INTERNAL_ERRORS, Finding, skipped_json
 from ringup.units import plural, printable
 
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     from ringup.output import console, sarif_junit
 
     line, args.scripts = of_line(args.scripts)
-    files = line | {p: read(p, None if p.endswith(".py") else "") for p in files_of(args.scripts)}
+    files = line | {p: read_script(p, None if p.endswith(".py") else "") for p in files_of(args.scripts)}
     args.scripts += line
     with progress.line(f"reading {plural(len(files), 'script')}"):
         examined = lint.examine(files, nearby)

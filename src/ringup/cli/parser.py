@@ -94,7 +94,7 @@ class Parser(argparse.ArgumentParser):
         given = {action.metavar for action in self._actions}
         if "--" in words or not given & {SCRIPT_WORDS, KIND_WORDS, LINE_WORDS}:
             return list(words)
-        from ringup.planning.start_line import starts_ranks  # other commands start faster without it
+        from ringup.launchfiles.start import starts_ranks  # other commands start faster without it
 
         while at < len(words):
             word = words[at]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ringup.cli import options, pipeline, request
+from ringup.cli.text_files import read_text
 from ringup.errors import PastedError, UsageError
 from ringup.model import Cluster, Node
 from ringup.nccl import interface_choice, rdma_devices, selection
@@ -102,7 +103,7 @@ def _pasted(words: list[str], is_all: bool) -> dict[str, Pasted]:
     not_understood = []
     for node, path in split:
         name = node or (named[0] if named else UNNAMED)
-        text = request.read_text(path, MOST_CHARACTERS + 1)
+        text = read_text(path, MOST_CHARACTERS + 1)
         parts = hosts_in(text) if not node else {"": text}
         for host, part in parts.items():
             made = parse_pasted(part)
@@ -144,7 +145,7 @@ def _dumps(words: list[str], nodes: list[str]) -> dict[str, Topology]:
     for word in words:
         node, path = _split(word)
         try:
-            made = parse_topology(request.read_text(path, MOST_CHARACTERS + 1))
+            made = parse_topology(read_text(path, MOST_CHARACTERS + 1))
         except ValueError as error:
             hint = "give a file that NCCL_TOPO_DUMP_FILE named"
             raise UsageError(f"--topo {path}: {error}", hint=hint) from error

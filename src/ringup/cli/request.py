@@ -7,7 +7,6 @@ import math
 import os
 import re
 import shlex
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from ringup import hosts as hosts_module
 from ringup.cli import options
+from ringup.cli.text_files import read_text
 from ringup.errors import NodesError, UsageError
 from ringup.jobfiles import PODS
 from ringup.launchfiles.programs import OPTIONS, meaning_of
@@ -36,24 +36,6 @@ NODE_OPTIONS = ("hosts", "hostfile", "local")
 
 def named(args: argparse.Namespace) -> list[str]:
     return [name for name in NODE_OPTIONS if getattr(args, name) is not None]
-
-
-def read_text(
-    path: str, most: int, hint: str = "name a readable file, or - for stdin", newline: str | None = None
-) -> str:
-    """
-    The first `most` characters of a file, - for standard input; `newline` "" keeps CR LF.
-
-    Raises UsageError.
-    """
-    try:
-        if path == "-":
-            return sys.stdin.read(most)
-        with Path(path).open(encoding="utf-8-sig", errors="replace", newline=newline) as file:
-            return file.read(most)
-    except (OSError, ValueError) as error:
-        words = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{path}: {words}", hint=hint) from error
 
 
 def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:

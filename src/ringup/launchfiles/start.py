@@ -35,6 +35,9 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.[\w-]+)+)=(.*)")
 SPEAKING = re.compile(r"echo|printf|which|pip|pkill|grep|ps|alias|:|export|cat|test|\[|cd")
 """Programs that only mention a launcher."""
 
+_NO_RANKS = ("ssh", "docker", "time", "exec", "command", "eval")
+"""Words that may also be something else in the place of a script."""
+
 
 @dataclass(frozen=True)
 class Option:
@@ -131,6 +134,13 @@ def take_apart(words: Sequence[str]) -> CommandLine:
         at = after
     _launcher(made, words, at)
     return made
+
+
+def starts_ranks(word: str) -> bool:
+    """Whether a word begins a start line of a launcher, not a plain script."""
+    program = posixpath.basename(word)
+    own = program in LAUNCHERS or (program in PROGRAMS and program not in _NO_RANKS)
+    return own or bool(PYTHON.fullmatch(program))
 
 
 def _named(word: str, program: Program) -> str:

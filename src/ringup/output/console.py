@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringup.hosts.folding import MOST_LISTED, node_set
 from ringup.model import Cluster, Link, Node
@@ -14,12 +14,14 @@ from ringup.output import folding
 from ringup.output.pair_matrix import pair_matrix
 from ringup.output.prediction_report import expected_json, prediction_lines
 from ringup.output.terminal import Style, envelope, plain, wrapped
-from ringup.planning import EnvVar, Plan
-from ringup.planning.preset_variables import Kept
 from ringup.rules import PROBLEMS, SEVERITIES, Finding, Fix, Severity, Skipped, page_of, skipped_json
-from ringup.runtime import Failure, RunResult
 from ringup.secrets import redact, redact_data, safe
 from ringup.units import export_line, grouped, plural, printable, show_seconds, summarize_names
+
+if TYPE_CHECKING:
+    from ringup.planning import EnvVar, Plan
+    from ringup.planning.preset_variables import Kept
+    from ringup.runtime import Failure, RunResult
 
 NOT_REACHED = "not reached"
 """Prefix of the reason of every unknown fact in `model.unreached_node`."""

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from ringup.errors import UsageError
 from ringup.launchfiles import start
-from ringup.launchfiles.programs import FLAG, LAUNCHERS, OPTIONS, PASSED, PROGRAMS, meaning_of
+from ringup.launchfiles.programs import FLAG, LAUNCHERS, OPTIONS, PASSED, meaning_of
 from ringup.launchfiles.start import PYTHON, Kind
 from ringup.model import CONTAINERS, RANK_VARIABLES
 
@@ -162,15 +162,6 @@ _ENVIRONMENTS = {
 _TASKS = ("pdm", "hatch", "pixi", "rye")
 """Tools whose `run` also takes names of tasks."""
 VENV = ".venv/bin/python"
-_NO_RANKS = ("ssh", "docker", "time", "exec", "command", "eval")
-"""Words that may also be something else in the place of a script."""
-
-
-def starts_ranks(word: str) -> bool:
-    """Whether a word begins a start line of a launcher, not a plain script."""
-    program = posixpath.basename(word)
-    own = program in LAUNCHERS or (program in PROGRAMS and program not in _NO_RANKS)
-    return own or bool(PYTHON.fullmatch(program))
 
 
 def take_apart(words: Sequence[str]) -> StartLine:

@@ -1,0 +1,43 @@
+"""Texts of files that the command line names."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from ringup.errors import UsageError
+
+
+def read_text(
+    path: str, most: int, hint: str = "name a readable file, or - for stdin", newline: str | None = None
+) -> str:
+    """
+    The first `most` characters of a file, - for standard input; `newline` "" keeps CR LF.
+
+    Raises UsageError.
+    """
+    try:
+        if path == "-":
+            return sys.stdin.read(most)
+        with Path(path).open(encoding="utf-8-sig", errors="replace", newline=newline) as file:
+            return file.read(most)
+    except (OSError, ValueError) as error:
+        words = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{path}: {words}", hint=hint) from error
+
+
+def read_script(path: str, newline: str | None = None) -> str:
+    """
+    A file's text, whatever its bytes; `newline` "" keeps CR LF.
+
+    Raises UsageError if it is too long or cannot be read.
+    """
+    from ringup.lint import LONGEST
+
+    hint = "name a script or a job file"
+    text = read_text(path, LONGEST + 1, hint, newline)
+    text = re.sub("\r(?!\n)", "\n", text) if newline == "" else text
+    if len(text) > LONGEST:
+        raise UsageError(f"{path} is longer than {LONGEST >> 20} Mi characters", hint=hint)
+    return text
