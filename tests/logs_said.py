@@ -297,20 +297,20 @@ HEALTHY += [
 TRACE = 'Traceback (most recent call last):\n  File "/job/train.py", line 9, in main\n    step()\n'
 SAID += [
     # torch/distributed/rendezvous.py, _env_rendezvous_handler
-    ("rendezvous-variable-missing", TRACE + "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set"),
-    ("rendezvous-variable-missing", TRACE + "KeyError: 'LOCAL_RANK'"),
+    ("rendezvous-variables-missing", TRACE + "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set"),
+    ("rendezvous-variables-missing", TRACE + "KeyError: 'LOCAL_RANK'"),
     # torch/csrc/distributed/c10d/reducer.cpp
-    ("ddp-parameter-ready-twice", TRACE + "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1) Use of a module parameter outside the `forward` function."),
-    ("ddp-parameter-ready-twice", "Parameter at index 127 with name blocks.7.mlp.weight has been marked as ready twice. This means that multiple autograd engine  hooks have fired for this particular parameter during this iteration."),
+    ("parameter-ready-twice", TRACE + "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1) Use of a module parameter outside the `forward` function."),
+    ("parameter-ready-twice", "Parameter at index 127 with name blocks.7.mlp.weight has been marked as ready twice. This means that multiple autograd engine  hooks have fired for this particular parameter during this iteration."),
     # CUDA's text of cudaErrorNvlinkUncorrectable
     ("nvlink-failed", "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution"),
     # aws-ofi-nccl, src/nccl_ofi_sendrecv.cpp and src/platform-aws.cpp; libfabric, prov/efa
     ("rdma-peer-unreachable", "n0:8:9 [1] ofi_connect:4021 NCCL WARN NET/OFI Unable to insert remote address into address vector for device 1. RC: -113\nn0:8:9 [1] NCCL INFO transport/net.cc:677 -> 2"),
     ("rdma-peer-unreachable", "* This error indicates that the security group on either this instance or the peer instance\n* is not setup correctly.  For more information, please see the AWS documentation at"),
     # torch/utils/file_baton.py as py-spy and as a traceback show it; filelock's Timeout
-    ("build-lock-left-behind", "    wait (torch/utils/file_baton.py:48)\n    _jit_compile (torch/utils/cpp_extension.py:2345)"),
-    ("build-lock-left-behind", '  File "/env/lib/python3.10/site-packages/torch/utils/file_baton.py", line 42, in wait\n    time.sleep(self.wait_seconds)\nKeyboardInterrupt'),
-    ("build-lock-left-behind", "filelock._error.Timeout: The file lock '/cache/datasets/c4.lock' could not be acquired."),
+    ("build-lock-left", "    wait (torch/utils/file_baton.py:48)\n    _jit_compile (torch/utils/cpp_extension.py:2345)"),
+    ("build-lock-left", '  File "/env/lib/python3.10/site-packages/torch/utils/file_baton.py", line 42, in wait\n    time.sleep(self.wait_seconds)\nKeyboardInterrupt'),
+    ("build-lock-left", "filelock._error.Timeout: The file lock '/cache/datasets/c4.lock' could not be acquired."),
     # CUDA's text of cudaErrorTooManyPeers
     ("peer-mappings-exhausted", "[2026-06-20 02:14:03] n0:33:33 [0] allocator.cc:79 NCCL WARN Cuda failure 711 'peer mapping resources exhausted'"),
     ("peer-mappings-exhausted", "RuntimeError: cuda runtime error (60) : peer mapping resources exhausted at aten/src/THC/THCGeneral.cpp:164"),
@@ -373,7 +373,7 @@ SAID += [
     ("nccl-called-wrongly", "n0:5:9 [0] NCCL WARN comm 0x7f10 has already been destroyed"),
     ("imex-not-working", "n0:5:9 [0] mnnvl.cc:75 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX configuration (nvidia-imex-ctl -N). Set NCCL_MNNVL_ENABLE=0 to ignore this issue."),
     ("nccl-setting-invalid", "n0:5:9 [0] bootstrap.cc:110 NCCL WARN Invalid NCCL_COMM_ID, please use format: <ipv4>:<port> or [<ipv6>]:<port> or <hostname>:<port>"),
-    ("nccl-library-too-old", "ImportError: /env/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister"),
+    ("two-nccl-libraries", "ImportError: /env/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister"),
     ("mixed-link-layers-selected", "n0:5:9 [0] NCCL WARN NET/IB : Attempted to connect incompatible devices: [0]mlx5_0:1/IB and [1]mlx5_1:1/RoCE. Try selecting NICs of only one link type using NCCL_IB_HCA"),
     # Linux's EMSGSIZE; OpenSSH's debug line where a login stops
     ("path-mtu-black-hole", TRACE + "OSError: [Errno 90] Message too long"),
@@ -544,7 +544,7 @@ SAID += [
         "n1:71:129 [0] misc/ibvwrap.cc:300 NCCL WARN Call to ibv_modify_qp failed with 113 No route to host, on dev mlx5_0:1, local GID ::ffff:10.1.0.4",
     ),
     (
-        "network-plugin-init-failed",
+        "network-plugin-too-old",
         "0: n1:61:33 [4] register_rail:617 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 4. RC: -22, Error: Invalid argument\n1: n2:58:59 [4] proxy.cc:1488 NCCL WARN [Proxy Service 12] Failed to execute operation Connect from rank 12, retcode 2\n0: [rank4]: torch.distributed.DistBackendError: NCCL error in: ../torch/P.cpp:19, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.19.4",
     ),
     (
@@ -552,7 +552,33 @@ SAID += [
         "slurmstepd: error: pyxis: failed to import docker image\nslurmstepd: error: pyxis:     [INFO] Creating squashfs filesystem...\nslurmstepd: error: pyxis:     Write failed because No space left on device\nslurmstepd: error: pyxis: couldn't start container",
     ),
     (
-        "container-not-started",
+        "job-step-not-launched",
         "slurmstepd: error: pyxis: container start failed with error code: 1\nslurmstepd: error: pyxis:     enroot-switchroot: failed to execute: /bin/bash: No such file or directory\nslurmstepd: error: pyxis: couldn't start container",
     ),
+    # Ray, NCCL's sockets and verbs, slurmctld
+    (
+        "file-not-shared",
+        "[rank8]: Traceback (most recent call last):\n[rank8]:   File \"/job/t.py\", line 5, in <module>\n[rank8]:     torch.load(p)\n[rank8]: FileNotFoundError: [Errno 2] No such file or directory: '/local/idx/shuffle_doc_idx.npy'\n[rank9]: Traceback (most recent call last):\n[rank9]:   File \"/job/t.py\", line 5, in <module>\n[rank9]:     torch.load(p)\n[rank9]: FileNotFoundError: [Errno 2] No such file or directory: '/local/idx/shuffle_doc_idx.npy'\n[rank0]: building index on rank 0\n[rank1]: torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: Connection reset by peer",
+    ),
+    (
+        "placement-not-possible",
+        "(autoscaler +1m0s) Error: No available node types can fulfill resource request {'GPU': 1.0}. Add suitable node types to this cluster to resolve this issue.\nERROR 05-26 18:53:53 core.py:400] ValueError: Cannot provide a placement group of placement_group_specs=[{'GPU': 1.0}, {'GPU': 1.0}] within 1800 seconds. See `ray status` to make sure the cluster has enough resources.",
+    ),
+    (
+        "kernel-cannot-pin-memory",
+        "$ ulimit -l\nunlimited\nmax locked memory       (kbytes, -l) unlimited\nn1:88:120 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\nn1:88:120 [0] NCCL INFO transport/net_ib.cc:1700 -> 2",
+    ),
+    (
+        "user-buffers-not-registrable",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\nn1:88:120 [0] NCCL INFO NCCL_LOCAL_REGISTER set by environment to 1.\nargs: use_nccl_ub ................................... True\nn1:88:120 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address errno 14\nn1:88:120 [0] NCCL INFO transport/net_ib.cc:1700 -> 2\ntorch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.cpp:93, unhandled system error",
+    ),
+    (
+        "sidecar-intercepts-ranks",
+        "worker-0:88:120 [0] NCCL INFO Bootstrap : Using eth0:10.1.2.3<0>\nworker-0:88:120 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer 127.0.0.6<41233>\nworker-1:88:120 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 0 bytes instead of 4\nistio-proxy  2025-01-01T00:00:00Z info Envoy proxy is ready",
+    ),
+    (
+        "job-step-not-launched",
+        "srun: error: task 3 launch failed: Unspecified error\nsrun: launch/slurm: launch_p_step_launch: StepId=77.0 aborted before step completely launched.\nsrun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+    ),
+    ("nccl-library-too-old", "RuntimeError: NCCL library is too old, please upgrade"),
 ]

@@ -80,4 +80,4 @@ def test_an_undefined_symbol_needs_no_version(tmp_path: Path) -> None:
     text = "ImportError: /env/torch/lib/libtorch_cuda.so: undefined symbol: ncclAlltoAll\n"
     cause = first(tmp_path, text)
     assert cause["known_defect"] is not None
-    assert cause["rule"] == "nccl-library-too-old"
+    assert cause["rule"] == "two-nccl-libraries"

@@ -69,8 +69,8 @@ CASES = (
     ),
     Case(
         "pip-two",
-        "nccl-library-too-old",
-        "older than the program needs",
+        "two-nccl-libraries",
+        "it is another one",
         "nvidia-nccl-cu11",
         "ImportError: /opt/conda/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: ncclMemFree\n"
         "$ pip list | grep -i -E 'nccl|torch'\n"

@@ -136,9 +136,9 @@ MEETING = [
         {"node0": ENV.replace("{n}", "0"), "node1": ENV.replace("{n}", "1").replace("SIZE=2", "SIZE=4")}, train(init='"gloo", timeout=datetime.timedelta(seconds=12)')),
     Run("env-rank-too-large", "world-size-disagrees node-rank-duplicate", "ranks count from 1: RANK=2 of WORLD_SIZE=2",
         {"node0": ENV.replace("{n}", "1"), "node1": ENV.replace("{n}", "2")}, train(init='"gloo", timeout=datetime.timedelta(seconds=10)')),
-    Run("env-not-set", "rendezvous-variable-missing", "python train.py without a launcher",
+    Run("env-not-set", "rendezvous-variables-missing", "python train.py without a launcher",
         {"node0": "python train.py"}, train()),
-    Run("env-no-master", "rendezvous-variable-missing", "RANK and WORLD_SIZE are set, MASTER_ADDR is not",
+    Run("env-no-master", "rendezvous-variables-missing", "RANK and WORLD_SIZE are set, MASTER_ADDR is not",
         {"node0": "RANK=0 WORLD_SIZE=2 python train.py"}, train()),
     Run("firewall-drops-store", "store-unreachable", "the head's firewall drops port 29500",
         both(f"torchrun {FAST} " + STATIC[9:]), train(), faults={"fw-ports": {}}, prefix="stern"),
@@ -293,7 +293,7 @@ for batch in torch.utils.data.DataLoader(Slow(), batch_size=4, num_workers=2):
         {"node0": ONE["node0"].replace("train.py", "--max-restarts 2 train.py")}, train("if rank == 1 and step == 1:\n    raise ValueError('tokenizer has 32000 entries, embedding 32064')"), limit_s=90),
     Run("data-missing", "rank-raised-exception", "the data set's folder is wrong on every node",
         both(ENV), train(before='tokens = open("/data/pile/train-00000.bin", "rb").read()'), form="hosts"),
-    Run("data-missing-node1", "shared-file-raced rank-raised-exception", "the data set is not mounted on node1",
+    Run("data-missing-node1", "file-not-shared rank-raised-exception", "the data set is not mounted on node1",
         both("[ {n} = 1 ] || touch /tmp/train-00000.bin; " + ENV), train(before='tokens = open("/tmp/train-00000.bin", "rb").read()'), prefix="colon"),
     Run("spawn-raises", "rank-raised-exception", "mp.spawn, one child raises",
         {"node0": "python train.py"}, plain('''
@@ -371,7 +371,7 @@ class Net(torch.nn.Module):
 if step == 0:
     model = torch.nn.parallel.DistributedDataParallel(Net())
 model(torch.randn(4, 64)).sum().backward()''')),
-    Run("ready-twice", "ddp-parameter-ready-twice", "DDP: a reentrant checkpoint uses a layer twice",
+    Run("ready-twice", "parameter-ready-twice", "DDP: a reentrant checkpoint uses a layer twice",
         ONE, train('''
 from torch.utils.checkpoint import checkpoint
 
@@ -412,7 +412,7 @@ LAUNCH = [
     Run("old-launch-new-python", "rank-raised-exception", "torch.distributed.launch of torch 1.13 does not work with Python 3.11",
         {"node0": OLDER + "python -m torch.distributed.launch --nproc_per_node 2 train.py --epochs 1"},
         train(before="import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--epochs', type=int)\nargs = parser.parse_args()")),
-    Run("accelerate-cpu-starts-one", "rendezvous-variable-missing", "accelerate launch --cpu starts one process without the variables, though two were asked",
+    Run("accelerate-cpu-starts-one", "rendezvous-variables-missing", "accelerate launch --cpu starts one process without the variables, though two were asked",
         {"node0": WITH_LAUNCHERS + "accelerate launch --cpu --num_processes 2 --main_process_port 29500 train.py"}, train(), limit_s=60),
     Run("accelerate-unknown-option", "launcher-argument-misread", "accelerate: an option it does not have",
         {"node0": WITH_LAUNCHERS + "accelerate launch --cpu --nproc_per_node 2 --machine-rank 0 train.py"}, train()),

@@ -312,15 +312,9 @@ def fork_of_code_differs(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@check("two-nccl-libraries", reads=("nccl_libraries",), severity="warning")
+@check("two-nccl-libraries", reads=("nccl_libraries",))
 def two_nccl_libraries(node: Node) -> Iterator[Finding]:
-    """
-    The job would load another NCCL than the one torch was installed with.
-
-    Why: torch prints the version that it was built with, but the loaded version has its own faults and
-    variables.
-    Fix: `unset LD_PRELOAD`, and take the directory out of LD_LIBRARY_PATH; or install that release.
-    """
+    """The job would load another NCCL than the one torch was installed with."""
     wheel = next((x for x in node.nccl_libraries if x.source == "wheel"), None)
     loaded = next((x for x in node.nccl_libraries if x.source == "LD_PRELOAD"), None)
     if node.nccl_answer.library:
@@ -333,6 +327,7 @@ def two_nccl_libraries(node: Node) -> Iterator[Finding]:
         found=f"{printable(loaded.path, 300)} ({loaded.version or 'release unknown'}) is loaded",
         wanted=f"{printable(wheel.path, 300)} ({wheel.version or 'the wheel of torch'})",
         commands=("unset LD_PRELOAD", "echo $LD_LIBRARY_PATH"),
+        severity="warning",
     )
 
 

@@ -172,7 +172,7 @@ def launcher_argument_misread(job: JobFile) -> Found:
         elif start.kind == "script" and _HOSTS_OR_COUNT.fullmatch(program) and _begins_with_script(start):
             found = f"{launch.launcher} takes `{start.script}` for the script"
             yield launch.line, found, "an option in front of it (--hostfile), or the script alone"
-        elif start.kind == "script" and program.endswith((".yaml", ".yml", ".json")):
+        elif start.kind == "script" and program.endswith(_SETTINGS) and not launch.is_opaque:
             found = f"{launch.launcher} takes `{printable(program, 60)}` for the script: Python runs it"
             is_config = launch.launcher == "accelerate"
             wanted = f"--config_file {printable(start.script, 80)}" if is_config else "the script first"
@@ -181,6 +181,7 @@ def launcher_argument_misread(job: JobFile) -> Found:
             yield launch.line, f"{launch.launcher} is given no script", "the script behind the options"
 
 
+_SETTINGS = (".yaml", ".yml", ".json")
 _HOSTS_OR_COUNT = re.compile(
     r"(?i)(?:\w{0,40}[-_.])?(?:host|machine|node)_?(?:file|list|s)?(?:\.txt)?|\d{1,9}"
 )

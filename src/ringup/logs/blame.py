@@ -27,10 +27,12 @@ ORDER = {
             local-rank-argument-rejected launcher-argument-misread hostfile-missing gpu-out-of-memory
             same-gpu-twice device-ordinal-not-visible nproc-exceeds-gpus model-differs-between-ranks
             ddp-unused-parameters all-reduce-wrong ray-node-address-differs not-enough-slots
-            no-gpu-visible disk-full pod-not-scheduled container-not-started
+            placement-not-possible
+            no-gpu-visible disk-full pod-not-scheduled container-not-started job-step-not-launched
             ssh-connection-refused ssh-timeout ssh-no-route
-            rendezvous-variable-missing host-memory-refused ddp-parameter-ready-twice
+            rendezvous-variables-missing host-memory-refused parameter-ready-twice
             process-group-started-twice nccl-called-wrongly communicator-left-over shared-file-raced
+            file-not-shared
             rank-raised-exception
         """,
         3: """
@@ -49,7 +51,8 @@ ORDER = {
             rdma-device-name-missing uverbs-not-accessible fell-back-to-sockets ipoib-used-for-data
             gpudirect-module-missing transport-differs-between-ranks sharp-unavailable
             imex-not-working peer-mappings-exhausted
-            nccl-library-too-old nccl-setting-invalid address-families-differ
+            nccl-library-too-old two-nccl-libraries network-plugin-too-old kernel-cannot-pin-memory
+            user-buffers-not-registrable sidecar-intercepts-ranks nccl-setting-invalid address-families-differ
             path-mtu-black-hole
         """,
         6: """
@@ -58,7 +61,7 @@ ORDER = {
             rendezvous-host-not-recognised ephemeral-ports-exhausted store-unreachable peers-never-joined
         """,
         7: """
-            build-lock-left-behind collective-mismatch rank-busy-while-others-wait
+            build-lock-left collective-mismatch rank-busy-while-others-wait
             uneven-batches-between-ranks rank-fell-behind
         """,
         8: """
@@ -75,7 +78,9 @@ EXPLAINED_BY = {
     name: tuple(others.split())
     for name, others in {
         "port-in-use": "node-rank-duplicate",
-        "not-enough-slots": "ray-node-address-differs",
+        "placement-not-possible": "ray-node-address-differs",
+        "job-step-not-launched": "disk-full python-or-launcher-missing",
+        "network-plugin-init-failed": "network-plugin-too-old",
         "container-not-started": "disk-full",
         "store-unreachable": "port-in-use hostname-unresolvable-from-peer environment-breaks-remote-shell",
         "peers-never-joined": (

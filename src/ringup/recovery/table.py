@@ -46,14 +46,15 @@ user: the scheduler or a person decides when the run starts again
     terminal-closed job-cancelled
 stop: the script or its command line must change first
     local-rank-argument-rejected launcher-argument-misread hostfile-missing ddp-unused-parameters
-    ddp-parameter-ready-twice process-group-started-twice nccl-called-wrongly nccl-setting-invalid
-    rendezvous-variable-missing
+    parameter-ready-twice process-group-started-twice nccl-called-wrongly nccl-setting-invalid
+    rendezvous-variables-missing
 stop: the build of torch must change first
     gpu-architecture-not-built
 stop: the way in which the ranks are started must change first
     world-size-disagrees launcher-started-per-task slurm-tasks-mismatch node-rank-duplicate
     rendezvous-ids-differ same-gpu-twice nproc-exceeds-gpus not-enough-slots
-    ray-node-address-differs
+    ray-node-address-differs placement-not-possible file-not-shared user-buffers-not-registrable
+    sidecar-intercepts-ranks
 stop: a full disk stays full until space is freed; the local disk of one node may be free again, and is
   left out with its node the second time
     disk-full
@@ -62,7 +63,7 @@ stop: a node is left out only after `ringup test` has named it, and wrong number
 stop: the ranks loaded different models, e.g. from a half-written checkpoint
     model-differs-between-ranks
 stop: the lock file must be removed first
-    build-lock-left-behind
+    build-lock-left
 stop: the cluster must give the pod a node first
     pod-not-scheduled
 confirm: data or a half-read file may pass the next time; an import or type error before the first step stops
@@ -112,10 +113,10 @@ setup: GPUs are visible, mapped or linked differently, or wrongly everywhere
     no-gpu-visible
 setup: software or its environment differs, or is wrong everywhere
     nccl-versions-differ environment-differs-between-nodes driver-library-mismatch driver-too-old-for-cuda
-    nccl-library-too-old python-or-launcher-missing ssh-not-passwordless environment-breaks-remote-shell
-    container-not-started
+    nccl-library-too-old two-nccl-libraries network-plugin-too-old python-or-launcher-missing
+    ssh-not-passwordless environment-breaks-remote-shell container-not-started job-step-not-launched
 setup: a limit of the node or container is too low
-    shm-too-small memlock-too-low
+    shm-too-small memlock-too-low kernel-cannot-pin-memory
 slow: the check rejects a spare that would be slow
     fell-back-to-sockets uverbs-not-accessible gpudirect-module-missing sharp-unavailable ipoib-used-for-data
     transport-differs-between-ranks

@@ -455,7 +455,7 @@ Fix: `nvidia-smi -L` and `python -c "import torch; print(torch.version.cuda, tor
 the job's own shell; `--gpus-per-node` in Slurm, `--gpus all` in Docker.
 In logs: `Torch not compiled with CUDA enabled`, `ProcessGroupNCCL is only supported with GPUs`.
 
-rendezvous-variable-missing, error: The variables that tell a rank its number and its head are not set.
+rendezvous-variables-missing, error: The variables that tell a rank its number and its head are not set.
 Why: the script was started without a launcher, or its starter (srun, ssh, sudo, a container) drops them.
 Fix: `torchrun --nproc_per_node N train.py`; for `srun` alone set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
 and MASTER_PORT from Slurm's variables.
@@ -470,9 +470,24 @@ In logs: `0/12 nodes are available: 8 Insufficient nvidia.com/gpu`.
 
 container-not-started, error: A container of the job does not start: its image, a volume or its settings.
 Why: the image's name or tag is wrong, the registry asks for credentials, a volume or secret is missing.
-Fix: `kubectl describe pod POD`, its last events; `crictl pull IMAGE` on that node; `imagePullSecrets`. Under
-Slurm the lines of enroot that pyxis prints above; `enroot start IMAGE` on that node.
-In logs: `Failed to pull image`, `ImagePullBackOff`, `CreateContainerConfigError`, `pyxis: failed to import`.
+Fix: `kubectl describe pod POD`, its last events; `crictl pull IMAGE` on that node; `imagePullSecrets`.
+In logs: `Failed to pull image`, `ImagePullBackOff`, `CreateContainerConfigError`.
+
+job-step-not-launched, error: Slurm did not start the program: its container, a plugin or the node failed.
+Why: the image cannot be imported or started, a prolog or a plugin (pyxis) fails, or slurmd on that node does.
+Fix: the lines of enroot that pyxis prints above; `enroot start IMAGE` on that node; slurmd's log there.
+In logs: `pyxis: couldn't start container`, `task 3 launch failed`.
+
+sidecar-intercepts-ranks, error: The proxy of a service mesh takes the connections between ranks.
+Why: Istio's and Linkerd's sidecars redirect every connection of a pod to themselves; NCCL and Gloo then
+talk to 127.0.0.6 and read nothing.
+Fix: no sidecar in these pods: annotation `sidecar.istio.io/inject: "false"` (`linkerd.io/inject: disabled`).
+In logs: a peer 127.0.0.6, `received 0 bytes instead of 4`.
+
+placement-not-possible, error: Ray has fewer free GPUs, CPUs or nodes than a placement asks for.
+Why: the parallel sizes need more GPUs than the cluster has, another job holds them, or nodes are missing.
+Fix: `ray status` lists what is free and what waits; smaller parallel sizes, or the missing nodes.
+In logs: `Cannot provide a placement group`, `No available node types can fulfill resource request`.
 
 container-restarts, error: Kubernetes starts a container again and again, since it ends with an error.
 Why: the program in it fails; the event does not give the reason.
@@ -492,7 +507,7 @@ Why: mpirun and horovodrun count one slot a host (or a core) where the host list
 Fix: `-H node0:8,node1:8` or `slots=8` in the host file; `--oversubscribe` only on CPUs.
 In logs: `There are not enough slots available in the system to satisfy the 16 slots`.
 
-ddp-parameter-ready-twice, error: DDP got the gradient of one parameter twice in one iteration.
+parameter-ready-twice, error: DDP got the gradient of one parameter twice in one iteration.
 Why: reentrant activation checkpointing, or a module that is used several times in one forward pass.
 Fix: `use_reentrant=False` for checkpointing (`gradient_checkpointing_kwargs={"use_reentrant": False}`), or
 `static_graph=True`.
@@ -509,7 +524,7 @@ graphs that are mixed.
 Fix: `torch.cuda.set_device(LOCAL_RANK)` before the first tensor; then the call that the message names.
 In logs: `Broadcast : sendbuff allocated on device 1 mismatchs with NCCL device 0`.
 
-build-lock-left-behind, error: A rank waits for the lock of a build (a torch extension, a data set) that is
+build-lock-left, error: A rank waits for the lock of a build (a torch extension, a data set) that is
 gone.
 Why: an earlier process was killed while it built, and its lock file stays; all ranks then wait for ever.
 Fix: `find ~/.cache/torch_extensions -name lock` lists them: delete them while no job builds; build before the
@@ -537,7 +552,28 @@ nccl-library-too-old, error: The NCCL that is loaded is older than the program w
 Why: LD_LIBRARY_PATH or an installed package puts another libnccl.so.2 before the one of torch.
 Fix: `python -c "import torch; print(torch.cuda.nccl.version())"`, `ldconfig -p | grep nccl`; take the old one
 off LD_LIBRARY_PATH, or install the NCCL that torch names.
-In logs: `undefined symbol: ncclCommRegister`, `NCCL library version is too old`.
+In logs: `NCCL library version is too old`.
+
+two-nccl-libraries, error: Another NCCL is loaded than the one that torch was built or installed with.
+Why: LD_PRELOAD, LD_LIBRARY_PATH or a second wheel puts another libnccl.so.2 in front: functions are missing,
+or its own faults and variables apply.
+Fix: `unset LD_PRELOAD`, take the directory out of LD_LIBRARY_PATH; `pip list | grep nccl` shows two wheels.
+In logs: `undefined symbol: ncclCommRegister`.
+
+network-plugin-too-old, error: The network plugin is older than this NCCL or this kind of memory needs.
+Why: memory of newer allocators (VMM, DMA-BUF) needs newer releases of libfabric and the plugin.
+Fix: the plugin and libfabric of this NCCL's release; until then `NCCL_CUMEM_ENABLE=0`.
+In logs: `NET/OFI Unable to register memory ... RC: -22`.
+
+kernel-cannot-pin-memory, error: Memory cannot be pinned for RDMA, and the memlock limit is not the reason.
+Why: the adapter or the IOMMU has no more entries, memory is fragmented, or the kernel has a fault.
+Fix: `dmesg` at that moment; kernel and driver of a node that works; fewer or smaller buffers.
+In logs: `ibv_reg_mr failed with error Cannot allocate memory` beside `ulimit -l: unlimited`.
+
+user-buffers-not-registrable, error: RDMA cannot register the buffers that the program gives to NCCL.
+Why: memory of expandable segments or of another virtual allocator is not pinned in one piece.
+Fix: no `expandable_segments:True`, or no registered user buffers (`use_nccl_ub`, NCCL_LOCAL_REGISTER).
+In logs: `ibv_reg_mr_iova2 failed with error Bad address`.
 
 nccl-setting-invalid, error: NCCL refuses the value of one of its settings.
 Why: the value has another form, or no way that it allows fits this machine and call.
@@ -550,8 +586,13 @@ Fix: an IPv4 address for every host's name, or `GLOO_SOCKET_IFNAME` and `NCCL_SO
 node.
 In logs: `ss1.ss_family == ss2.ss_family. 2 vs 10`.
 
-shared-file-raced, error: A file on a shared path is missing on some ranks, or changed under them.
-Why: several ranks create, move or delete the same path at once, the path is not shared, or NFS shows it late.
+file-not-shared, error: A file is missing on some ranks or nodes alone.
+Why: rank 0 made it in a folder that other nodes do not share, or NFS shows it late.
+Fix: a folder on a shared file system, or each node makes its own; `ls` the path on every node.
+In logs: `FileNotFoundError` on some ranks only.
+
+shared-file-raced, error: A file on a shared path changed under some ranks.
+Why: several ranks create, move or delete the same path at once, or NFS shows it late.
 Fix: only rank 0 creates and deletes (`exist_ok=True`), a barrier after it; `ls` the path on every node.
-In logs: `Stale file handle`, `FileExistsError` or `FileNotFoundError` on some ranks only.
+In logs: `Stale file handle`, `FileExistsError` on some ranks only.
 """

@@ -247,6 +247,13 @@ def shared_file_raced(log: LogEvidence) -> Found:
     if there and len(ranks) > 1:
         path = first_value(there, "path2", "path3")
         return report(there, f"{_who(there)} made or removed {path} while another rank did, too", "medium")
+    return None
+
+
+@cause("file-not-shared", overcome=None)
+def file_not_shared(log: LogEvidence) -> Found:
+    gone = [e for e in log.all("file-gone") if not (made_do(e) or log.outcome.overcome(e))]
+    ranks = ranks_of(log.events)
     missing = [e for e in gone if e["path"] and e["path"] == gone[0]["path"]]
     some = ranks_of(missing)
     if len({e.label for e in missing}) > 1 and "cache" in missing[0]["path"].lower():

@@ -249,6 +249,7 @@ def network_plugin_init_failed(log: LogEvidence) -> Found:
     elsewhere = log.outcome.failed is not None and not log.has(*OF_ROLE["nccl"])
     text = "the network plugin gave up" + (", the job goes on over TCP" if goes_on else "")
     failed = log.all("plugin-init-failed", plugin="(?i)(?!(?:ib|socket)$).*")
+    failed = [e for e in failed if "plugin-register" not in log.tags_at(e)]
     sure: Confidence = "high"
     if failed and all(e["other"] for e in failed):
         elsewhere = False  # MPI's own abort follows from it

@@ -70,7 +70,10 @@ TAGS = (
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?P<why>\b(?:ErrImagePull|ImagePullBackOff|ErrImageNeverPull|InvalidImageName|CreateContainer(?:Config)?Error|RunContainerError)\b)",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?P<why>(?:MountVolume|AttachVolume)\.\w{1,40} failed for volume .{1,120}|Unable to attach or mount volumes.{0,120}|Failed to create pod sandbox.{0,120})",
         r"in pod \"(?P<pod>[\w.-]{1,80})\" is waiting to start: (?P<why>trying and failing to pull image)",
-        r"pyxis: (?P<why>(?:failed to|couldn't) (?:import|create|start) .{1,120})|(?P<why2>pull access denied for .{1,120}|manifest for \S{1,120} not found)"),
+        r"(?P<why2>pull access denied for .{1,120}|manifest for \S{1,120} not found)"),
+    tag("step-unlaunched", "",
+        r"pyxis: (?P<why>(?:failed to|couldn't) (?:import|create|start) .{1,120})|(?P<why2>task \d{1,7} launch failed: .{1,80})"
+        r"|(?P<why3>StepId=\S{1,30} aborted before step completely launched)|Failed to invoke spank plugin stack"),
     tag("container-started", "",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?:Successfully pulled image|Container image) \"(?P<image>[^\"]{1,200})\"",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?Started container [\w.-]{1,80}",

@@ -73,7 +73,10 @@ TAGS = (
     tag("peers-exhausted", "",
         r"peer mapping resources exhausted|CUDA_ERROR_TOO_MANY_PEERS|cudaErrorTooManyPeers|P2P computation cannot work for >8 GPUs"),
     tag("no-slots", "",
-        r"not enough slots available in the system|larger than total available slots|but not enough node entries|Requested more processes \(\d+\) than there are available slots|No slot '\S+' specified on host|nodes which are allocated for this job are already filled|Requested (?:node|partition) configuration (?:is )?not available|Unable to allocate resources|Unable to create step for job \d+:(?! More process)|No available node types can fulfill|Cannot provide a placement group|Total available GPUs \S+ is less than total desired GPUs|required GPUs exceeds the total number of available|Waiting for creating a placement group of specs for (?:[3-9]\d|\d{3,}) s"),
+        r"not enough slots available in the system|larger than total available slots|but not enough node entries|Requested more processes \(\d+\) than there are available slots|No slot '\S+' specified on host|nodes which are allocated for this job are already filled|Requested (?:node|partition) configuration (?:is )?not available|Unable to allocate resources|Unable to create step for job \d+:(?! More process)|Total available GPUs \S+ is less than total desired GPUs"),
+    tag("no-placement", "",
+        r"No available node types can fulfill|Cannot provide a placement group|required GPUs exceeds the total number of available"
+        r"|Waiting for creating a placement group of specs for (?:[3-9]\d|\d{3,}) s"),
     tag("ray-node-wanted", "", r"(?:resource request|specs=\[)\W{0,4}.{0,60}'node:(?P<address>\d{1,3}(?:\.\d{1,3}){3})'", keep=3),
     tag("ray-nodes", "context", r"'node:(?P<address>\d{1,3}(?:\.\d{1,3}){3})': 1\.0|Connecting to existing Ray cluster at address: (?P<head>\d{1,3}(?:\.\d{1,3}){3})|Local node IP: (?P<local>\d{1,3}(?:\.\d{1,3}){3})", keep=64),
     tag("job-allocated", "", r"has been allocated resources|Granted job allocation|autoscaler.{0,40}\bResized to \d+ CPUs"),
