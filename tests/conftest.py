@@ -95,9 +95,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {item.nodeid: 0.55 * number / len(waiting) for number, item in enumerate(waiting)}
     others = [item for item in items if item.nodeid not in place]
     place |= {item.nodeid: number / len(others) for number, item in enumerate(others)}
-    # Outside the lab those that train are spread among short tests: all at once share two cores.
-    training = [item for item in others if item.get_closest_marker("torch") and "lab" not in item.keywords]
-    place |= {item.nodeid: 0.75 * number / len(training) for number, item in enumerate(training)}
     items.sort(key=lambda item: place[item.nodeid])
 
 

@@ -69,6 +69,13 @@ def test_a_tpu_without_memory_is_one(tmp_path: Path) -> None:
     assert diagnose(tmp_path, f"{FRAME}{said}\n{EXITS}").causes[0].rule == "gpu-out-of-memory"
 
 
+def test_a_request_that_a_server_refuses_is_no_failure(tmp_path: Path) -> None:
+    lines = f"ERROR:    Exception in ASGI application\n{FRAME}vllm.exceptions.VLLMValidationError: too long"
+    text = "".join(f"(APIServer pid=9) {line}\n" for line in lines.splitlines())
+    assert diagnose(tmp_path, text + '(APIServer pid=9) INFO: 10.0.0.1:39 - "POST /v1 HTTP/1.1" 400').healthy
+    assert not diagnose(tmp_path, text.replace("Exception in ASGI application", "stopped")).healthy
+
+
 def test_a_node_that_is_never_ready_is_named(tmp_path: Path) -> None:
     said = "RuntimeError: Failed to wait for all nodes to be ready"
     found = diagnose(tmp_path, f"Timeout: Not all nodes are ready after 3600 seconds\n{FRAME}{said}\n{EXITS}")

@@ -358,9 +358,14 @@ _OF_THE_HOST = re.compile(
 """Errors of a machine, an installation or a peer, by whatever exception they come up."""
 
 
+_LATE = re.compile(
+    r"(?i)within the timeout|failed to (?:start|become ready) (?:with)?in \d|nodes to be ready"
+)
+
+
 def _is_its_own(event: Event) -> bool:
     """Whether an exception shows a fault of the program; a rank that waits in vain is not at fault."""
-    waits = event["type"].lower().endswith(("timeout", "timeouterror"))
+    waits = event["type"].lower().endswith(("timeout", "timeouterror")) or _LATE.search(event["text"])
     return not (waits or _OF_THE_HOST.search(event["text"]))
 
 

@@ -27,7 +27,9 @@ TAGS = (
         r"\bretry(?! count|_)|skipping|skipped|falling back|fall back|attempting to recover|recovering|optional"
         r"|(?<!required but )not installed|ignor(?:ed|ing)|could not import|write error: Broken pipe"
         r"|trying (?:the )?(?:next|another)|using (?:port )?\d{2,5} instead|already in use, using"
-        r"|(?<!not )as expected\b|(?<!not )\bcontinuing\b|Error waiting on exit barrier",
+        r"|(?<!not )as expected\b|(?<!not )\bcontinuing\b|Error waiting on exit barrier"
+        # uvicorn: one request failed, the server continues
+        r"|Exception in ASGI application",
         keep=0),
     tag("tests-passed", "context",
         r"^=* ?\d+ passed(?:, \d+ (?:skipped|xfailed|xpassed|deselected|warnings?))* in [\d.:]+",
