@@ -28,6 +28,8 @@ _OTHERS = ("YBATCH", "MSUB")
 """Words of other schedulers that look like these."""
 _OF_OPEN_MPI = ("-x", "-mca", "--mca", "--bind-to", "-bind-to", "--allow-run-as-root", "-npernode")
 """Options that other MPIs do not have."""
+_SPREADS = ("-bynode", "--bynode", "-npernode", "--npernode", "-N")
+"""Options with which Open MPI does not fill the first host first."""
 _HOSTS_WITH_SLOTS = re.compile(r"[\w.-]{1,255}(?::\d{1,4})?(?:,[\w.-]{1,255}(?::\d{1,4})?){0,255}")
 _LITERAL = re.compile(r"\b(devices|gpus|num_nodes) ?= ?(\d{1,4})\b(?! ?[-+*/])")
 _EACH = r"(?:int\()?os\.environ\[.SLURM_GPUS_ON_NODE.\]|torch\.cuda\.device_count\(\)"
@@ -135,13 +137,14 @@ def open_mpi_slots(job: JobFile) -> Found:
             if not is_open_mpi or job.job.directives or not count.isdecimal() or has_mark(hosts):
                 continue
             listed = [host for host in hosts.split(",") if host]
-            written = " ".join(o.written for o in step.options).lower()
-            is_more, first = "oversubscribe" in written, listed[0].partition(":")[2] if listed else ""
-            is_spread = re.search(r"map-?by\s(?!slot)|bynode|npernode|-n ?\d|ppr", written.replace("-np", ""))
+            is_more = "oversubscribe" in " ".join(o.written for o in step.options).lower()
+            host, _, first = listed[0].partition(":") if listed else ("", "", "")
+            is_spread = step.has(*_SPREADS) or (step.option("--map-by", "-map-by") or "slot") != "slot"
             if first.isdecimal() and len(listed) > 1 and int(count) <= int(first) and not is_spread:
-                host = listed[0].partition(":")[0]
-                found = f"{plural(int(count), 'rank')}, and {host} has {first} slots: the others get none"
-                yield command.line, found, f"{host}:N, N its ranks; a port is no part of it"
+                found = (
+                    f"{plural(int(count), 'rank')}, and {host} has {first} slots: the other hosts get none"
+                )
+                yield command.line, found, f"{host}:N, where N is the number of its ranks, not a port"
             if listed and ":" not in hosts and not is_more and int(count) > len(listed):
                 found = f"{plural(int(count), 'rank')} on {plural(len(listed), 'slot')}: {hosts}"
                 yield command.line, found, "slots: " + ",".join(f"{host}:N" for host in listed[:4])

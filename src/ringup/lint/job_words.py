@@ -211,7 +211,11 @@ def launcher_option_wrong(job: JobFile) -> Found:
     yield from _refused_by_accelerate(job)
     for number, text in enumerate(lines_of(job.text), 1) if job.launches and not job.job.documents else ():
         if match := _UNFILLED.match(text):
-            yield number, f"{match[1]} is a placeholder, and the shell ends at it", "the value"
+            yield (
+                number,
+                f"{match[1]} is a placeholder: the shell stops here with a syntax error",
+                "the value",
+            )
     placeholders = {line for line, _ in job.job.placeholders}
     for launch in job.launches:
         if launch.launcher not in OPTIONS:

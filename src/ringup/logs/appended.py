@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-MOST_BYTES = 64 << 20
+MOST_BYTES = 32 << 20
 """Of a file that is searched."""
 MOST_STARTS = 4_000
 FEWEST_LINES = 8
@@ -46,11 +45,11 @@ def last_run(path: str) -> LastRun:
     """
     if not 0 < Path(path).stat().st_size <= MOST_BYTES:
         return LastRun()
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return _last_run(data)
+    with Path(path).open("rb") as file:  # no mmap: a log may be cut while it is read
+        return _last_run(file.read(MOST_BYTES))
 
 
-def _last_run(data: mmap.mmap) -> LastRun:
+def _last_run(data: bytes) -> LastRun:
     first = next(_lines(data, 0), b"")
     head = _head(data, 0)
     fixed = max(_DIGITS.split(first), key=len, default=b"")
@@ -70,7 +69,7 @@ def _last_run(data: mmap.mmap) -> LastRun:
     return LastRun(begin, data[:begin].count(b"\n") + 1, len(groups)) if begin else LastRun()
 
 
-def _starts(data: mmap.mmap, fixed: bytes, head: list[bytes]) -> Iterator[int]:
+def _starts(data: bytes, fixed: bytes, head: list[bytes]) -> Iterator[int]:
     """The offsets of further lines of the first one's form, above one of the second's."""
     at = data.find(b"\n") + 1
     for _ in range(MOST_STARTS):
@@ -85,7 +84,7 @@ def _starts(data: mmap.mmap, fixed: bytes, head: list[bytes]) -> Iterator[int]:
             return
 
 
-def _lines(data: mmap.mmap, at: int) -> Iterator[bytes]:
+def _lines(data: bytes, at: int) -> Iterator[bytes]:
     """Lines from an offset on that are not empty, each bounded."""
     while at < len(data):
         end = data.find(b"\n", at)
@@ -95,7 +94,7 @@ def _lines(data: mmap.mmap, at: int) -> Iterator[bytes]:
         at = end + 1
 
 
-def _head(data: mmap.mmap, at: int) -> list[bytes]:
+def _head(data: bytes, at: int) -> list[bytes]:
     """The line at an offset without times, and the next one without numbers."""
     forms = (_TIMES, _DIGITS)
     return [form.sub(b"#", line) for form, line in zip(forms, _lines(data, at), strict=False)]

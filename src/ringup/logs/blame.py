@@ -27,13 +27,11 @@ ORDER = {
             local-rank-argument-rejected launcher-argument-misread hostfile-missing gpu-out-of-memory
             same-gpu-twice device-ordinal-not-visible nproc-exceeds-gpus model-differs-between-ranks
             ddp-unused-parameters all-reduce-wrong ray-node-address-differs not-enough-slots
-            placement-not-possible
-            no-gpu-visible disk-full pod-not-scheduled container-not-started job-step-not-launched
-            ssh-connection-refused ssh-timeout ssh-no-route
+            placement-not-possible no-gpu-visible disk-full pod-not-scheduled container-not-started
+            job-step-not-launched ssh-connection-refused ssh-timeout ssh-no-route
             rendezvous-variables-missing host-memory-refused parameter-ready-twice
             process-group-started-twice nccl-called-wrongly communicator-left-over shared-file-raced
-            file-not-shared
-            rank-raised-exception
+            file-not-shared rank-raised-exception
         """,
         3: """
             node-lost oom-killer-ran terminal-closed rank-crashed rank-killed orphan-of-earlier-run

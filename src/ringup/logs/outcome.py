@@ -199,6 +199,12 @@ class Outcome:
         """Those that do not follow the end of a job that a scheduler ended."""
         return [e for e in events if not self.after_the_end(e)]
 
+    @cached_property
+    def interrupted(self) -> dict[tuple[int, str], int]:
+        """For each stream that somebody interrupted (KeyboardInterrupt) the line: what follows is of that."""
+        found = (e for e in self._log.all("exception") if e["type"].endswith("KeyboardInterrupt"))
+        return first_of_each(((e.file, e.label), e.line) for e in found)
+
     # How it failed.
 
     def failure(self, *apart: str) -> Event | None:

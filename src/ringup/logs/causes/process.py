@@ -361,6 +361,7 @@ _OF_THE_HOST = re.compile(
 _LATE = re.compile(
     r"(?i)within the timeout|failed to (?:start|become ready) (?:with)?in \d|nodes to be ready"
 )
+"""Of an exception by which a program reports that it waited in vain."""
 
 
 def _is_its_own(event: Event) -> bool:
@@ -377,10 +378,8 @@ def _is_of_the_program(log: LogEvidence, event: Event) -> bool:
         return False
     if (WRAPPERS.search(event["type"]) and not empty_file) or _HARMLESS.search(event.text):
         return False
-    stopped = (e for e in log.all("exception") if e["type"].endswith("KeyboardInterrupt"))
-    if event["type"].lower().endswith("warning") or any(
-        e.file == event.file and e.label == event.label and e.line < event.line for e in stopped
-    ):
+    stopped = log.outcome.interrupted.get((event.file, event.label), event.line)
+    if event["type"].lower().endswith("warning") or stopped < event.line:
         return False
     return not (_tags_with(log, event) & OF_ROLE["consequence"]) and event not in refused_semaphores(log)
 
