@@ -33,9 +33,12 @@ WAITING = (
     "test_transport_lab",
     "test_pairs_lab",
     "test_transports_lab",
+    "test_docs_console",
     "test_lab",
 )
 """Files of lab tests that wait most of their time, the longest first."""
+WHOLE_TORCH = ("test_examples", "test_docs_console")
+"""Files whose jobs are users' own."""
 
 
 def pytest_configure() -> None:
@@ -75,6 +78,15 @@ def _every_rule_answered() -> Iterator[None]:
     if rules and raised:
         rules.INTERNAL_ERRORS.clear()
         pytest.fail("\n".join(broken.traceback for broken in raised.values()), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _torch_is_imported_faster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In jobs of tests (tests/light_torch.py); not in users' examples, nor where a DataLoader has workers."""
+    item = request.node
+    is_light = item.get_closest_marker("torch") and not item.get_closest_marker("lab")
+    if is_light and "loader" not in item.nodeid and item.path.stem not in WHOLE_TORCH:
+        monkeypatch.setenv("LIGHT_TORCH", os.environ["LIGHT_TORCH_IN_LAB"])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

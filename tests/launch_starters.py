@@ -59,6 +59,7 @@ SIX = "torchrun --nnodes=2 --nproc_per_node=6 t.py"
 BY_RANK = "accelerate launch --config_file a.yaml --num_machines 2 --machine_rank $R --main_process_ip h t.py"
 BY_DEEPSPEED = "distributed_type: DEEPSPEED\nnum_processes: 8\n"
 SOURCED = '. "$(cd "$(dirname "$0")" && pwd)/env.sh"'
+SERVICE = "services:\n  a:\n    image: a\n    {}\n    command: torchrun --nproc_per_node 4 t.py\n"
 AT_PORT = "python {} --num-gpus 4 --dist-url tcp://127.0.0.1:{}"
 PASSED = 'torchrun --nnodes=$1 --nproc_per_node=8 --rdzv_endpoint=$2:1 --rdzv_backend=c10d "${@:3}"\n'
 OF_RANK = "bash -c 'RANK=0 WORLD_SIZE={} python t.py'"
@@ -228,9 +229,18 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             {
                 "a.sh": "docker run --gpus all img /bin/bash run.sh\n",
                 "run.sh": "torchrun --nproc_per_node=8 t.py\n",
-            }
+            },
+            {"a.yaml": SERVICE.format("devices: [/dev/null]")},
         ],
-        [{"a.sh": "docker run --ipc=host img bash run.sh\n", "run.sh": "torchrun --nproc_per_node=8 t.py\n"}],
+        [
+            {
+                "a.sh": "docker run --ipc=host img bash run.sh\n",
+                "run.sh": "torchrun --nproc_per_node=8 t.py\n",
+            },
+            {"a.yaml": SERVICE.format("shm_size: 8gb")},
+            {"a.yaml": SERVICE.format("ipc: host")},
+            {"a.yaml": SERVICE.format("extends: {service: b}")},
+        ],
     ),
     "rendezvous-endpoint-missing": (
         [{**shell("accelerate launch --config_file a.yaml t.py"), "a.yaml": BY_ITSELF}],

@@ -3,9 +3,9 @@ Executed at the start of every Python of the development environments while LIGH
 
 `import torch` takes 1.0 s of CPU time in place of 1.5 s: memory is collected less often, and the kernels for
 tensors on the device "meta" are registered only where torch._dynamo is imported, which needs them.  No job
-of the lab has such a tensor; one that makes a torch.Generator, as a DataLoader with workers does, imports
-torch._prims.rng_prims first.  The lab starts some 1,000 ranks and launchers.  Other tests and benchmarks
-import all of torch.
+of the tests has such a tensor; one that makes a torch.Generator, as a DataLoader with workers does, imports
+torch._prims.rng_prims first, or all of torch.  The lab starts some 1,000 ranks and launchers.  Benchmarks
+and users' examples import all of torch.
 """
 
 import gc

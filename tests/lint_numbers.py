@@ -38,6 +38,14 @@ VLLM = (
     "    command: [vllm, serve, qwen, --tensor-parallel-size, '{}'{}]\n"
     "    resources: {{limits: {{nvidia.com/gpu: {}}}}}\n"
 )
+VLLM_IMAGE = VLLM.replace(
+    "    command: [vllm, serve, qwen,", "    image: x/vllm/vllm-openai:v1\n    args: [--model, qwen,"
+)
+COMPOSE = (
+    "services:\n  llm:\n    image: vllm/vllm-openai:v0.11.0\n    ipc: host\n    command: >\n      --model x\n"
+    "      --tensor-parallel-size {}\n    deploy:\n      resources:\n"
+    "        reservations: {{devices: [{{count: {}}}]}}\n"
+)
 BERT = "model = AutoModel.from_pretrained('bert-base-cased')\n"
 
 
@@ -45,8 +53,15 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
     # jsrun's manual page: -r resource sets on a host
     "resource-sets-exceed-hosts": ([{"a.lsf": JSRUN.format(15)}], [{"a.lsf": JSRUN.format(16)}]),
     "gpus-exceed-pod": (
-        [{"a.yaml": VLLM.format(4, "", 2)}],
         [
+            {"a.yaml": VLLM.format(4, "", 2)},
+            {"a.yaml": VLLM_IMAGE.format(4, "", 2)},
+            {"a.yaml": COMPOSE.format(2, 1)},
+        ],
+        [
+            {"a.yaml": VLLM_IMAGE.format(4, "", 4)},
+            {"a.yaml": COMPOSE.format(2, 2)},
+            {"a.yaml": COMPOSE.format(2, "all")},
             {"a.yaml": VLLM.format(2, "", 2)},
             {"a.yaml": VLLM.format(4, ", --nnodes, '2'", 2)},
             {"a.yaml": VLLM.format(4, "", 2).replace("name: a}", "name: ray}")},

@@ -138,6 +138,8 @@ def started_again(slurm: Slurm, job: str) -> str:
 
     slurm.wait(is_requeued, "a requeue", ENDED_S)
     slurm.wait(lambda: slurm.state(job) == "PENDING", "the job waits", ENDED_S)
+    # Until the last process of the first start has ended: its end must not be taken for the second's.
+    slurm.wait(lambda: not slurm.left(program="slurmstepd"), "no process of the first start", ENDED_S)
     start = ["scontrol", "update", f"JobId={job}", "StartTime=now"]
 
     def is_told() -> bool:

@@ -62,6 +62,8 @@ REFUSED = [
     ("numactl -N '$SLURM_LOCALID' torchrun train.py", "$SLURM_LOCALID", "only the ranks"),
     ("apptainer exec --nv --cleanenv x.sif torchrun train.py", "apptainer --cleanenv", "leave it out"),
     ("docker exec x torchrun train.py", "docker exec", "in the container"),
+    ("vllm serve meta-llama/Llama-3.1-8B -tp 4", "vllm serve", "starts its own ranks"),
+    ("python -m sglang.launch_server --tp 8", "python -m sglang.launch_server", "starts its own ranks"),
     ("my-wrapper --x 1 torchrun train.py", "my-wrapper --x", "--wrap"),
     ("env -i A=1 torchrun train.py", "env -i", "NAME=VALUE"),
     ("pdm run train", "pdm run train", "task"),

@@ -36,6 +36,8 @@ _BY_SKYPILOT = {
     "SKYPILOT_NODE_IPS": marks.NODES,
     "SKYPILOT_NUM_GPUS_PER_NODE": marks.GPU_COUNT,
 }
+_OF_IMAGE = {"vllm/vllm-openai": ["vllm", "serve"]}
+"""Image -> its own entrypoint, which gets the arguments of a container without one."""
 _RDMA = re.compile(r"rdma|roce|/ib|_ib|infiniband|hca|sriov")
 Node = Any
 
@@ -212,7 +214,7 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Lau
         by = kind or ("SkyPilot" if node.id == "mapping" and "run" in items else "manifest")
         made = launch_of(job, command, replicas, by)
         if made and (made.launcher != "python" or made.start.script.endswith(".py") or made.module):
-            made.pod = _of_container(pod, node) if pod else None
+            made.pod = _of_container(pod, node) if pod else _of_service(job.text, node)
             yield made
 
 
@@ -222,6 +224,23 @@ def _of_container(pod: PodShare, container: Node) -> PodShare:
     counts = [number(scalar(value)) or 0 for name, value in limits.items() if name.endswith("/gpu")]
     has_rdma = pod.has_rdma or any(map(_RDMA.search, limits))
     return replace(pod, gpu_count=max(counts, default=0), has_rdma=has_rdma)
+
+
+def _of_service(text: str, service: Node) -> PodShare | None:
+    """A compose service's share of its machine; None where it takes more from elsewhere."""
+    items = dict(pairs(service))
+    if not items.keys() & {"image", "build"} or items.keys() & {"<<", "extends"}:
+        return None
+    text = text[service.start_mark.index : service.end_mark.index]
+    counts = [number(count) or 0 for count in re.findall(r"\bcount: *(\w+)", text)]
+    is_privileged = scalar(items.get("privileged")) == "true"
+    return PodShare(
+        gpu_count=max(counts, default=0),
+        has_shared_memory=bool({"shm_size", "ipc"} & items.keys()) or "/dev/shm" in text,
+        has_rdma=is_privileged or "/dev/infiniband" in text,
+        can_lock=is_privileged or "IPC_LOCK" in text or "memlock" in text,
+        is_service=True,
+    )
 
 
 def _pod(text: str, pod: Node) -> PodShare:
@@ -251,9 +270,10 @@ def _commands(items: dict[str, Node]) -> Iterator[tuple[list[str], str | None, i
         if node.id == "scalar":
             offset = line if node.style in ("|", ">") else line - 1
             text = str(node.value)
-            if key in ("command", "entrypoint", "args") and node.style not in ("|", ">"):
+            program = _entrypoint(items, key)
+            if program or (key in ("command", "entrypoint", "args") and node.style not in ("|", ">")):
                 try:
-                    yield shlex.split(text), None, line
+                    yield program + shlex.split(text), None, line
                     return
                 except ValueError:
                     pass
@@ -270,8 +290,15 @@ def _commands(items: dict[str, Node]) -> Iterator[tuple[list[str], str | None, i
             line = at.start_mark.line + 1 + (at.style in ("|", ">"))
         elif words[:1] and words[0].rpartition("/")[2] in ("bash", "sh") and more is not None:
             line = more.start_mark.line + 1
-        yield words, None, line
+        yield _entrypoint(items, key) + words, None, line
         return
+
+
+def _entrypoint(items: dict[str, Node], key: str) -> list[str]:
+    """The image's own program, where a container has arguments alone: Kubernetes' args, compose's command."""
+    image = re.sub(r"[:@].*", "", scalar(items.get("image")))
+    is_replaced = key == "entrypoint" or (key == "command" and ("name" in items or "args" in items))
+    return [] if is_replaced else next((_OF_IMAGE[i] for i in _OF_IMAGE if image.endswith(i)), [])
 
 
 def _environment(items: dict[str, Node], container: PodCommand, known: Marks) -> dict[str, str]:

@@ -62,6 +62,8 @@ class PodShare:
     has_rdma: bool = False
     can_lock: bool = False
     """IPC_LOCK, or all privileges."""
+    is_service: bool = False
+    """A service of docker compose."""
 
 
 @dataclass

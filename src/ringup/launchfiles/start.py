@@ -363,6 +363,9 @@ def _options(made: CommandLine, words: Sequence[str], at: int) -> None:
             made.kind, made.script, made.script_at = "command", "".join(words[at : at + 1]), at
             made.arguments = tuple(words[at + 1 :])
             return
+        if made.launcher == "vllm" and "".join(words[at : at + 1]).startswith("-"):
+            made.arguments = tuple(words[at:])  # the model is one of its options
+            return
         while at < len(words) and words[at].startswith("-") and words[at] != "-m":
             follows = "".join(words[at + 1 : at + 2])
             is_value = "=" not in words[at] and not follows.startswith("-") and not follows.endswith(SCRIPTS)

@@ -135,13 +135,16 @@ def loopback_between_nodes(job: JobFile) -> Iterator[Finding]:
 
 def _pod(job: JobFile, launch: Launch, pod: PodShare) -> Iterator[Finding]:
     if max(pod.gpu_count, launch.ranks_per_node or 0) > 1 and not pod.has_shared_memory:
-        found = "no memory volume at /dev/shm: it has 64 MB"
-        yield job.finding(launch.line, found, "emptyDir: {medium: Memory}")
+        if pod.is_service:
+            yield job.finding(launch.line, "no shm_size, no ipc: /dev/shm has 64 MB", "ipc: host")
+        else:
+            found = "no memory volume at /dev/shm: it has 64 MB"
+            yield job.finding(launch.line, found, "emptyDir: {medium: Memory}")
     if pod.is_cut_off and launch.nnodes != 1 and not re.fullmatch(r"[\d.]+", launch.host):
         found = "hostNetwork: true without dnsPolicy: names of pods and services do not resolve"
         yield job.finding(launch.line, found, "dnsPolicy: ClusterFirstWithHostNet")
     if pod.has_rdma and not pod.can_lock:
-        yield job.finding(launch.line, "an RDMA device without IPC_LOCK", "capabilities: {add: [IPC_LOCK]}")
+        yield job.finding(launch.line, "an RDMA device without IPC_LOCK", "IPC_LOCK in its capabilities")
     if launch.env.get("NCCL_IB_HCA") and not pod.has_rdma:
         yield job.finding(launch.line, "NCCL_IB_HCA is set, and the pod has no RDMA device", "its resource")
 

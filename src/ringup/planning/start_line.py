@@ -130,6 +130,8 @@ _INSIDE = "run ringup in the container, with the line behind the image"
 _AROUND = "leave it out, or name it with --wrap: it then comes before the command that each node starts"
 _DETACH = "leave it out: --detach lets a run go on without this terminal"
 _OF_FILE = "`ringup script slurm --from FILE` writes the file again; `ringup lint FILE` reads it"
+_OF_SERVERS = "a server starts its own ranks: start it itself; `ringup check` and `ringup logs` work with it"
+_SERVERS = re.compile(r"(vllm\.entrypoints|sglang\.launch_server)\b")
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _INSTEAD = {
     **dict.fromkeys((*_SHELLS, "source", "."), _OF_SHELLS),
@@ -142,6 +144,7 @@ _INSTEAD = {
     "kubectl": "`ringup script k8s-job` writes a job, `--pods` runs inside one",
     "horovodrun": "ringup starts no Horovod jobs",
     "ray": "start Ray itself; `ringup check` and `ringup logs` work with it",
+    **dict.fromkeys(("vllm", "sglang"), _OF_SERVERS),
     "composer": "-- torchrun --nproc_per_node 8 train.py starts the same ranks",
     "torchx": "give the line that torchx starts: -- torchrun ... train.py",
 }
@@ -439,6 +442,8 @@ def _interpreted(line: StartLine, left: list[str]) -> StartLine:
     line = replace(line, python=python if "/" in python else line.python, env=env)
     if left[:1] != ["-m"]:
         return _ending(line, left)
+    if _SERVERS.match("".join(left[1:2])):
+        _refuse(f"python -m {left[1]}", _OF_SERVERS)
     return _ending(replace(line, kind="module"), left[1:])
 
 
