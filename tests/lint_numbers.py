@@ -230,6 +230,19 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
             {"a.sh": "mpirun -np 8 -H $HOSTS -x PATH python t.py"},
         ],
     ),
+    # MPICH 5.0.2 and Open MPI 5.0, each run with all these options
+    "mpi-option-of-another": (
+        [
+            job("mpirun -np 8 -ppn 4 --mca btl tcp,self python t.py"),
+            job("module load openmpi/4.1.5", "mpirun -np 8 -genv NCCL_DEBUG INFO python t.py"),
+            job("ml purge; ml GCC/12 impi/2021.9", "mpiexec -n 8 -x NCCL_DEBUG python t.py"),
+        ],
+        [
+            job("module load openmpi/4.1.5", "mpirun -np 8 -x A=1 --bind-to none python t.py -ppn 3"),
+            job("module load intel-oneapi-mpi", "mpirun -np 8 -ppn 4 --bind-to none python t.py -x 3"),
+            job("module load openmpi/4.1.5 mpich", "mpirun -np 8 -ppn 4 python t.py"),
+        ],
+    ),
     # jax/_src/distributed.py and clusters/slurm_cluster.py of 0.10.2
     "jax-device-per-task": (
         [{**job("srun python t.py"), "t.py": "import jax\njax.distributed.initialize()\n"}],

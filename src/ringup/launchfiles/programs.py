@@ -45,6 +45,20 @@ _MPI = _program(
     --line-buffer -bynode --do-not-resolve -d --debug --disable-recovery --forward-signals
     """,
 )
+_OF_OPEN_MPI = """
+    x mca allow-run-as-root npernode pernode npersocket oversubscribe nooversubscribe tag-output
+    output-filename display-map display-allocation rank-by rankfile report-uri bynode prefix timeout
+    merge-stderr-to-stdout nolocal launch-agent tune am
+"""
+OF_OPEN_MPI = frozenset(_OF_OPEN_MPI.split())
+"""Options of Open MPI 4 and 5 that Hydra (MPICH 5, Intel MPI) refuses; one dash or two."""
+_OF_HYDRA = """
+    ppn perhost genv genvall genvnone genvlist env envall envnone envlist f hosts launcher bootstrap iface
+    rmk usize prepend-rank print-all-exitcodes configfile outfile-pattern errfile-pattern gpus-per-proc
+    nameserver membind rr
+"""
+OF_HYDRA = frozenset(_OF_HYDRA.split())
+"""Options of Hydra that Open MPI refuses."""
 _DOCKER = _program(
     "wrapper",
     """

@@ -10,6 +10,7 @@ from ringup.launchfiles import marks
 from ringup.launchfiles.directives import gpus_per_node, last, node_count, tasks_per_node
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
+from ringup.launchfiles.programs import OF_OPEN_MPI
 from ringup.launchfiles.start import arguments
 from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
@@ -26,8 +27,6 @@ _MANY_GPUS = {"num-gpus", "num-machines", "multiprocessing-distributed"}
 _SCHEDULERS = ("SBATCH", "PBS", "BSUB")
 _OTHERS = ("YBATCH", "MSUB")
 """Words of other schedulers that look like these."""
-_OF_OPEN_MPI = ("-x", "-mca", "--mca", "--bind-to", "-bind-to", "--allow-run-as-root", "-npernode")
-"""Options that other MPIs do not have."""
 _SPREADS = ("-bynode", "--bynode", "-npernode", "--npernode", "-N")
 """Options with which Open MPI does not fill the first host first."""
 _HOSTS_WITH_SLOTS = re.compile(r"[\w.-]{1,255}(?::\d{1,4})?(?:,[\w.-]{1,255}(?::\d{1,4})?){0,255}")
@@ -133,7 +132,9 @@ def open_mpi_slots(job: JobFile) -> Found:
         for step in (*command.around, *command.start.steps):
             hosts = step.option("-H", "--host", "-host") or ""
             count = step.option("-np", "--np", "-n", "-c") or ""
-            is_open_mpi = step.program == "mpirun" and step.has(*_OF_OPEN_MPI)
+            is_open_mpi = step.program == "mpirun" and any(
+                o.name.lstrip("-") in OF_OPEN_MPI for o in step.options
+            )
             if not is_open_mpi or job.job.directives or not count.isdecimal() or has_mark(hosts):
                 continue
             listed = [host for host in hosts.split(",") if host]

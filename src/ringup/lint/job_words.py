@@ -9,7 +9,15 @@ from collections.abc import Sequence
 
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import TORCH, Launch
-from ringup.launchfiles.programs import LAUNCHERS, MODULES, OPTIONS, PROGRAMS, meaning_of
+from ringup.launchfiles.programs import (
+    LAUNCHERS,
+    MODULES,
+    OF_HYDRA,
+    OF_OPEN_MPI,
+    OPTIONS,
+    PROGRAMS,
+    meaning_of,
+)
 from ringup.launchfiles.shell import Word
 from ringup.launchfiles.start import PYTHON, CommandLine
 from ringup.lint.job_file import JobFile
@@ -350,3 +358,33 @@ def launcher_deprecated(job: JobFile) -> Found:
     """
     for launch in [one for one in job.launches if one.launcher == "launch"][:1]:
         yield launch.line, "torch.distributed.launch", "torchrun"
+
+
+_LOADS = re.compile(r"(?m)^[ \t]{0,80}(?:module (?:load|add)|ml) (?! *(?:-|unload))[^#\n]{0,300}")
+_OPEN_MPI = re.compile(r"(?i)\b(?:open-?mpi|hpcx)\b")
+_HYDRA = re.compile(r"(?i)\b(?:mpich|mvapich2?|impi|intel-?mpi|intel-oneapi-mpi)\b")
+
+
+@fault("mpi-option-of-another", SHELL)
+def mpi_option_of_another(job: JobFile) -> Found:
+    """
+    mpirun gets an option that its MPI does not have: Open MPI's, or Hydra's (MPICH, MVAPICH, Intel MPI).
+
+    Why: each refuses the other's options: Hydra with `unrecognized argument x`, Open MPI with `An
+    unrecognized option was included on the mpirun command line`.
+
+    Fix: Open MPI: -x NAME=VALUE, --map-by ppr:N:node, --hostfile; Hydra: -genv NAME VALUE, -ppn N, -f FILE.
+    """
+    loaded = " ".join(_LOADS.findall(job.text))
+    is_open, is_hydra = bool(_OPEN_MPI.search(loaded)), bool(_HYDRA.search(loaded))
+    for command in job.job.commands:
+        for step in (*command.around, *command.start.steps):
+            names = [o.name for o in step.options] if step.program in ("mpirun", "mpiexec") else []
+            of_open = next((n for n in names if n.lstrip("-") in OF_OPEN_MPI), "")
+            of_hydra = next((n for n in names if n.lstrip("-") in OF_HYDRA), "")
+            if of_open and of_hydra:
+                yield command.line, f"{of_open} is Open MPI's, {of_hydra} is Hydra's", "options of one MPI"
+            elif of_open and is_hydra and not is_open:
+                yield command.line, f"{of_open} is Open MPI's, the module is another MPI's", "its own option"
+            elif of_hydra and is_open and not is_hydra:
+                yield command.line, f"{of_hydra} is Hydra's, the module is Open MPI's", "its own option"
