@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -72,11 +73,19 @@ def test_counters_come_by_themselves_stacks_when_asked_and_it_ends_with_its_read
         first = one.answer()
         assert first["mode"] == "count" and first["number"] == 0 and first["printed"] == []
         assert os.getpriority(os.PRIO_PROCESS, one.process.pid) in (0, 19)
-        one.write(b"nonsense\nstacks x\nexec 1\n\nstacks 7\n")
-        asked = one.until(7)
-        assert asked["mode"] == "stacks"
-        (mine,) = [look for look in decode("n", asked).ranks if look.run == rank.run]
-        assert place_of(mine.frames).where == "train.py:4"
+        one.write(b"nonsense\nstacks x\nexec 1\n\n")
+        numbers = itertools.count(7)
+
+        def answered() -> dict[str, Any]:
+            """With its stack: the rank tells it once it sleeps."""
+            one.write(b"stacks %d\n" % (number := next(numbers)))
+            found = one.until(number)
+            assert found["mode"] == "stacks"
+            (mine,) = [look for look in decode("n", found).ranks if look.run == rank.run]
+            assert mine.frames or mine.why_not
+            return found if place_of(mine.frames).where == "train.py:4" else {}
+
+        asked = wait_for(answered, "a stack")
         (plain,) = [look for look in asked["ranks"] if look["run"] == rank.run]
         assert plain["memory_bytes"] > 1 << 20 and plain["gpu"] is None
         assert rank.process.poll() is None
