@@ -160,12 +160,15 @@ def _from_tasks(directives: Sequence[Directive]) -> tuple[int, int]:
 def tasks_per_node(directives: Sequence[Directive]) -> int:
     """Tasks that Slurm, PBS or LSF start on each node; 0 if the directives lack it."""
     value = last(directives, "ntasks-per-node", "tasks-per-node")[0]
-    if value.isascii() and value.isdecimal():
-        return int(value)
+    each = int(value) if value.isdecimal() else 0
     total = last([d for d in directives if d.scheduler == "SBATCH"], "ntasks", "n")[0]
     nodes = last([d for d in directives if d.scheduler == "SBATCH"], "nodes", "N")[0]
-    if total.isascii() and total.isdecimal() and nodes.isascii() and nodes.isdecimal() and int(nodes):
-        return max(1, -(-int(total) // int(nodes)))
+    if total.isdecimal() and nodes.isdecimal() and int(nodes):
+        # sbatch(1): beside --ntasks, --ntasks-per-node is the most that a node gets.
+        spread = max(1, -(-int(total) // int(nodes)))
+        return min(each, spread) if each else spread
+    if each:
+        return each
     for d in directives:
         if d.scheduler == "PBS" and (match := re.search(r"(?:mpiprocs|ppn)=(\d{1,4})", d.value)):
             return int(match[1])

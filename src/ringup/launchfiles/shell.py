@@ -638,6 +638,8 @@ class _Walk(Expansion):
             scope.variables[words[-1].text] = document[0].replace("\\\n", " ").strip()
         if document is not None and into and words[0].text in ("cat", "tee"):
             self.job.files[into] = document[0]
+        elif into and words[0].text == "echo" and words[-1].text.startswith("#!"):
+            self.job.files[into] = words[-1].text
         if document is not None and words[0].text == "tee" and len(words) > 1:
             self.job.files[words[-1].text] = document[0]
         command = self._record(words, scope, node, prefix, cut_at)

@@ -57,6 +57,9 @@ def rendezvous_without_id(job: JobFile) -> Found:
 _NEW_ON_EACH = re.compile(r"\$\((?:uuidgen|hostname|openssl|mktemp|cat /proc|date .*%N|shuf).*|S?RANDOM|\$+")
 
 
+_BY_RANK = re.compile(r"(?i)--rdzv[-_]id=[\"']?\$\{?(?:node_?rank|machine_?rank|slurm_nodeid|slurm_procid)\b")
+
+
 @fault("rendezvous-ids-differ", SHELL)
 def rendezvous_id_of_each_node(job: JobFile) -> Found:
     """An id that each node, or each round of the loop, generates."""
@@ -65,8 +68,11 @@ def rendezvous_id_of_each_node(job: JobFile) -> Found:
         own = {marks.OWN_NAME, marks.OWN_ADDRESS, *PER_TASK}
         sites = ("task", "loop") if launch.is_one_a_round else ("task",)
         new = [m for m in held if m.site in sites and (_NEW_ON_EACH.fullmatch(m.name) or m.name in own)]
+        by_rank = next((w for w in launch.command.words if _BY_RANK.match(w.raw)), None)
         is_one = launch.nodes == 1 or launch.nnodes == 1 or not launch.is_away or launch.replicas == 1
-        if new and not is_one and launch.launcher in TORCH:
+        if by_rank and launch.nnodes != 1 and launch.launcher in TORCH:
+            yield launch.line, f"{printable(by_rank.raw, 80)}: another on each node", "one id for all nodes"
+        elif new and not is_one and launch.launcher in TORCH:
             found = f"--rdzv-id={launch.shown(launch.setting('rdzv-id'))}: another on each node"
             yield launch.line, printable(found, 120), "one id for all nodes: the job's, or one made before"
 

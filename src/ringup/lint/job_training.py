@@ -61,19 +61,36 @@ def _mapping(text: str | None) -> Mapping[str, Any]:
 
 _LAYERS = {
     "BertLayer": "bert",
-    "BloomBlock": "bloom",
+    "BloomBlock": "bloom bloomz",
+    "CodeGenBlock": "codegen",
     "FalconDecoderLayer": "falcon",
+    "GLMBlock": "chatglm chatglm2 chatglm3",
     "GPT2Block": "gpt2",
+    "GPTBigCodeBlock": "starcoder santacoder",
+    "GPTJBlock": "gpt-j",
+    "GPTNeoBlock": "gpt-neo",
+    "GPTNeoXLayer": "gpt-neox pythia",
     "GemmaDecoderLayer": "gemma",
-    "LlamaDecoderLayer": "llama",
+    "LlamaDecoderLayer": "llama codellama tinyllama vicuna",
     "MistralDecoderLayer": "mistral",
+    "MixtralDecoderLayer": "mixtral",
     "OPTDecoderLayer": "opt",
-    "Qwen2DecoderLayer": "qwen2",
+    "Phi3DecoderLayer": "phi-3",
+    "Qwen2DecoderLayer": "qwen2 qwen1.5",
+    "Qwen3DecoderLayer": "qwen3",
+    "RobertaLayer": "roberta",
+    "Starcoder2DecoderLayer": "starcoder2",
     "T5Block": "t5",
+    "XLMRobertaLayer": "xlm-roberta",
 }
-"""Layer of transformers' models -> the models that have it."""
-_MODELS = re.compile(rf"(?<![a-z])({'|'.join(_LAYERS.values())})(?![a-z])", re.IGNORECASE)
-_LOADED = re.compile(r"from_pretrained\(\s*[\"']([\w./-]{1,120})[\"']")
+"""Layer of transformers 5.17 (`_no_split_modules`), and THUDM's -> parts of its models' names."""
+_LAYER_OF = {model: layer for layer, models in _LAYERS.items() for model in models.split()}
+_BY_NAME = "|".join(map(re.escape, sorted(_LAYER_OF, key=len, reverse=True)))
+_MODELS = re.compile(rf"(?<![a-z])({_BY_NAME})(?![a-z])", re.IGNORECASE)
+_LOADED = re.compile(
+    r"(?:from_pretrained\(\s{0,40}|--(?:model_name_or_path|base_model|model_path|model_id)[= \t]{1,40})"
+    r"[\"']?([\w./-]{1,120})"
+)
 
 
 @fault("fsdp-layer-unknown", SHELL)
@@ -88,20 +105,24 @@ def fsdp_layer_unknown(job: JobFile) -> Found:
     """
     texts = [job.text, *(text for path, text in job.others.items() if path != job.path)]
     names = {name for text in texts for name in _LOADED.findall(text)}
-    names |= {one.arguments.get("model-name-or-path", "") for one in job.launches}
-    models = {match[1].lower() for name in names for match in _MODELS.finditer(name)}
+    models = {match[1].lower() for name in names for match in _MODELS.finditer(name.rpartition("/")[2])}
+    given = {one.line: one.arguments.get("fsdp-transformer-layer-cls-to-wrap", "") for one in job.launches}
     for document in job.job.documents:
         own = dict(pairs(dict(pairs(document)).get("fsdp_config")))
-        node = own.get("fsdp_transformer_layer_cls_to_wrap")
-        layer = scalar(node)
-        if node is not None and len(models) == 1 and _LAYERS.get(layer, *models) not in models:
-            fitting = next(name for name, model in _LAYERS.items() if model in models)
-            yield node.start_mark.line + 1, f"{layer}, and the model is {models.pop()}", fitting
+        if (node := own.get("fsdp_transformer_layer_cls_to_wrap")) is not None:
+            given[node.start_mark.line + 1] = scalar(node)
         is_efficient = scalar(own.get("fsdp_cpu_ram_efficient_loading")).lower() == "true"
         sync, is_fsdp = own.get("fsdp_sync_module_states"), value_at(document, "distributed_type") == "FSDP"
         if is_fsdp and is_efficient and sync is not None and scalar(sync).lower() == "false":
             found = "fsdp_cpu_ram_efficient_loading without fsdp_sync_module_states: accelerate refuses it"
             yield sync.start_mark.line + 1, found, "fsdp_sync_module_states: true"
+    fitting = {_LAYER_OF[model] for model in models}
+    for line, layer in given.items():
+        spelt = next((one for one in _LAYERS if one.lower() == layer.lower() != one), layer)
+        if layer not in _LAYERS and spelt in _LAYERS:
+            yield line, f"{layer}: capital and small letters count", spelt
+        elif layer in _LAYERS and len(fitting) == 1 and layer not in fitting:
+            yield line, f"{layer}, and the model is {', '.join(sorted(models))}", fitting.pop()
 
 
 @fault("parallel-sizes-do-not-divide", SHELL)

@@ -16,6 +16,7 @@ from ringup.lint.job_file import JobFile
 from ringup.lint.rule import ACROSS, SHELL, Found, fault
 from ringup.lint.source import INIT
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS, TORCHRUN_PREFIXES
+from ringup.nccl.variables import edits
 from ringup.rules import Finding, Fix, Severity
 from ringup.units import lines_of
 
@@ -83,6 +84,61 @@ def variable_never_set(job: JobFile) -> Found:
     for command in job.job.commands:
         if id(command) in launched or is_mark(command.texts[0]):
             yield from _not_exported(job, command, launched.get(id(command)))
+
+
+_ONLY_WITH = {
+    "SLURM_GPUS": ("gpus", "G"),
+    "SLURM_GPUS_PER_NODE": ("gpus-per-node",),
+    "SLURM_GPUS_PER_TASK": ("gpus-per-task",),
+}
+_ASKED_FOR = ("gres", "gpus", "G", "gpus-per-node", "gpus-per-task")
+
+
+@fault("slurm-variable-empty", SHELL)
+def slurm_variable_empty(job: JobFile) -> Found:
+    """
+    A variable of Slurm is read that only another option sets.
+
+    Why: sbatch(1): SLURM_GPUS is "only set if the -G, --gpus option is specified", SLURM_GPUS_PER_NODE and
+    SLURM_GPUS_PER_TASK with theirs.  It is empty after `--gres=gpu:4`.
+
+    Fix: SLURM_GPUS_ON_NODE, which is always set where there are GPUs.
+    """
+    asked = {d.name for d in job.job.directives if d.scheduler == "SBATCH"} & {*_ASKED_FOR}
+    known, texts = names_set(job), ["", *lines_of(job.text)]
+    for name, options in _ONLY_WITH.items() if asked else ():
+        if asked & {*options} or name in known or re.search(rf"\{{{name}:?[-+?=]", job.text):
+            continue
+        read = re.compile(rf"\$(?:{name}\b|\{{{name}\}})")
+        numbers = [n for n, line in enumerate(texts) if read.search(line) and not _SPEAKS.match(line)]
+        if numbers:
+            found = f"${name} is empty: the file has no --{options[0]}"
+            yield numbers[0], found, "$SLURM_GPUS_ON_NODE"
+
+
+_SPEAKS = re.compile(r"\s*(?:#|echo\b|printf\b)")
+
+
+_BY_LAUNCHERS = frozenset((
+    *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "NPROC_PER_NODE", "NNODES"),
+    *("FORCE_TORCHRUN", "CUDA_VISIBLE_DEVICES"),
+))  # fmt: skip
+
+
+@fault("launcher-variable-misspelt", SHELL)
+def launcher_variable_misspelt(job: JobFile) -> Found:
+    """
+    A variable given to the launcher is one letter away from one that launchers read.
+
+    Why: the default is taken in place of the value, without a message.
+
+    Fix: the right name.
+    """
+    for launch in job.launches:
+        for name in sorted(launch.env.keys() - _BY_LAUNCHERS):
+            near = next((known for known in _BY_LAUNCHERS if edits(name, known) == 1), "")
+            if near and not re.search(rf"\$\{{?{name}\b", job.text):
+                yield launch.line, f"{name} is set, and {near} is read", near
 
 
 _DIVIDED = re.compile(r"\$\(\([^/\n]{0,200}/([^\n]{1,200}?)\)\)")

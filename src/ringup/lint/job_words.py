@@ -388,3 +388,23 @@ def mpi_option_of_another(job: JobFile) -> Found:
                 yield command.line, f"{of_open} is Open MPI's, the module is another MPI's", "its own option"
             elif of_hydra and is_open and not is_hydra:
                 yield command.line, f"{of_hydra} is Hydra's, the module is Open MPI's", "its own option"
+
+
+_RUN_FIRST = re.compile(r"\$\((?:[^ ]{0,200}/)?(?:python[\d.]{0,8}|torchrun|accelerate|deepspeed) ")
+
+
+@fault("program-is-an-output", SHELL)
+def program_is_an_output(job: JobFile) -> Found:
+    """
+    The command that a starter should run stands in backticks or $(...).
+
+    Why: the shell runs it first, once, on this node alone, and the starter gets its output as the program.
+
+    Fix: the command without backticks.
+    """
+    for command in job.job.commands:
+        mark = job.job.marks.of("".join(command.start.rest[:1]))
+        starters = [step.program for step in command.start.steps if step.role == "starter"]
+        if mark and starters and _RUN_FIRST.match(mark.name):
+            found = f"the shell runs `{printable(mark.name[2:-1], 60)}` before {starters[-1]}"
+            yield command.line, found, "the command itself"
