@@ -247,6 +247,12 @@ class Clues:
             return True
         return False
 
+    def title(self, source: str, number: int) -> None:
+        """The line is the title of the traceback below it, which has the reason."""
+        line, near_source, near = self._near
+        if near is not None and (line, near_source) == (number, source):
+            near.follows |= near.form in (Form.ERROR, Form.FAILING)
+
     def result(self) -> list[Clue]:
         """The clues in the order of the lines."""
         return sorted(self._found.values(), key=lambda clue: clue.event.line)

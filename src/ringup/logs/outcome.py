@@ -56,10 +56,10 @@ ZONES_APART_S = 14 * 3600
 
 ESTABLISHING = frozenset(
     """
-    address-family client-failed-any client-refused client-timeout cumem-host eaddrinuse gloo-connect
-    gloo-loopback hostfile-missing ib-library-missing ib-open-failed jax-register listen-failed module-missing
-    name-tried name-unknown net-not-found nccl-connect no-address no-socket-interface plugin-init-failed
-    sharp-off tcpstore-retry topology-broken
+    address-family client-failed-any client-refused client-timeout cumem-host driver-library eaddrinuse
+    gloo-connect gloo-loopback hostfile-missing ib-library-missing ib-open-failed jax-register
+    listen-failed module-missing name-tried name-unknown net-not-found nccl-connect no-address
+    no-socket-interface plugin-init-failed sharp-off tcpstore-retry topology-broken
     """.split()  # noqa: SIM905
 )
 """Failures of the rendezvous or of connections: if they succeeded afterwards, a later attempt worked."""

@@ -61,7 +61,7 @@ _LIBRARY_FRAME = re.compile(
 )
 
 _RAISED = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){1,12}[A-Za-z]\w{1,80}|[A-Z]\w{2,80}(?=:))(?:: (?P<text>.*))?$"
+    r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){1,12}[A-Za-z]\w{1,80}|[A-Z]\w{2,80}(?=:|$))(?:: (?P<text>.*))?$"
 )
 _CLASS = re.compile(r"(?:\w+\.)+[A-Z]|.*(?i:error|timeout|exception)$")
 _NOT_RAISED = re.compile(
@@ -308,8 +308,9 @@ class Scanner:
         if found is None or _NOT_RAISED.fullmatch(found["type"]):
             return set()
         # Right below the code any name is a class; further down it may begin a line of the program.
-        is_next = head.rank is not None or number - 1 in (self._framed[1], self._code)
-        is_raised = is_next or _CLASS.match(found["type"])
+        is_next = number - 1 in (self._framed[1], self._code)
+        is_named = ":" in body or "." in found["type"]
+        is_raised = is_next or (is_named and (head.rank is not None or _CLASS.match(found["type"])))
         if is_raised and self._framed[0] == (source := _source(head)) and source in self._open:
             self._dispatch(Match("exception", number, found.groupdict(""), head, text, 0))
             return {"exception"}
@@ -333,6 +334,7 @@ class Scanner:
         if tag == "traceback":
             self._open[source] = ""
             self._titled = source, match.line
+            self._clues.title(source, match.line - 1)
             if self._made_do == (source, match.line - 1):
                 severity = severity_of(self._title, message_of(self._title, self._labels))
                 if severity != "info":  # a skipped step is not a title

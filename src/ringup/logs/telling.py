@@ -32,7 +32,8 @@ SURE = Form.FAILING
 PER_DETAIL = 0.3
 """The weight of each concrete thing in a line, in steps of forms."""
 _WAITS = re.compile(
-    r"(?i)waiting (?:for|on)|still waiting|may be stuck|\b(?:hung|hanging|stuck|stalled)\b|no progress"
+    r"(?i)waiting (?:for|on)(?! application (?:startup|shutdown))|still waiting|may be stuck"
+    r"|\b(?:hung|hanging|stuck|stalled)\b|no progress"
     r"|No available shared memory|clients joined|not all .{0,60}joined|heartbeat"
 )
 
@@ -133,7 +134,7 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
         return [alone, *causes] if alone else causes
     first = errors[0]
     own = _clues_of(log, first)
-    by_a_word = first.rule in BY_A_WORD and first.confidence != "high"
+    by_a_word = first.rule in BY_A_WORD and {e.tag for e in first.evidence} == {"killed-word"}
     if by_a_word:
         lines = {clue.event.line for clue in own}
         best = next((s for s in clues if s not in own and s.event.line < max(lines, default=0)), None)

@@ -17,6 +17,7 @@ from ringup.logs.causes.symptoms import NEXT_TIME, bars_at_a_limit, ended_as, wa
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, by_rank, ranks_of
 from ringup.logs.rule import MAX_EVIDENCE, Cause, Confidence, Found, cause, report
+from ringup.rules import Fix
 from ringup.units import grouped, ranges, show_ranks
 
 if TYPE_CHECKING:
@@ -260,6 +261,12 @@ def _number(rank: str) -> int | None:
     return int(rank) if rank.isdigit() and len(rank) < 10 else None
 
 
+_SAME_CALLS = Fix(
+    "every rank must make the same calls: as many batches (`drop_last=True`, the Join context), none by one"
+    " rank alone, each with the same size and type."
+)
+
+
 @cause("uneven-batches-between-ranks")
 def uneven_batches(log: LogEvidence) -> Found:
     """
@@ -270,7 +277,7 @@ def uneven_batches(log: LogEvidence) -> Found:
     In logs: step lines end on one rank, the others stop in the next all-reduce.
     """
     if ended := ended_as(log, "uneven-batches-between-ranks"):
-        return replace(ended, confidence="medium")  # it may have left for another reason
+        return replace(ended, confidence="medium", fix=_SAME_CALLS)  # it may have left for another reason
     if ran_out := log.all("uneven-word", has="exhausted all|still have inputs"):
         return report(ran_out, "a rank has no input left while others still have some")
     if (left := _left_the_loop(log)) and (apart := _apart(log)):

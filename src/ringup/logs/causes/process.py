@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ringup.logs.causes.symptoms import (
     LAUNCHER_FRAMES,
@@ -122,7 +123,7 @@ def node_lost(log: LogEvidence) -> Found:
 @cause("rank-killed", overcome=None)
 def rank_killed(log: LogEvidence) -> Found:
     """
-    A rank got SIGKILL from outside; the log does not say by whom.
+    A rank got SIGKILL (or, first of all, SIGTERM) from outside; the log does not say by whom.
 
     Why: the kernel's OOM killer most often, also the scheduler or a person; -9 alone does not tell.
     Fix: `dmesg`, the cgroup's memory.events (oom_kill), the scheduler's accounting of that host.
@@ -134,10 +135,19 @@ def rank_killed(log: LogEvidence) -> Found:
     words = [e for e in log.outcome.before_the_end(words) if not log.outcome.overcome(e)]
     if any(e["ends"] for e in log.all("exit")):
         words = []  # the launcher ended the other ranks, and then itself
-    words += log.all("loader-killed", signal="(?i)killed")
+    workers = log.all("loader-killed", signal="(?i)killed")
+    if workers and not (killed or words):
+        text = (
+            f"a worker of {_who(workers)}'s data loader was killed with SIGKILL; the log does not say by whom"
+        )
+        return report(workers, text, "medium", ranks=ranks_of(workers))
+    ended = [e for number, e in exits(log) if number == 15 and e["first"]][:1]
+    if ended and not (killed or words):
+        text = f"{_who(ended)} ended first, by a SIGTERM from outside; the log does not say by whom"
+        return report(ended, text, "medium", ranks=ranks_of(ended))
     text = f"{_who(killed)} was killed with SIGKILL; the log does not say by whom"
     ranks = ranks_of(killed)
-    return report([*killed, *words], text, "high" if killed else "medium", ranks=ranks)
+    return report([*killed, *words, *workers], text, "high" if killed else "medium", ranks=ranks)
 
 
 @cause("rank-crashed", overcome=None)
@@ -158,6 +168,8 @@ def rank_crashed(log: LogEvidence) -> Found:
         is_sure = bool(fatal) or any(_OF_A_HANDLER_CALLED.search(e.text) for e in words)
         text = f"{_who(fatal)} died of a fatal signal of its own"
         return report([*fatal, *words], text, "high" if is_sure else "medium")
+    if first := _aborted_first(log):
+        return first
     of_gloo = log.has("gloo-mesh", "gloo-no-address", "gloo-name-not-here")
     if of_gloo or log.has("work", "work-aborted", "watchdog-stuck", "nccl-remote", "jax-died"):
         return None
@@ -168,6 +180,18 @@ def rank_crashed(log: LogEvidence) -> Found:
     # Python's handler of the signal and C++ print on the rank that died, not on its peers.
     words = log.all("abort-word", has="Fatal Python error|terminate called", lacks="c10::|gloo::|nccl")
     return report([*aborted, *words], text, "medium" if aborted and words else "low")
+
+
+def _aborted_first(log: LogEvidence) -> Cause | None:
+    """The rank that ended first aborted, and its own log has nothing of another's end."""
+    first = [e for number, e in exits(log) if number == 6 and e["first"]][:1]
+    of_others = log.all(*OF_ROLE["consequence"], "work", "work-aborted", "watchdog-stuck", "exception")
+    if not first or first[0].rank in {e.rank for e in of_others}:
+        return None
+    said = [e for e in log.all("cpp-what", "abort-word") if e.rank == first[0].rank]
+    what = next((e["text"] for e in said if e["text"]), "")[:120]
+    text = f"{_who(first)} ended first, by an abort (SIGABRT){': ' + what if what else ''}"
+    return report([*said, *first], text, "medium", ranks=ranks_of(first))
 
 
 @cause("rank-crashed", overcome=None, fallback=True)
@@ -277,6 +301,10 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     below = [c for c in log.clues if c.event.place == (first.file, first.line + 1)]
     below = below if first["text"].endswith(":") else []  # what an exception says goes on there
     text += "".join(f": {clue.message[:160]}" for clue in below)
+    if "more than 1EB" in first["text"]:
+        text += (
+            "; nobody asks for so much: another collective's data was taken for a size, or a shape is wrong"
+        )
     ended = log.has("exit", "child-failed", "nccl-remote", "gloo-closed")
     mild = not traced or (log.outcome.went_on and not ended)
     settled = log.has("exit", "child-failed", "gloo-closed", "gloo-reset", "closed-by-peer")
@@ -319,6 +347,9 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
     own = [e for e in log.all("exception") if _is_of_the_program(log, e)]
     heard = {e.rank for e in log.events if e.tag in ("step", "loss", "saved", "epoch-done")}
     silent = [e for e in first if roots and lost and not own and e.rank in heard - spoke]
+    if lost and not (silent or own):
+        # Python's code for an exception, also for one that follows from another's end, is 1.
+        silent = first = [replace(e, rank=None) for e in codes if e["local"] and e["code"] != "1"]
     if lost and not silent:
         return None
     if not first or log.has("illegal-access"):

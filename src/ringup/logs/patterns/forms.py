@@ -49,7 +49,7 @@ GOES_ON = Pattern(
     "goes_on",
     r"\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
     r"|deprecat|will (?:be removed|fail in)|can (?:potentially )?cause|optional|not (?:an|a fatal) error|is expected|to silence|perf may be"
-    r"|attempt(?:ing)? to|has already been registered|not set, using|defaulting to|going to /tmp|consider |recommend|for better performance|is experimental",
+    r"|attempt(?:ing)? to|has already been registered|not set, using|defaulting to|going to /tmp|consider |recommend|for better performance|is experimental|\btreat(?:ed|ing)? (?:it|them) as|accepting this",
 )
 HARMLESS = Pattern(
     "harmless",
@@ -95,7 +95,7 @@ FOLLOWS = Pattern(
     r"|exitcode\W{1,6}(?:-15|1|2|143)\b|Job step aborted|Terminating (?:StepId|process|remaining)|CANCELLED|Back-off|CrashLoopBackOff|spank: required plugin|spank plugin stack"
     r"|Primary job +terminated|non-?zero exit (?:code|status)|job has been aborted|unhandled (?:system|cuda) error|internal error - please|ncclSystemError|ncclInternalError"
     r"|Test NCCL failure|Test failure|file:\d+ -> \d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some NCCL operations have failed|received sigquit|Root Cause \(first|\.py FAILED\s*$|\btask failed\b|connect EPS failed|setup connections failed"
-    r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|raised (?:error|exception)|stack trace (?:of|above)"
+    r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|raised (?:error|exception)|stack trace (?:of|above)|failure detected by watchdog"
     r"|mpi_abort|call to MPI_Finalize|ORTE was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed"
     r"|Polled an error|WatchTasksAsync failed|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error"
     r"|(?:DistBackend|DistStore|DistNetwork|ProcessRaised|ProcessExited|Rendezvous\w{0,40}|Worker\w{0,20})(?:Error|Exception)|Engine core initialization",
@@ -108,7 +108,7 @@ NOISE = Pattern(
     r"|cuFFT factory|cuBLAS factory|cuDNN factory|computation placer|TF-TRT|ACPI (?:BIOS )?(?:Error|Warning|Exception)|hostname of the client socket cannot|OMP_NUM_THREADS|error_if_nonfinite|error_file\b|: <?N/A>?\s*$|To enable traceback"
     r"|Stack trace of the failed collective not found|potential root causes|number of (?:skipped|nan)|Out of bounds values : 0|#wrong|Failed to find nccl\w+ symbol|Could not find: ?lib"
     r"|no plugin found|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|\b0 (?:errors?|failed|failures)\b|errors?[=:] ?0\b|no errors?\b|(?:no|without) (?:error|failure)s?\b|error_rate|mean_error|max_error|val_error|loss_scale"
-    r"|Traceback \(most recent|during handling of the above|the above exception was|Solution:|this usually is caused by|\blikely\b.{0,40}\bcauses\b|Set the environment variable HYDRA"
+    r"|^Last error: {0,4}$|^Caused by: .{0,300}\.py:\d{1,6} in |Traceback \(most recent|during handling of the above|the above exception was|Solution:|this usually is caused by|\blikely\b.{0,40}\bcauses\b|Set the environment variable HYDRA"
     r"|\berrors?[ =:]{1,3}(?:\d+\.\d|\d+e-)|^#|^\W{0,200}$|^\S{1,40}(?: {2,20}\S{1,40}){4}|Check failure stack trace|^\W{0,8}(?:at|@) {2,20}0x"
     r"|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b",
 )
