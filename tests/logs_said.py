@@ -403,6 +403,10 @@ HEALTHY += [
     "torch/cuda/__init__.py:129: UserWarning: CUDA initialization: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
     "debug1: expecting SSH2_MSG_KEX_ECDH_REPLY\ndebug1: Host 'n1' is known and matches the ED25519 host key.",
     "memory: MemoryErrorPolicy=warn\nthreads: can start new threads\nstep 1 loss 2\nstep 2 loss 1",
+    "n0:291:292 [0] misc/nvmlwrap.cc:100 NCCL WARN nvmlInit_v2() failed: Driver/library version mismatch\nn0:291:292 [0] NCCL INFO misc/nvmlwrap.cc:181 -> 2\n\nn0:291:292 [0] graph/xml.cc:634 NCCL WARN No NVML device handle. Skipping nvlink detection.\nn0:291:292 [0] NCCL INFO comm 0x8b017a0 rank 0 nranks 1 cudaDev 0 busId ca000 commId 0x287f1dbe111c81ff - Init COMPLETE\nloss: 0.61\nstep 100\nstep 101",
+    "Cannot find suitable count function for <class 'paddle.nn.layer.activation.PReLU'>. Treat it as zero FLOPs.",
+    "Installed CUDA version 11.7 does not match the version torch was compiled with 11.8 but since the APIs are compatible, accepting this combination",
+    "INFO:     Shutting down\nINFO:     Waiting for application shutdown.\nINFO:     Application shutdown complete.\nINFO:     Waiting for application shutdown.\nINFO:     Application shutdown complete.\nINFO:     Waiting for application shutdown.\nINFO:     Application shutdown complete.",
 ]  # fmt: skip
 
 NOISE: list[str] = [
@@ -581,4 +585,32 @@ SAID += [
         "srun: error: task 3 launch failed: Unspecified error\nsrun: launch/slurm: launch_p_step_launch: StepId=77.0 aborted before step completely launched.\nsrun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
     ),
     ("nccl-library-too-old", "RuntimeError: NCCL library is too old, please upgrade"),
+    (
+        "rank-killed",
+        "[rank1]: RuntimeError: DataLoader worker (pid 22825) is killed by signal: Killed. \n[rank0]:[E1127 07:46:23.166 ProcessGroupNCCL.cpp:612] [Rank 0] Collective WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=8320, NumelOut=8320, Timeout(ms)=600000) raised the following async exception: NCCL error: remote process exited or there was a network error, NCCL version 2.28.9\nncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\nLast error:\nsocketProgress: Connection closed by remote peer \nException raised from checkForNCCLErrorsInternal at /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:2770 (most recent call first):\n\n[rank0]:[E1127 07:46:23.167 ProcessGroupNCCL.cpp:2303] [PG ID 0 PG GUID 0(default_pg) Rank 0]  failure detected by watchdog at work sequence id: 4 PG status: last enqueued work: 4, last completed work: 3\n",
+    ),
+    (
+        "rank-crashed",
+        "[rank1]: terminate called after throwing an instance of 'std::length_error'\n[rank1]:   what():  vector::_M_default_append\n[rank0]:[E1127 07:46:23.166 ProcessGroupNCCL.cpp:612] [Rank 0] Collective WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=8320, NumelOut=8320, Timeout(ms)=600000) raised the following async exception: NCCL error: remote process exited or there was a network error, NCCL version 2.28.9\nncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\nLast error:\nsocketProgress: Connection closed by remote peer \nException raised from checkForNCCLErrorsInternal at /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:2770 (most recent call first):\n\n[rank0]:[E1127 07:46:23.167 ProcessGroupNCCL.cpp:2303] [PG ID 0 PG GUID 0(default_pg) Rank 0]  failure detected by watchdog at work sequence id: 4 PG status: last enqueued work: 4, last completed work: 3\nfirst failure: rank 1 on node1: killed by SIGABRT (6): a failed assertion in native code, or NCCL's watchdog, 33 s after the start",
+    ),
+    (
+        "rank-raised-exception",
+        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/job/train.py", line 51, in <module>\n[rank1]:     step(x)\n[rank1]:   File "/venv/lib/python3.12/site-packages/torch/_dynamo/eval_frame.py", line 1034, in compile_wrapper\n[rank1]:     raise e.with_traceback(None) from e.__cause__  # User compiler error\n[rank1]: torch._dynamo.exc.UserError: Consider annotating your code using torch._check*(). Could not guard on data-dependent expression zuf0 > 0.0 (unhinted: zuf0 > 0.0).  (Size-like symbols: none)\n\n[rank1]: Caused by: if y.sum().item() > 0:  # job/train.py:47 in step (_dynamo/variables/tensor.py:1951 in evaluate_expr)',
+    ),
+    (
+        "rank-raised-exception",
+        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/job/train.py", line 46, in <module>\n[rank1]:     dist.broadcast_object_list(box, src=0)\n[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.',
+    ),
+    (
+        "rank-raised-exception",
+        "[rank0]:[E1127 07:46:23.166 ProcessGroupNCCL.cpp:612] [Rank 0] Collective WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=8320, NumelOut=8320, Timeout(ms)=600000) raised the following async exception: NCCL error: remote process exited or there was a network error, NCCL version 2.28.9\nncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\nLast error:\nsocketProgress: Connection closed by remote peer \nException raised from checkForNCCLErrorsInternal at /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:2770 (most recent call first):\n\n[rank0]:[E1127 07:46:23.167 ProcessGroupNCCL.cpp:2303] [PG ID 0 PG GUID 0(default_pg) Rank 0]  failure detected by watchdog at work sequence id: 4 PG status: last enqueued work: 4, last completed work: 3\nW1127 07:44:29.111000 15008 torch/distributed/elastic/multiprocessing/api.py:1012] Sending process 15307 closing signal SIGTERM\nE1127 07:44:29.539000 15008 torch/distributed/elastic/multiprocessing/api.py:986] failed (exitcode: 7) local_rank: 1 (pid: 15308) of binary: /venv/bin/python3",
+    ),
+    (
+        "rank-raised-exception",
+        '[2023-05-19 20:09:43,494][__main__][ERROR] - Error in training loop\nTraceback (most recent call last):\n  File "/job/train.py", line 173, in estimate\n    th.bmm(a, b)\nRuntimeError: batch1 must be a 3D tensor\nError executing job with overrides: []\nTraceback (most recent call last):\n  File "/job/train.py", line 994, in main\n    train(cfg)\n  File "/job/train.py", line 173, in estimate\n    th.bmm(a, b)\nRuntimeError: batch1 must be a 3D tensor\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.',
+    ),
+    (
+        "rank-raised-exception",
+        'Traceback (most recent call last):\n  File "/job/train.py", line 183, in <module>\n    X, Y = next(batches)\nStopIteration',
+    ),
 ]

@@ -420,3 +420,21 @@ def test_counts_of_devices_that_nccl_ignores_are_no_error(tmp_path: Path) -> Non
     assert causes["rdma-device-set-differs"].severity == "note"
     assert "error" not in {c.severity for c in causes.values()}
     assert diagnose(tmp_path, f"{said}\n").causes[0].severity == "error"
+
+
+@pytest.mark.parametrize(
+    ("end", "rule"),
+    [
+        ("killed by SIGTERM (15): ended from outside", "rank-killed"),
+        ("killed by SIGABRT (6): a failed assertion", "rank-crashed"),
+        ("exit code 3", "rank-raised-exception"),
+    ],
+)
+def test_the_end_that_ringup_saw_first_comes_before_what_its_peers_say(
+    tmp_path: Path, end: str, rule: str
+) -> None:
+    peer = (
+        "[rank0]: torch.distributed.DistBackendError: NCCL error: remote process exited\nncclRemoteError: x"
+    )
+    first = diagnose(tmp_path, f"{peer}\nfirst failure: rank 1 on n1: {end}, 33 s after the start").causes[0]
+    assert (first.rule, first.confidence, first.ranks) == (rule, "medium", (1,))

@@ -105,24 +105,20 @@ def slurm_variable_empty(job: JobFile) -> Found:
     Fix: SLURM_GPUS_ON_NODE, which is always set where there are GPUs.
     """
     asked = {d.name for d in job.job.directives if d.scheduler == "SBATCH"} & {*_ASKED_FOR}
-    known, texts = names_set(job), ["", *lines_of(job.text)]
-    for name, options in _ONLY_WITH.items() if asked else ():
-        if asked & {*options} or name in known or re.search(rf"\{{{name}:?[-+?=]", job.text):
-            continue
-        read = re.compile(rf"\$(?:{name}\b|\{{{name}\}})")
-        numbers = [n for n, line in enumerate(texts) if read.search(line) and not _SPEAKS.match(line)]
-        if numbers:
-            found = f"${name} is empty: the file has no --{options[0]}"
-            yield numbers[0], found, "$SLURM_GPUS_ON_NODE"
+    known = names_set(job) | {a or b for a, b in _TESTED.findall(job.text)}
+    for number, line in enumerate(lines_of(job.text) if asked else (), 1):
+        names = {a or b for a, b in _READ.findall(line)} if not _SPEAKS.match(line) else ()
+        for name in sorted(_ONLY_WITH.keys() & names):
+            if not asked & {*_ONLY_WITH[name]} and name not in known:
+                found = f"${name} is empty: the file has no --{_ONLY_WITH[name][0]}"
+                yield number, found, "$SLURM_GPUS_ON_NODE"
 
 
 _SPEAKS = re.compile(r"\s*(?:#|echo\b|printf\b)")
 
 
-_BY_LAUNCHERS = frozenset((
-    *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "NPROC_PER_NODE", "NNODES"),
-    *("FORCE_TORCHRUN", "CUDA_VISIBLE_DEVICES"),
-))  # fmt: skip
+_BY_LAUNCHERS = frozenset(RANK_VARIABLES) - {"RANK"} | {"NPROC_PER_NODE", "NNODES", "FORCE_TORCHRUN"}
+_BY_LAUNCHERS |= {"CUDA_VISIBLE_DEVICES"}
 
 
 @fault("launcher-variable-misspelt", SHELL)
@@ -134,10 +130,11 @@ def launcher_variable_misspelt(job: JobFile) -> Found:
 
     Fix: the right name.
     """
+    read = {a or b for a, b in _READ.findall(job.text)}
     for launch in job.launches:
         for name in sorted(launch.env.keys() - _BY_LAUNCHERS):
             near = next((known for known in _BY_LAUNCHERS if edits(name, known) == 1), "")
-            if near and not re.search(rf"\$\{{?{name}\b", job.text):
+            if near and name not in read:
                 yield launch.line, f"{name} is set, and {near} is read", near
 
 

@@ -250,7 +250,7 @@ class Clues:
     def title(self, source: str, number: int) -> None:
         """The line is the title of the traceback below it, which has the reason."""
         line, near_source, near = self._near
-        if near is not None and (line, near_source) == (number, source):
+        if near is not None and (line, near_source) == (number, source) and not near.specific:
             near.follows |= near.form in (Form.ERROR, Form.FAILING)
 
     def result(self) -> list[Clue]:

@@ -61,9 +61,10 @@ _LIBRARY_FRAME = re.compile(
 )
 
 _RAISED = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){1,12}[A-Za-z]\w{1,80}|[A-Z]\w{2,80}(?=:|$))(?:: (?P<text>.*))?$"
+    r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){1,12}[A-Za-z]\w{1,80}|[A-Z]\w{2,80}(?=:)|Stop(?:Async)?Iteration$)"
+    r"(?:: (?P<text>.*))?$"
 )
-_CLASS = re.compile(r"(?:\w+\.)+[A-Z]|.*(?i:error|timeout|exception)$")
+_CLASS = re.compile(r"(?:\w+\.)+[A-Z]|.*(?i:error|timeout|exception|iteration)$")
 _NOT_RAISED = re.compile(
     r".*(?:Warning|Logger)|(?:Note|Info|Error|Usage|Rank|Step|Epoch|Loss|Last|Node|Job|Task)\d*"
 )
@@ -304,13 +305,12 @@ class Scanner:
         if self._last_error == number - 1:
             self._keep(Match("last-error", number, {"text": body.strip()}, head, text, 0))
             return {"warn"}
-        found = _RAISED.match(body)
+        found = _RAISED.match(body.lstrip("\t"))
         if found is None or _NOT_RAISED.fullmatch(found["type"]):
             return set()
         # Right below the code any name is a class; further down it may begin a line of the program.
-        is_next = number - 1 in (self._framed[1], self._code)
-        is_named = ":" in body or "." in found["type"]
-        is_raised = is_next or (is_named and (head.rank is not None or _CLASS.match(found["type"])))
+        is_next = head.rank is not None or number - 1 in (self._framed[1], self._code)
+        is_raised = is_next or _CLASS.match(found["type"])
         if is_raised and self._framed[0] == (source := _source(head)) and source in self._open:
             self._dispatch(Match("exception", number, found.groupdict(""), head, text, 0))
             return {"exception"}

@@ -119,7 +119,9 @@ ENDS_OPEN = re.compile(
 SPECIFIC = (
     Pattern(
         "specific",
-        r"\b(?:" + ERRNO + r")|errno|(?-i:\bE[A-Z]{4,}\b)|undefined symbol|status=|\bRC: -|\bsyndrome\b",
+        r"\b(?:"
+        + ERRNO
+        + r")|errno|(?-i:\bE(?!RROR\b)[A-Z]{4,}\b)|undefined symbol|status=|\bRC: -|\bsyndrome\b",
     ),
     Pattern(
         "specific",
