@@ -164,7 +164,7 @@ def tasks_per_node(directives: Sequence[Directive]) -> int:
     total = last([d for d in directives if d.scheduler == "SBATCH"], "ntasks", "n")[0]
     nodes = last([d for d in directives if d.scheduler == "SBATCH"], "nodes", "N")[0]
     if total.isdecimal() and nodes.isdecimal() and int(nodes):
-        # sbatch(1): beside --ntasks, --ntasks-per-node is the most that a node gets.
+        # sbatch(1): with --ntasks, --ntasks-per-node is the most that a node gets.
         spread = max(1, -(-int(total) // int(nodes)))
         return min(each, spread) if each else spread
     if each:
