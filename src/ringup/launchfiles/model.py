@@ -516,6 +516,14 @@ def launch_of(job: Job, command: Command, replicas: int | None = None, by: str =
     return launch
 
 
+def placed(job: Job, command: Command) -> tuple[int | None, int | None]:
+    """(nodes, processes on each) of any program; (1, 1) without a starter in front of it."""
+    steps = (*command.around, *command.start.steps)
+    starter = next((step for step in steps if step.role == "starter"), None)
+    launch = Launch(job, command, command.start, steps, starter.program if starter else "", None, None)
+    return _placed(launch, starter) if starter else (1, 1)
+
+
 def _looped(launch: Launch, text: str) -> tuple[bool, int | None]:
     """(whether a starter's words differ in each round of the loop around it, rounds)."""
     loop = launch.command.loop
