@@ -199,6 +199,10 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
                 "t.py": LIGHTNING.replace("=4", "=args.devices"),
             },
             {**job("srun python t.py", asks="--ntasks=1 --ntasks-per-node=4"), "t.py": LIGHTNING},
+            {
+                **job("srun python t.py", asks="--ntasks=1 --ntasks-per-node=4"),
+                "t.py": LIGHTNING.replace("devices=4, num_nodes=2", ""),
+            },
             # fabric/plugins/environments/slurm.py, validate_settings
             {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto'")},
             {**job("srun python t.py"), "t.py": ON_ALL},

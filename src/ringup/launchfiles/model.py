@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ringup.launchfiles import marks
-from ringup.launchfiles.directives import gpus_per_node, node_count, tasks_per_node
+from ringup.launchfiles.directives import gpus_per_node, last, node_count, tasks_per_node
 from ringup.launchfiles.marks import has_mark, is_mark
 from ringup.launchfiles.passing import passed_on
 from ringup.launchfiles.shell import Command, Job
@@ -168,8 +168,9 @@ class Launch:
             return gpus_per_node(self.job.directives)[0] or None
         if mark.name == marks.SLOT_COUNT:
             return self.allocated * (tasks_per_node(self.job.directives) or 1) or None
-        if mark.name == "SLURM_NTASKS_PER_NODE":
-            return tasks_per_node(self.job.directives) or None
+        if mark.name == "SLURM_NTASKS_PER_NODE":  # the option's own value, whatever --ntasks is
+            own = last(self.job.directives, "ntasks-per-node", "tasks-per-node")[0]
+            return int(own) if own.isdecimal() else tasks_per_node(self.job.directives) or None
         if mark.name in ("SLURM_NTASKS", "SLURM_NPROCS"):
             each = tasks_per_node(self.job.directives)
             return self.allocated * each or None

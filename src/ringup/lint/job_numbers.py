@@ -393,10 +393,11 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
             continue
         devices, nodes = _of_trainer(job, launch)
         step = launch.srun
-        if step and not step.has("--ntasks-per-node", "--ntasks", "-n") and (line := _fewer(job, tasks)):
+        if step and not step.has("--ntasks-per-node", "--ntasks", "-n") and (line := _fewer(job)):
             if _LIGHTNING.search(file_at_hand(job, launch.script) or ""):
-                found = f"--ntasks decides: srun starts fewer than the {tasks} ranks a node of Lightning"
-                yield line, found, f"--ntasks-per-node={tasks} alone"
+                most = last(job.job.directives, "ntasks-per-node", "tasks-per-node")[0]
+                found = f"--ntasks decides: srun starts fewer than the {most} ranks a node of Lightning"
+                yield line, found, f"--ntasks-per-node={most} alone"
         elif step is None and launch.started_by == "batch" and devices * nodes > 1 and max(nodes, tasks) > 1:
             found = f"Lightning waits for {devices * nodes} ranks, and without srun there is one"
             yield launch.line, found, "srun in front of it"
@@ -410,10 +411,12 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
     yield from tasks_of_litgpt(job)
 
 
-def _fewer(job: JobFile, each: int) -> int:
+def _fewer(job: JobFile) -> int:
     """The line of a smaller --ntasks, 0 for none; sbatch(1): it takes precedence over --ntasks-per-node."""
     (total, line), nodes = last(job.job.directives, "ntasks", "n"), node_count(job.job.directives)[0] or 1
-    return line if total.isdecimal() and 0 < int(total) < each * nodes else 0
+    each = last(job.job.directives, "ntasks-per-node", "tasks-per-node")[0]
+    is_number = total.isdecimal() and each.isdecimal()
+    return line if is_number and 0 < int(total) < int(each) * nodes else 0
 
 
 def _of_trainer(job: JobFile, launch: Launch) -> tuple[int, int]:
