@@ -108,7 +108,7 @@ def gpus_of_nccl_tests(job: JobFile) -> Found:
         given, each, line = arguments(start.words), start.each or 0, start.command.line
         own = " ".join(option.written for option in start.step.options)
         counts = [given.get("g") or given.get("ngpus", "1"), given.get("t") or given.get("nthreads", "1")]
-        if each < 2 or not all(count.isdecimal() for count in counts) or "NCCL_TESTS_DEVICE" in job.text:
+        if each < 2 or not all(count.isdecimal() for count in counts) or "NCCL_TESTS_DEVICE=" in job.text:
             continue
         gpus = int(counts[0]) * int(counts[1])
         has = gpus_per_node(job.job.directives)[0]
