@@ -543,6 +543,91 @@ FURTHER: dict[str, tuple[list[Files], list[Files]]] = {
         ],
     ),
 }
-for _rule, (_wrong, _right) in FURTHER.items():
+SHARDED = """kind: Deployment
+spec:
+  containers:
+    - image: ghcr.io/huggingface/text-generation-inference:3.0
+      env:
+        - {{name: MODEL_ID, value: m}}
+        - name: NUM_SHARD
+          value: "{}"
+{}"""
+WRITTEN = 'echo "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node={}\nsrun {}\n" > a.job\nsbatch a.job\n'
+VARIABLES: dict[str, tuple[list[Files], list[Files]]] = {
+    # sbatch(1), OUTPUT ENVIRONMENT VARIABLES
+    "slurm-variable-empty": (
+        [
+            slurm("srun torchrun --nproc_per_node=$SLURM_GPUS t.py"),
+            slurm("if [ -z ${SLURM_GPUS} ]; then exit; fi", "srun python t.py"),
+            slurm("srun torchrun --nproc_per_node=$SLURM_GPUS_PER_NODE t.py"),
+        ],
+        [
+            slurm("srun torchrun --nproc_per_node=$SLURM_GPUS_ON_NODE t.py"),
+            slurm("srun torchrun --nproc_per_node=$SLURM_GPUS t.py", asked="#SBATCH -N 2 --gpus=8"),
+            slurm("srun torchrun --nproc_per_node=$SLURM_GPUS t.py", asked="#SBATCH -N 2"),
+            slurm("srun torchrun --nproc_per_node=${SLURM_GPUS:-8} t.py"),
+            slurm("SLURM_GPUS=8", "srun torchrun --nproc_per_node=$SLURM_GPUS t.py"),
+            slurm('echo "GPUs: $SLURM_GPUS"', "srun python t.py"),
+        ],
+    ),
+    "launcher-variable-misspelt": (
+        [
+            shell("FORCE_TORCHRUN=1 NPROC_PER_NOD=4 llamafactory-cli train a.yaml"),
+            shell("export MASTER_ADR=n0", "torchrun --nnodes=1 t.py"),
+        ],
+        [
+            shell("FORCE_TORCHRUN=1 NPROC_PER_NODE=4 llamafactory-cli train a.yaml"),
+            shell("export MASTER_ADR=n0", "torchrun --nnodes=2 --master_addr=$MASTER_ADR t.py"),
+            shell("export NODES=2 MASTERPORT=29500", "torchrun --standalone t.py"),
+            {**shell("LOCAL_RANKS=0 python t.py"), "t.py": 'import os\nos.environ["LOCAL_RANKS"]\n'},
+        ],
+    ),
+    # bash(1), Command Substitution
+    "program-is-an-output": (
+        [
+            shell("mpirun -np 4 -H a:4 `python train.py --lr 1`"),
+            slurm("srun $(torchrun --standalone t.py)"),
+        ],
+        [
+            shell("mpirun -np 4 -H a:4 python train.py --n `python count.py`"),
+            slurm("srun $(which torchrun) --standalone t.py"),
+            shell("N=`python count.py`"),
+        ],
+    ),
+    "rendezvous-ids-differ": (
+        [slurm(f"srun bash -c '{TWO.replace('_id=1', '_id=$NODE_RANK')}'")],
+        [
+            slurm(f"srun bash -c '{TWO.replace('_id=1', '_id=$SLURM_JOB_ID')}'"),
+            shell("torchrun --nnodes=1 --rdzv_id=$NODE_RANK t.py"),
+        ],
+    ),
+    # sbatch(1): with --ntasks, --ntasks-per-node is the most that a node gets; a file that echo writes
+    "launcher-started-per-task": (
+        [shell(WRITTEN.format(4, TWO).rstrip("\n"))],
+        [
+            slurm(f"srun {TWO}", asked="#SBATCH --nodes=2 --ntasks=2 --ntasks-per-node=4"),
+            shell(WRITTEN.format(1, TWO).rstrip("\n")),
+        ],
+    ),
+    # huggingface/text-generation-inference, README, "A note on Shared Memory"
+    "container-keeps-out": (
+        [{"a.yaml": SHARDED.format(4, "")}],
+        [
+            {"a.yaml": SHARDED.format(1, "")},
+            {"a.yaml": SHARDED.format(4, "      volumeMounts: [{mountPath: /dev/shm, name: s}]\n")},
+            {"a.yaml": SHARDED.format(4, "").replace("text-generation-inference", "own")},
+        ],
+    ),
+    # jsrun(1): -a tasks and -g GPUs of each resource set
+    "nproc-exceeds-gpus": (
+        [{"a.lsf": "#BSUB -nnodes 1\njsrun -n6 -a6 -c7 -g1 -b packed:7 python t.py\n"}],
+        [
+            {"a.lsf": "#BSUB -nnodes 1\njsrun -n6 -a1 -c7 -g1 -b packed:7 python t.py\n"},
+            {"a.lsf": "#BSUB -nnodes 1\njsrun -n1 -a6 -c7 -g6 python t.py\n"},
+            {"a.lsf": "#BSUB -nnodes 1\njsrun -n1 -a6 -c7 -g0 python t.py\n"},
+        ],
+    ),
+}
+for _rule, (_wrong, _right) in (*FURTHER.items(), *VARIABLES.items()):
     _before = CASES.get(_rule, ([], []))
     CASES[_rule] = ([*_before[0], *_wrong], [*_before[1], *_right])

@@ -46,6 +46,15 @@ COMPOSE = (
     "      --tensor-parallel-size {}\n    deploy:\n      resources:\n"
     "        reservations: {{devices: [{{count: {}}}]}}\n"
 )
+PBS_MPI = "#!/bin/bash\n#PBS -l select={}\nmodule load gcc/6 openmpi/2.0.2\nmpirun {} python t.py\n"
+TESTS = "srun --mpi=pmix /opt/build/all_reduce_perf -b 8 -e 1G -g "
+FAIRSEQ = "srun fairseq-train /data --task masked_lm"
+HYDRA = "srun fairseq-hydra-train task.data=/d --config-dir ./conf --config-name base"
+LITGPT = "srun litgpt pretrain --config c.yaml"
+FSDP_ARGS = (
+    "torchrun --nproc-per-node=2 t.py --model_name_or_path {} --fsdp 'full_shard auto_wrap'"
+    " --fsdp_transformer_layer_cls_to_wrap {}\n"
+)
 BERT = "model = AutoModel.from_pretrained('bert-base-cased')\n"
 
 
@@ -85,11 +94,22 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
         [
             {"a.yaml": FSDP.format("false", "true", "GPT2Block"), "t.py": BERT},
             {"a.yaml": FSDP.format("true", "false", "BertLayer"), "t.py": BERT},
+            {"a.sh": FSDP_ARGS.format("EleutherAI/pythia-1b", "LlamaDecoderLayer")},
+            {"a.sh": FSDP_ARGS.format("/models/llama-7b", "LLaMADecoderLayer")},
+            {
+                "a.yaml": FSDP.format("false", "true", "BertLayer"),
+                "t.py": BERT.replace("bert", "xlm-roberta"),
+            },
         ],
         [
             {"a.yaml": FSDP.format("true", "true", "BertLayer"), "t.py": BERT},
             {"a.yaml": FSDP.format("false", "false", "OwnLayer"), "t.py": BERT},
-            {"a.yaml": FSDP.format("false", "false", "GPT2Block"), "t.py": BERT.replace("bert", "roberta")},
+            {"a.yaml": FSDP.format("false", "true", "RobertaLayer"), "t.py": BERT.replace("bert", "roberta")},
+            {"a.yaml": FSDP.format("false", "true", "GPT2Block"), "t.py": BERT.replace("bert", "ownbert")},
+            {"a.sh": FSDP_ARGS.format("EleutherAI/pythia-1b", "GPTNeoXLayer")},
+            {"a.sh": FSDP_ARGS.format("/models/vicuna-7b", "LlamaDecoderLayer")},
+            {"a.sh": FSDP_ARGS.format("/models/llama-7b", "OwnLayer")},
+            {"a.sh": FSDP_ARGS.format("/llama-recipes/gpt-neo-2.7B", "GPTNeoBlock")},
         ],
     ),
     "rendezvous-endpoint-list": (
@@ -179,12 +199,22 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
                 "t.py": LIGHTNING.replace("=4", "=args.devices"),
             },
             {**job("srun python t.py", asks="--ntasks=1 --ntasks-per-node=4"), "t.py": LIGHTNING},
+            {
+                **job("srun python t.py", asks="--ntasks=1 --ntasks-per-node=4"),
+                "t.py": LIGHTNING.replace("devices=4, num_nodes=2", ""),
+            },
             # fabric/plugins/environments/slurm.py, validate_settings
             {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto'")},
             {**job("srun python t.py"), "t.py": ON_ALL},
+            # litgpt's pretrain.py: L.Fabric(devices=devices, num_nodes=num_nodes)
+            {**job(LITGPT), "c.yaml": "devices: 8\nnum_nodes: 2\n"},
+            job("srun litgpt finetune_lora --devices 4"),
         ],
         [
             {**job("srun python t.py", asks="--ntasks-per-node=4"), "t.py": LIGHTNING},
+            {**job(LITGPT, asks=EIGHT), "c.yaml": "devices: 8\n"},
+            {**job(LITGPT), "c.yaml": "devices: auto\n"},
+            {**job("srun litgpt download --config c.yaml"), "c.yaml": "devices: 8\n"},
             {**job("srun python t.py", asks="--ntasks-per-node=1"), "t.py": ON_ALL},
             {**job("srun python t.py", asks=EIGHT), "t.py": LIGHTNING.replace("=4", "=-1")},
             {**job("srun python t.py", asks=f"{ONE} --gpu-bind=single:1"), "t.py": ON_ALL},
@@ -220,8 +250,21 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     # https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html
     "open-mpi-slots": (
-        [{"a.sh": "mpirun -np 8 -H n1,n2 -bind-to none -x PATH python t.py"}],
+        # PBS Professional's Reference Guide: mpiprocs, PBS_NODEFILE; open-mpi/ompi, issue 3133
         [
+            {"a.sh": "mpirun -np 8 -H n1,n2 -bind-to none -x PATH python t.py"},
+            {"a.pbs": PBS_MPI.format("2:ncpus=28", "-np 56")},
+            {"a.pbs": PBS_MPI.format("1:ncpus=24", "-np 24")},
+            {"a.pbs": PBS_MPI.format("2:ncpus=8", "-np 16 -x PATH").replace("openmpi", "cuda")},
+        ],
+        [
+            {"a.pbs": PBS_MPI.format("2:ncpus=28:mpiprocs=28", "-np 56")},
+            {"a.pbs": PBS_MPI.format("2:ncpus=28", "-np 2")},
+            {"a.pbs": PBS_MPI.format("2:ncpus=28", "-np 56 --oversubscribe")},
+            {"a.pbs": PBS_MPI.format("2:ncpus=28", "-np 56 --hostfile hosts")},
+            {"a.pbs": PBS_MPI.format("2:ncpus=28", "-np 56").replace("openmpi", "impi")},
+            {"a.pbs": PBS_MPI.format("1:ncpus=8", "-np 8 -x PATH").replace("openmpi", "cuda")},
+            {"a.pbs": PBS_MPI.format("2:ncpus=28", "-np 56").replace("select=2:ncpus", "nodes=2:ppn")},
             {"a.sh": "mpirun -np 8 -H n1:4,n2:4 -x PATH python t.py"},
             {"a.sh": "mpirun -np 2 -H n1,n2 -x PATH python t.py"},
             {"a.sh": "mpirun -np 8 -H n1,n2 --map-by :OVERSUBSCRIBE -x PATH python t.py"},
@@ -277,8 +320,19 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
             {**job("srun python t.py", asks=BOUND), "t.py": LIGHTNING},
             {**job("srun python t.py", asks=BOUND), "t.py": "import jax\njax.distributed.initialize()\n"},
             {**job("srun python t.py", asks=BOUND), "t.py": BY_LOCAL_ID},
+            # NVIDIA/nccl-tests, src/common.cu: cudaDev = localRank * nThreads * nGpus
+            job(TESTS + "1", asks=BOUND),
+            job(TESTS.replace("srun", "srun --tres-bind=gres/gpu:per_task:1") + "1", asks=EIGHT),
+            job(TESTS + "1", asks="--ntasks-per-node=2 --tres-per-task=gres/gpu:a100:1"),
+            job(TESTS + "8", asks=EIGHT),
         ],
         [
+            job(TESTS + "1", asks=EIGHT),
+            job(TESTS + "8", asks=ONE),
+            job(TESTS + "1", asks=BOUND + " --gpu-bind=none"),
+            job("export NCCL_TESTS_DEVICE=0", TESTS + "1", asks=BOUND),
+            job(TESTS + "1", asks=BOUND.replace("=4", "=1")),
+            job(TESTS.replace("srun", "srun --gpus-per-node=16") + "2", asks=EIGHT),
             {**job("srun python t.py", asks=BOUND), "t.py": LIGHTNING.replace("=4", "=1")},
             {**job("srun python t.py", asks=BOUND + " --gpu-bind=none"), "t.py": LIGHTNING},
             {**job("srun --tres-bind=none python t.py", asks=BOUND), "t.py": BY_LOCAL_ID},
@@ -313,6 +367,24 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
         ],
     ),
 }
+MANY_WORLDS: list[Files] = [
+    # fairseq/distributed/utils.py, infer_init_method
+    job(FAIRSEQ),
+    {"a.sh": FAIRSEQ.replace("srun", "srun --ntasks=16 --ntasks-per-node=8")},
+    {**job(HYDRA), "base.yaml": "distributed_training:\n  distributed_world_size: 16\n"},
+]
+ONE_WORLD: list[Files] = [
+    job(FAIRSEQ + " --distributed-port 12345"),
+    job(FAIRSEQ + " --distributed-world-size 1"),
+    job(FAIRSEQ + " $EXTRA_ARGS"),
+    job(FAIRSEQ.replace("srun", "srun -N 1 -n 1")),
+    job(FAIRSEQ.replace("srun ", "")),
+    job("srun bash -c 'RANK=$SLURM_PROCID WORLD_SIZE=2 fairseq-train /data'"),
+    job("srun torchrun --nnodes=2 --rdzv-endpoint=h:1 --rdzv-backend=c10d --no-python fairseq-train /d"),
+    job(HYDRA),
+    job(HYDRA + " distributed_training.distributed_port=12345"),
+    {**job(HYDRA), "base.yaml": "distributed_training:\n  distributed_port: 29671\n"},
+]
 EARLY: list[Files] = [
     job("export RANK=$SLURM_PROCID", "srun python t.py", asks="--ntasks-per-node=8"),
     {"a.sh": BY_MPI + "torchrun --nnodes=2 --node-rank=$OMPI_COMM_WORLD_RANK --master-addr=h t.py"},

@@ -17,7 +17,15 @@ from ringup.launchfiles.files import read
 from ringup.lint.rule import ACROSS, SCRIPT, SHELL
 from ringup.rules import PROBLEMS, Finding
 from tests import launch_cases, launch_starters
-from tests.lint_numbers import AT_ITSELF, AT_THE_HEAD, EARLY, IN_TIME, NUMBERS
+from tests.lint_numbers import (
+    AT_ITSELF,
+    AT_THE_HEAD,
+    EARLY,
+    IN_TIME,
+    MANY_WORLDS,
+    NUMBERS,
+    ONE_WORLD,
+)
 
 SCRIPTS = Path(__file__).parent / "scripts"
 CLEAN = sorted(SCRIPTS.glob("clean_*"))
@@ -694,6 +702,7 @@ CASES |= NUMBERS
 for _rule, _wrong, _right in (
     ("node-variable-read-too-early", EARLY, IN_TIME),
     ("rendezvous-endpoint-own", AT_ITSELF, AT_THE_HEAD),
+    ("several-worlds", MANY_WORLDS, ONE_WORLD),
 ):
     CASES[_rule] = ([*CASES[_rule][0], *_wrong], [*CASES[_rule][1], *_right])
 CASES |= launch_cases.CASES

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ringup.launchfiles import marks
-from ringup.launchfiles.directives import gpus_per_node, node_count, tasks_per_node
+from ringup.launchfiles.directives import gpus_per_node, last, node_count, tasks_per_node
 from ringup.launchfiles.marks import has_mark, is_mark
 from ringup.launchfiles.passing import passed_on
 from ringup.launchfiles.shell import Command, Job
@@ -168,8 +168,9 @@ class Launch:
             return gpus_per_node(self.job.directives)[0] or None
         if mark.name == marks.SLOT_COUNT:
             return self.allocated * (tasks_per_node(self.job.directives) or 1) or None
-        if mark.name == "SLURM_NTASKS_PER_NODE":
-            return tasks_per_node(self.job.directives) or None
+        if mark.name == "SLURM_NTASKS_PER_NODE":  # the option's own value, whatever --ntasks is
+            own = last(self.job.directives, "ntasks-per-node", "tasks-per-node")[0]
+            return int(own) if own.isdecimal() else tasks_per_node(self.job.directives) or None
         if mark.name in ("SLURM_NTASKS", "SLURM_NPROCS"):
             each = tasks_per_node(self.job.directives)
             return self.allocated * each or None
@@ -514,6 +515,14 @@ def launch_of(job: Job, command: Command, replicas: int | None = None, by: str =
         launch.started_by = "batch" if job.directives else "shell"
         launch.nodes, launch.per_node = 1, 1
     return launch
+
+
+def placed(job: Job, command: Command) -> tuple[int | None, int | None]:
+    """(nodes, processes on each) of any program; (1, 1) without a starter in front of it."""
+    steps = (*command.around, *command.start.steps)
+    starter = next((step for step in steps if step.role == "starter"), None)
+    launch = Launch(job, command, command.start, steps, starter.program if starter else "", None, None)
+    return _placed(launch, starter) if starter else (1, 1)
 
 
 def _looped(launch: Launch, text: str) -> tuple[bool, int | None]:

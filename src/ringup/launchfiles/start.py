@@ -176,7 +176,9 @@ def options_of(words: Sequence[str], at: int, program: Program) -> tuple[list[Op
 
 
 def _is_glued(word: str, program: Program) -> bool:
-    """Whether a short option carries its value: -n8, -N2."""
+    """Whether a short option carries its value: -n8, -N2, jsrun's -a6."""
+    if program.flags is not None and word[2:].isdecimal():
+        return word[:2] not in program.flags - {"-K"}
     if program.flags is not None:
         return word[1] in "nNcpAJoetwxGDKW" and word[:2] not in program.flags - {"-K"} and word[2:3] != "p"
     return word[:2] in program.takes and word not in program.takes

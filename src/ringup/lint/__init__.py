@@ -16,6 +16,7 @@ Files are read, never run or imported.  Only faults that the text shows are repo
     job_environment, job_variables   rules on containers and the environment, on variables that are empty
     job_numbers, job_manifest   rules on each rank's own settings, on pods
     job_training   rules on sizes, and settings of DeepSpeed and FSDP
+    job_programs   programs that choose GPUs or form a world themselves: fairseq, nccl-tests, litgpt
     across_files   rules between files
 """
 

@@ -218,6 +218,13 @@ def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
         elif gpus and ranks > gpus:
             found = f"{ranks} processes on {plural(gpus, 'GPU')} (line {line})"
             yield part.finding(found, "as many processes as GPUs")
+        for step in (s for s in launch.steps if s.program == "jsrun" and launch.launcher == "python"):
+            # jsrun(1): -a and -g count for each resource set; NCCL refuses two ranks on one GPU.
+            tasks = launch.number(step.option("-a", "--tasks_per_rs") or "") or 0
+            own = launch.number(step.option("-g", "--gpu_per_rs") or "") or 0
+            if tasks > own > 0:
+                found = f"jsrun -a{tasks} -g{own}: {tasks} processes on {plural(own, 'GPU')} of each set"
+                yield part.finding(found, f"-a{own}: tasks of each resource set")
         chosen = launch.arguments.get("device", "").split(",")
         if len(chosen) > 1 and all(map(str.isdecimal, chosen)) and ranks > len(chosen):
             found = f"{ranks} processes, and --device has {plural(len(chosen), 'GPU')}"

@@ -70,6 +70,7 @@ def container_keeps_out(job: JobFile) -> Iterator[Finding]:
     (`ringup script docker` writes it, and the Kubernetes kinds what a pod needs); apptainer without
     --cleanenv, or with --env.
     """
+    yield from _shards(job)
     for launch in job.launches:
         if launch.pod is not None:
             yield from _pod(job, launch, launch.pod)
@@ -131,6 +132,20 @@ def loopback_between_nodes(job: JobFile) -> Iterator[Finding]:
             wanted = f"{value},lo" if is_back else "the network's interface"
             severity: Severity = "error" if is_used else "warning"
             yield job.finding(line, found, wanted, subject=f"env:{name}", severity=severity)
+
+
+_SHARDS = re.compile(
+    r"NUM_SHARD[\"']?(?:[:=]|\n[ \t]{0,80}[\"']?value[\"']?:)[ \"']{0,4}([2-9]|[1-9]\d)(?!\d)"
+)
+_SHARED = re.compile(r"/dev/shm|shm_size|hostIPC: *true|\bipc: |NCCL_SHM_DISABLE")
+
+
+def _shards(job: JobFile) -> Iterator[Finding]:
+    """huggingface/text-generation-inference, README: its shards exchange data through /dev/shm."""
+    is_its_image = re.search(r"(?m)^[ \t-]{0,80}image:.{0,200}/text-generation-inference\b", job.text)
+    if is_its_image and (match := _SHARDS.search(job.text)) and not _SHARED.search(job.text):
+        found = f"{match[1]} shards, and no memory volume at /dev/shm: it has 64 MB"
+        yield job.finding(job.text.count("\n", 0, match.start()) + 1, found, "emptyDir: {medium: Memory}")
 
 
 def _pod(job: JobFile, launch: Launch, pod: PodShare) -> Iterator[Finding]:

@@ -14,9 +14,10 @@ from ringup.launchfiles.programs import OF_OPEN_MPI
 from ringup.launchfiles.start import arguments
 from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
+from ringup.lint.job_programs import gpus_of_nccl_tests, tasks_of_litgpt
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.rules import Fix
-from ringup.units import lines_of, plural
+from ringup.units import lines_of, plural, printable
 
 _LOOPBACK = re.compile(r"(?:tcp://)?(localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[?::1\]?)(?::|$)")
 _COORDINATOR = re.compile(
@@ -124,10 +125,12 @@ def open_mpi_slots(job: JobFile) -> Found:
     Open MPI is given hosts without slots, and more ranks than hosts.
 
     Why: each host of -H counts as one slot; mpirun ends with "There are not enough slots available".
-    horovodrun ends in the same way where its -np is above the slots of -H.
+    horovodrun ends in the same way where its -np is above the slots of -H.  PBS Professional writes a line
+    into the node file for each of a chunk's mpiprocs, which are 1 where the file lacks them.
 
-    Fix: `-H node1:8,node2:8`, or a host file with slots=8.
+    Fix: `-H node1:8,node2:8`, or a host file with slots=8; `select=2:ncpus=8:mpiprocs=8`.
     """
+    yield from _slots_of_chunks(job)
     for command in job.job.commands:
         for step in (*command.around, *command.start.steps):
             hosts = step.option("-H", "--host", "-host") or ""
@@ -162,6 +165,32 @@ def open_mpi_slots(job: JobFile) -> Found:
         if total > slots:
             found = f"{plural(total, 'rank')} on {plural(slots, 'slot')}: {hosts}"
             yield launch.line, found, "as many slots as ranks"
+
+
+_OPEN_MPI = re.compile(r"(?m)^[ \t]{0,80}(?:module (?:load|add)|ml) [^#\n]{0,300}?\b(?:open-?mpi|hpcx)\b")
+
+
+def _slots_of_chunks(job: JobFile) -> Found:
+    """PBS Professional's Reference Guide, PBS_NODEFILE: its lines are the sum of mpiprocs over all chunks."""
+    asked = [d.value for d in job.job.directives if d.scheduler == "PBS" and d.name == "l"]
+    chunks = [value for value in asked if value.startswith("select=")]
+    slots, is_module = node_count(job.job.directives)[0], bool(_OPEN_MPI.search(job.text))
+    is_open_ended = bool(re.search(r"(?i)mpiprocs|oversubscribe|PBS_NODEFILE *[=>]", job.text))
+    if len(chunks) != 1 or not slots or is_open_ended:
+        return
+    # On one node an Open MPI without PBS's library, as in containers, counts the cores.
+    for command in job.job.commands:
+        for step in (*command.around, *command.start.steps):
+            names = {option.name.lstrip("-") for option in step.options}
+            is_open = step.program == "mpirun" and (is_module or (slots > 1 and names & OF_OPEN_MPI))
+            count = step.option("-np", "--np", "-n", "-c") or ""
+            if is_open and count.isdecimal() and int(count) > slots and not names & _HOST_OPTIONS:
+                ranks = plural(int(count), "rank")
+                found = f"{ranks} on {plural(slots, 'slot')}: {printable(chunks[0], 60)} has no mpiprocs"
+                yield command.line, found, f"mpiprocs={-(-int(count) // slots)} in each chunk"
+
+
+_HOST_OPTIONS = {"H", "host", "hostfile", "machinefile", "default-hostfile"}
 
 
 @fault("resource-sets-exceed-hosts", SHELL)
@@ -364,10 +393,11 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
             continue
         devices, nodes = _of_trainer(job, launch)
         step = launch.srun
-        if step and not step.has("--ntasks-per-node", "--ntasks", "-n") and (line := _fewer(job, tasks)):
+        if step and not step.has("--ntasks-per-node", "--ntasks", "-n") and (line := _fewer(job)):
             if _LIGHTNING.search(file_at_hand(job, launch.script) or ""):
-                found = f"--ntasks decides: srun starts fewer than the {tasks} ranks a node of Lightning"
-                yield line, found, f"--ntasks-per-node={tasks} alone"
+                most = last(job.job.directives, "ntasks-per-node", "tasks-per-node")[0]
+                found = f"--ntasks decides: srun starts fewer than the {most} ranks a node of Lightning"
+                yield line, found, f"--ntasks-per-node={most} alone"
         elif step is None and launch.started_by == "batch" and devices * nodes > 1 and max(nodes, tasks) > 1:
             found = f"Lightning waits for {devices * nodes} ranks, and without srun there is one"
             yield launch.line, found, "srun in front of it"
@@ -378,12 +408,15 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
             if each and each != devices:
                 found = f"{plural(each, 'task')} a node, and devices={devices}"
                 yield launch.line, found, f"--ntasks-per-node={devices}"
+    yield from tasks_of_litgpt(job)
 
 
-def _fewer(job: JobFile, each: int) -> int:
+def _fewer(job: JobFile) -> int:
     """The line of a smaller --ntasks, 0 for none; sbatch(1): it takes precedence over --ntasks-per-node."""
     (total, line), nodes = last(job.job.directives, "ntasks", "n"), node_count(job.job.directives)[0] or 1
-    return line if total.isdecimal() and 0 < int(total) < each * nodes else 0
+    each = last(job.job.directives, "ntasks-per-node", "tasks-per-node")[0]
+    is_number = total.isdecimal() and each.isdecimal()
+    return line if is_number and 0 < int(total) < int(each) * nodes else 0
 
 
 def _of_trainer(job: JobFile, launch: Launch) -> tuple[int, int]:
@@ -415,9 +448,11 @@ def gpu_hidden_from_task(job: JobFile) -> Found:
 
     Why: sbatch(1): `--gpus-per-task=1` binds each task to its GPU, which is number 0 there.  JAX and
     `set_device` with SLURM_LOCALID then look for GPU 1 in task 1, and Lightning for all `devices`.
+    nccl-tests take the GPU of the process's number on its host (`src/common.cu`), even if there are fewer.
 
     Fix: `--gpus-per-node` in place of `--gpus-per-task`, or `--gpu-bind=none`.
     """
+    yield from gpus_of_nccl_tests(job)
     value, line = last(job.job.directives, "gpus-per-task")
     if not re.fullmatch(r"(?:[\w.-]{1,60}:)?1", value) or len(_BINDS.findall(job.text)) > 1:
         return

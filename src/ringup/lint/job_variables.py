@@ -105,15 +105,19 @@ def slurm_variable_empty(job: JobFile) -> Found:
     Fix: SLURM_GPUS_ON_NODE, which is always set where there are GPUs.
     """
     asked = {d.name for d in job.job.directives if d.scheduler == "SBATCH"} & {*_ASKED_FOR}
-    known = names_set(job) | {a or b for a, b in _TESTED.findall(job.text)}
-    for number, line in enumerate(lines_of(job.text) if asked else (), 1):
-        names = {a or b for a, b in _READ.findall(line)} if not _SPEAKS.match(line) else ()
-        for name in sorted(_ONLY_WITH.keys() & names):
-            if not asked & {*_ONLY_WITH[name]} and name not in known:
-                found = f"${name} is empty: the file has no --{_ONLY_WITH[name][0]}"
-                yield number, found, "$SLURM_GPUS_ON_NODE"
+    known = names_set(job) | {match[1] for match in _DEFAULTED.finditer(job.text)}
+    read: dict[str, int] = {}
+    for number, line in enumerate(lines_of(job.text), 1):
+        for name in [] if _SPEAKS.match(line) else _WITHOUT_DEFAULT.findall(line):
+            read.setdefault(name.strip("${}"), number)
+    for name, options in _ONLY_WITH.items() if asked else ():
+        if name in read and name not in known and not asked & {*options}:
+            found = f"${name} is empty: the file has no --{options[0]}"
+            yield read[name], found, "$SLURM_GPUS_ON_NODE"
 
 
+_DEFAULTED = re.compile(r"\{(\w{1,60}):?[-+?=]")
+_WITHOUT_DEFAULT = re.compile(r"\$\w{1,60}|\$\{\w{1,60}\}")
 _SPEAKS = re.compile(r"\s*(?:#|echo\b|printf\b)")
 
 
@@ -130,12 +134,18 @@ def launcher_variable_misspelt(job: JobFile) -> Found:
 
     Fix: the right name.
     """
-    read = {a or b for a, b in _READ.findall(job.text)}
+    scripts = "".join(text for path, text in job.others.items() if path != job.path)
+    used = {*_USED.findall(job.text)}
     for launch in job.launches:
-        for name in sorted(launch.env.keys() - _BY_LAUNCHERS):
+        for name in sorted(launch.env.keys() - _BY_LAUNCHERS - _OF_ONES_OWN):
             near = next((known for known in _BY_LAUNCHERS if edits(name, known) == 1), "")
-            if near and name not in read:
+            is_own = name.replace("_", "") == near.replace("_", "") or name in scripts  # a script reads it
+            if near and not is_own and name not in used:
                 yield launch.line, f"{name} is set, and {near} is read", near
+
+
+_USED = re.compile(r"\$\{?(\w{1,60})")
+_OF_ONES_OWN = {"NODES", "NNODE", "MASTER_ADDRS", "NODE_RANKS"}
 
 
 _DIVIDED = re.compile(r"\$\(\([^/\n]{0,200}/([^\n]{1,200}?)\)\)")

@@ -396,7 +396,7 @@ _RUN_FIRST = re.compile(r"\$\((?:[^ ]{0,200}/)?(?:python[\d.]{0,8}|torchrun|acce
 @fault("program-is-an-output", SHELL)
 def program_is_an_output(job: JobFile) -> Found:
     """
-    The command that a starter should run stands in backticks or $(...).
+    The command that a starter should run is in backticks or $(...).
 
     Why: the shell runs it first, once, on this node alone, and the starter gets its output as the program.
 

@@ -13,6 +13,7 @@ from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
 from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_numbers import coordinator_at_itself
+from ringup.lint.job_programs import worlds_of_fairseq
 from ringup.lint.job_variables import names_set
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS
@@ -97,10 +98,11 @@ def several_worlds(job: JobFile) -> Found:
 
     Why: without a number of nodes torchrun and accelerate train on their node alone, and DeepSpeed without a
     host file does, too.  Every node trains the same model on the same data, and writes the same checkpoint.
+    fairseq reads Slurm's variables only with a port (fairseq/distributed/utils.py, infer_init_method).
 
     Fix: `--nnodes=$SLURM_NNODES` with one rendezvous endpoint (accelerate: `--num_machines`,
     `--machine_rank`, `--main_process_ip`); for DeepSpeed a host file on the first node without srun, or
-    torchrun.
+    torchrun; for fairseq `--distributed-port`.
     """
     for launch in job.launches:
         worlds = launch.worlds or 1
@@ -123,6 +125,7 @@ def several_worlds(job: JobFile) -> Found:
         found += f": {worlds} worlds"
         yield launch.line, found, wanted
     yield from _worlds_by_pdsh(job)
+    yield from worlds_of_fairseq(job)
 
 
 def _worlds_by_pdsh(job: JobFile) -> Found:

@@ -59,15 +59,26 @@ def meant(name: str) -> str:
     """
     The known variable that a name is probably a misspelling of; "" if it is known, a plugin's, or like none.
 
-    >>> meant("NCCL_SOCKET_IFNAMES"), meant("NCCL_DEBUG"), meant("NCCL_OFI_TOPO")
-    ('NCCL_SOCKET_IFNAME', '', '')
+    >>> meant("NCCL_SOCKET_IFNAMES"), meant("NCCL_DEBUG"), meant("NCCL_OFI_TOPO"), meant("NCCL_GDR_LEVEL")
+    ('NCCL_SOCKET_IFNAME', '', '', 'NCCL_NET_GDR_LEVEL')
     """
     if not name.startswith(("NCCL_", "GLOO_")) or name in TABLE or name.startswith(_FAMILIES):
         return ""
     # Two edits turn one short name into another: NCCL_NET is not a misspelt NCCL_RAS.
     most = min(MOST_EDITS, (len(name) - len("NCCL_")) // 3)
     near = [k for k in TABLE if k[:5] == name[:5] and abs(len(k) - len(name)) <= most]
-    return next(iter(difflib.get_close_matches(name, near, 1, 1 - (most + 0.5) / len(name))), "")
+    close = difflib.get_close_matches(name, near, 1, 1 - (most + 0.5) / len(name))
+    return close[0] if close else _with_one_word_more(name)
+
+
+def _with_one_word_more(name: str) -> str:
+    """The only variable of today's NCCL that has one word more; "" for none, or for a name of two words."""
+    words = name.split("_")
+    found = []
+    for known in (k for k, row in TABLE.items() if not row.until and k.count("_") == len(words)):
+        parts = known.split("_")
+        found += [known] if any(parts[:at] + parts[at + 1 :] == words for at in range(1, len(parts))) else []
+    return found[0] if len(found) == 1 and len(words) > 2 else ""
 
 
 def edits(a: str, b: str) -> int:
