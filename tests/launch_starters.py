@@ -568,6 +568,7 @@ VARIABLES: dict[str, tuple[list[Files], list[Files]]] = {
             slurm("srun torchrun --nproc_per_node=${SLURM_GPUS:-8} t.py"),
             slurm("SLURM_GPUS=8", "srun torchrun --nproc_per_node=$SLURM_GPUS t.py"),
             slurm('echo "GPUs: $SLURM_GPUS"', "srun python t.py"),
+            slurm('if [ -n "$SLURM_GPUS" ]; then N=$SLURM_GPUS; else N=4; fi', "srun python t.py"),
         ],
     ),
     "launcher-variable-misspelt": (
@@ -591,6 +592,7 @@ VARIABLES: dict[str, tuple[list[Files], list[Files]]] = {
         [
             shell("mpirun -np 4 -H a:4 python train.py --n `python count.py`"),
             slurm("srun $(which torchrun) --standalone t.py"),
+            slurm("srun $(python -c 'import sys; print(sys.executable)') t.py"),
             shell("N=`python count.py`"),
         ],
     ),

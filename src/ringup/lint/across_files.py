@@ -224,7 +224,8 @@ def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
             own = launch.number(step.option("-g", "--gpu_per_rs") or "") or 0
             if tasks > own > 0:
                 found = f"jsrun -a{tasks} -g{own}: {tasks} processes on {plural(own, 'GPU')} of each set"
-                yield part.finding(found, f"-a{own}: tasks of each resource set")
+                wanted = f"-a{own}: tasks of each resource set"
+                yield part.job.finding(launch.line, found, wanted, severity="warning")
         chosen = launch.arguments.get("device", "").split(",")
         if len(chosen) > 1 and all(map(str.isdecimal, chosen)) and ranks > len(chosen):
             found = f"{ranks} processes, and --device has {plural(len(chosen), 'GPU')}"

@@ -105,7 +105,8 @@ def slurm_variable_empty(job: JobFile) -> Found:
     Fix: SLURM_GPUS_ON_NODE, which is always set where there are GPUs.
     """
     asked = {d.name for d in job.job.directives if d.scheduler == "SBATCH"} & {*_ASKED_FOR}
-    known = names_set(job) | {match[1] for match in _DEFAULTED.finditer(job.text)}
+    tested = {a or b for a, b in _TESTED.findall(job.text)} - {*_ENDS_WITHOUT.findall(job.text)}
+    known = names_set(job) | tested
     read: dict[str, int] = {}
     for number, line in enumerate(lines_of(job.text), 1):
         for name in [] if _SPEAKS.match(line) else _WITHOUT_DEFAULT.findall(line):
@@ -116,7 +117,10 @@ def slurm_variable_empty(job: JobFile) -> Found:
             yield read[name], found, "$SLURM_GPUS_ON_NODE"
 
 
-_DEFAULTED = re.compile(r"\{(\w{1,60}):?[-+?=]")
+_ENDS_WITHOUT = re.compile(
+    r"-z {1,4}\"?\$\{?(\w{1,60})\}?\"? {0,4}\]{1,2}[^\n]{0,80}(?:\n[^\n]{0,120}){0,2}\bexit\b"
+)
+"""A job that ends where a variable is empty."""
 _WITHOUT_DEFAULT = re.compile(r"\$\w{1,60}|\$\{\w{1,60}\}")
 _SPEAKS = re.compile(r"\s*(?:#|echo\b|printf\b)")
 

@@ -390,7 +390,7 @@ def mpi_option_of_another(job: JobFile) -> Found:
                 yield command.line, f"{of_hydra} is Hydra's, the module is Open MPI's", "its own option"
 
 
-_RUN_FIRST = re.compile(r"\$\((?:[^ ]{0,200}/)?(?:python[\d.]{0,8}|torchrun|accelerate|deepspeed) ")
+_RUN_FIRST = re.compile(r"\$\((?:[^ ]{0,200}/)?(?:python[\d.]{0,8}|torchrun|accelerate|deepspeed) (?!-c )")
 
 
 @fault("program-is-an-output", SHELL)
