@@ -58,7 +58,7 @@ test: dev
 
 ## test-slow: the tests outside the lab that start processes and wait for them (those that train need `make torch`)
 test-slow: dev
-	@$(PYTEST) -n 6 $(SPREAD) -m "slow and not lab" $(RECORD_ARGS) $(PYTEST_ARGS) $(call files,slow|torch|alike)
+	@$(PYTEST) -n 8 $(SPREAD) -m "slow and not lab" $(RECORD_ARGS) $(PYTEST_ARGS) $(call files,slow|torch|alike)
 
 ## smoke: about 30 lab tests, one for each promise; needs root
 smoke: torch
