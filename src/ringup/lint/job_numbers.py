@@ -14,7 +14,7 @@ from ringup.launchfiles.programs import OF_OPEN_MPI
 from ringup.launchfiles.start import arguments
 from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
-from ringup.lint.job_programs import gpus_of_nccl_tests, tasks_of_litgpt
+from ringup.lint.job_programs import gpus_of_nccl_tests, mpi_modules, tasks_of_litgpt
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.rules import Fix
 from ringup.units import lines_of, plural, printable
@@ -167,14 +167,11 @@ def open_mpi_slots(job: JobFile) -> Found:
             yield launch.line, found, "as many slots as ranks"
 
 
-_OPEN_MPI = re.compile(r"(?m)^[ \t]{0,80}(?:module (?:load|add)|ml) [^#\n]{0,300}?\b(?:open-?mpi|hpcx)\b")
-
-
 def _slots_of_chunks(job: JobFile) -> Found:
     """PBS Professional's Reference Guide, PBS_NODEFILE: its lines are the sum of mpiprocs over all chunks."""
     asked = [d.value for d in job.job.directives if d.scheduler == "PBS" and d.name == "l"]
     chunks = [value for value in asked if value.startswith("select=")]
-    slots, is_module = node_count(job.job.directives)[0], bool(_OPEN_MPI.search(job.text))
+    slots, is_module = node_count(job.job.directives)[0], mpi_modules(job)[0]
     is_open_ended = bool(re.search(r"(?i)mpiprocs|oversubscribe|PBS_NODEFILE *[=>]", job.text))
     if len(chunks) != 1 or not slots or is_open_ended:
         return

@@ -139,3 +139,14 @@ def tasks_of_litgpt(job: JobFile) -> Found:
         if start.each and devices.isdecimal() and int(devices) > 1 and int(devices) != start.each:
             found = f"{plural(start.each, 'task')} a node, and litgpt has devices={printable(devices, 8)}"
             yield start.command.line, found, f"--ntasks-per-node={devices}"
+
+
+_LOADS = re.compile(r"(?m)^[ \t]{0,80}(?:module (?:load|add)|ml) (?! *(?:-|unload))[^#\n]{0,300}")
+_OPEN_MPI = re.compile(r"(?i)\b(?:open-?mpi|hpcx)\b")
+_HYDRA = re.compile(r"(?i)\b(?:mpich|mvapich2?|impi|intel-?mpi|intel-oneapi-mpi)\b")
+
+
+def mpi_modules(job: JobFile) -> tuple[bool, bool]:
+    """Whether the file loads a module of Open MPI, and one of an MPI that Hydra starts."""
+    loaded = " ".join(_LOADS.findall(job.text))
+    return bool(_OPEN_MPI.search(loaded)), bool(_HYDRA.search(loaded))

@@ -21,6 +21,7 @@ from ringup.launchfiles.programs import (
 from ringup.launchfiles.shell import Word
 from ringup.launchfiles.start import PYTHON, CommandLine
 from ringup.lint.job_file import JobFile
+from ringup.lint.job_programs import mpi_modules
 from ringup.lint.rule import SHELL, Found, fault, lines
 from ringup.rules import Severity
 from ringup.units import lines_of, printable
@@ -360,11 +361,6 @@ def launcher_deprecated(job: JobFile) -> Found:
         yield launch.line, "torch.distributed.launch", "torchrun"
 
 
-_LOADS = re.compile(r"(?m)^[ \t]{0,80}(?:module (?:load|add)|ml) (?! *(?:-|unload))[^#\n]{0,300}")
-_OPEN_MPI = re.compile(r"(?i)\b(?:open-?mpi|hpcx)\b")
-_HYDRA = re.compile(r"(?i)\b(?:mpich|mvapich2?|impi|intel-?mpi|intel-oneapi-mpi)\b")
-
-
 @fault("mpi-option-of-another", SHELL)
 def mpi_option_of_another(job: JobFile) -> Found:
     """
@@ -375,8 +371,7 @@ def mpi_option_of_another(job: JobFile) -> Found:
 
     Fix: Open MPI: -x NAME=VALUE, --map-by ppr:N:node, --hostfile; Hydra: -genv NAME VALUE, -ppn N, -f FILE.
     """
-    loaded = " ".join(_LOADS.findall(job.text))
-    is_open, is_hydra = bool(_OPEN_MPI.search(loaded)), bool(_HYDRA.search(loaded))
+    is_open, is_hydra = mpi_modules(job)
     for command in job.job.commands:
         for step in (*command.around, *command.start.steps):
             names = [o.name for o in step.options] if step.program in ("mpirun", "mpiexec") else []

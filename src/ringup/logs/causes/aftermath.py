@@ -42,12 +42,10 @@ def peer_died_first(log: LogEvidence) -> Found:
     lost = log.all(*(tag for tag in OF_ROLE["consequence"] if tag not in OF_ROLE["weak"]))
     lost = [e for e in lost if not (made_do(e) or of_the_web(e) or log.outcome.overcome(e))]
     lost = [e for e in lost if not (is_teardown(e) and log.outcome.ended_well)]
-    passed = [
-        e for e in log.all("exit") if log.outcome.overcome(e)
-    ]  # of an attempt after which another worked
-    lost = [
-        e for e in lost if not any(e.file == x.file and 0 < x.line - e.line < _ABOVE_AN_END for x in passed)
-    ]
+    # An attempt after which another worked took its peers along.
+    passed = [e for e in log.all("exit") if log.outcome.overcome(e)]
+    after = [(x.file, range(x.line - _ABOVE_AN_END, x.line)) for x in passed]
+    lost = [e for e in lost if not any(e.file == file and e.line in lines for file, lines in after)]
     lost = [e for e in lost if e.tag != "store-get" or not re.search(r"(?i)time", e["reason"])]
     lost += log.all("ofi-request", has=_GONE)
     weak = log.all("keepalive-failed", "pipe-broken")

@@ -19,6 +19,7 @@ from ringup.logs.outcome import RANK_PROGRAMS, made_do
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import PROGRAM_XIDS
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
+from ringup.rules import Fix
 from ringup.units import show_ranks
 
 _NAMES = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM"
@@ -120,6 +121,12 @@ def node_lost(log: LogEvidence) -> Found:
     )
 
 
+_WHO_ENDS_A_RANK = Fix(
+    "find who ended it at that time: the scheduler's accounting of that job (`sacct -j JOB`), other users'"
+    " `pkill`, the script's own signals."
+)
+
+
 @cause("rank-killed", overcome=None)
 def rank_killed(log: LogEvidence) -> Found:
     """
@@ -144,7 +151,7 @@ def rank_killed(log: LogEvidence) -> Found:
     ended = [e for number, e in exits(log) if number == 15 and e["first"]][:1]
     if ended and not (killed or words):
         text = f"{_who(ended)} ended first, by a SIGTERM from outside; the log does not say by whom"
-        return report(ended, text, "medium", ranks=ranks_of(ended))
+        return report(ended, text, "medium", fix=_WHO_ENDS_A_RANK, ranks=ranks_of(ended))
     text = f"{_who(killed)} was killed with SIGKILL; the log does not say by whom"
     ranks = ranks_of(killed)
     return report([*killed, *words, *workers], text, "high" if killed else "medium", ranks=ranks)
