@@ -11,7 +11,7 @@ import pytest
 from ringup.flight_recorder.dump import from_data
 from ringup.hang.ras import read as read_ras
 from ringup.hang.snapshots import Child, Frame, NodeLook, NodeState, RankLook, Ras, silent
-from ringup.hang.verdict import Missing, Verdict, judge
+from ringup.hang.verdict import DONE, Missing, Verdict, judge
 
 C10D = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 LOADER = "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
@@ -355,7 +355,22 @@ def test_a_rank_that_left_with_code_0_is_named() -> None:
     verdict = judged(*(rank(n, waits()) for n in range(3)), ended=[Missing(3, "node1", "ended with code 0")])
     assert verdict.is_stalled and verdict.missing[0].rank == 3
     assert "which has ended with code 0" in verdict.headline
-    assert verdict.rule == "uneven-batches-between-ranks"
+    assert verdict.rule == "rank-fell-behind"  # which call was one too many is not known
+
+
+def test_a_rank_that_left_while_the_others_go_on_with_training_had_less_data() -> None:
+    left = [Missing(3, "node1", DONE)]
+    backward = (Frame(GRAPH, 1, "_engine_run_backward"), own(70))
+    verdict = judged(*(rank(n, backward) for n in range(3)), ended=left)
+    assert verdict.is_stalled and verdict.rule == "uneven-batches-between-ranks"
+
+
+@pytest.mark.parametrize(("before", "rule"), [(88, "uneven-batches-between-ranks"), (9, "rank-fell-behind")])
+def test_a_pending_call_that_was_made_before_at_the_same_line_is_another_step(before: int, rule: str) -> None:
+    ended, pending = flight(4, [8], before)["entries"][1], flight(5, [8], 88)["entries"][1]
+    calls = [ended | {"state": "completed"}, pending | {"state": "scheduled"}]
+    waiting = [rank(n, waits(), flight=from_data({"version": "2.10", "entries": calls})) for n in range(3)]
+    assert judged(*waiting, ended=[Missing(3, "node1", DONE)]).rule == rule
 
 
 def test_a_rank_that_is_there_and_one_that_left_are_both_behind() -> None:

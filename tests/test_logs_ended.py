@@ -169,8 +169,9 @@ def test_where_the_missing_rank_was_is_the_evidence(tmp_path: Path) -> None:
     assert cause.fix and "read the code from the line where the rank was" in cause.fix.text
 
 
-def test_a_rank_that_left_the_loop_while_the_others_hung(tmp_path: Path) -> None:
-    rule, headline = "uneven-batches-between-ranks", "rank 1 (node1), which has ended with code 0, is missing"
+@pytest.mark.parametrize("rule", ["uneven-batches-between-ranks", "rank-fell-behind"])
+def test_a_rank_that_left_with_code_0_while_the_others_hung(rule: str, tmp_path: Path) -> None:
+    headline = f"rank 1 (node1), which has {DONE}, is missing"
     verdict = verdict_json("hung", [hang(rule=rule, headline=headline, apart=[])])
     (cause,) = read_logs([run_folder(tmp_path, "hung", verdict, f"hung after 21 s: {headline}")]).causes
     assert (cause.rule, cause.confidence) == (rule, "medium")

@@ -58,6 +58,8 @@ class Verdict:
     """Whether torch's flight recorder may show more: every rank is in a wait."""
     in_init: bool = False
     """Whether all ranks wait at the start of a process group, so that no collective has been called yet."""
+    in_loop: bool = False
+    """Whether the waiting ranks go on with calls that they made before, as in another step of training."""
     apart: tuple[tuple[int, str], ...] = ()
     """Rank and node of those whose calls differ in one collective: the minority, or all in a tie."""
 
@@ -68,7 +70,7 @@ class Verdict:
             return ""
         if self.apart:
             return "collective-mismatch"
-        if self.missing and all(one.where == DONE for one in self.missing):
+        if self.in_loop and self.missing and all(one.where == DONE for one in self.missing):
             return "uneven-batches-between-ranks"
         if self.missing:
             return "rank-fell-behind"
@@ -118,6 +120,15 @@ class JudgedRank:
         flight = self.look.flight
         pending = [e for e in flight.entries if not (e.is_done or e.is_p2p)] if flight else []
         return flight is not None and any(flight.age_s(e) >= self.long_s for e in pending)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it waits in backward(), or in a call that it has ended before at the same line."""
+        entries = self.look.flight.entries if self.look.flight else ()
+        ended = {(e.group, e.signature, e.where) for e in entries if e.is_done}
+        pending = [e for e in entries if not e.is_done]
+        again = pending and all((e.group, e.signature, e.where) in ended for e in pending)
+        return self.place.kind == "backward" or bool(again)
 
     @property
     def may_compute(self) -> bool:
@@ -278,7 +289,8 @@ class _Case:
         asleep = not self.gone and all(seen.is_asleep for seen in self.missing)
         is_open = all(seen.spins for seen in self.waiting) or asleep
         words = f"{summarize_names(names, MOST_NAMED)} {verb} missing{of}"
-        return self._say("stalled", words, [*_named(self.missing), *self.gone], is_open=is_open)
+        verdict = self._say("stalled", words, [*_named(self.missing), *self.gone], is_open=is_open)
+        return replace(verdict, in_loop=any(seen.repeats for seen in self.waiting))
 
     def _some_are_busy(self) -> Verdict:
         lines = [self._busy_line(seen) for seen in self.busy[:3]]

@@ -134,7 +134,10 @@ def node_count(directives: Sequence[Directive]) -> tuple[int, int]:
         value = d.value
         if d.scheduler == "SBATCH" and d.name in ("nodes", "N"):
             least = value.partition("-")[0]
-            return (int(least), d.line) if least.isascii() and least.isdecimal() else (0, d.line)
+            tasks = last([one for one in directives if one.scheduler == "SBATCH"], "ntasks", "n")[0]
+            # sbatch: "can't run 1 processes on 2 nodes, setting nnodes to 1"
+            most = int(tasks) if tasks.isascii() and tasks.isdecimal() and int(tasks) else 1 << 20
+            return (min(int(least), most), d.line) if least.isascii() and least.isdecimal() else (0, d.line)
         by_pbs = re.match(r"(?:select|nodes)=(\d{1,6})([:+][^,]{0,400})?", value) if d.name == "l" else None
         if d.scheduler == "PBS" and by_pbs:
             return int(by_pbs[1]) + sum(map(int, re.findall(r"\+(\d{1,6})", by_pbs[2] or ""))), d.line

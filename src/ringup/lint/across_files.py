@@ -15,6 +15,7 @@ from ringup.launchfiles import marks
 from ringup.launchfiles.directives import gpus_per_node, last
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch
+from ringup.launchfiles.passing import DOCKER
 from ringup.lint.job_file import JobFile
 from ringup.lint.ranks import Reading, local_rank_argument, most_workers, needs_local_rank_argument
 from ringup.lint.rendezvous import DEBUG_NAMES, means_itself, without_timeout, written_points
@@ -151,13 +152,6 @@ def head_is_elsewhere(files: All) -> Iterator[Finding]:
 
 @fault("meeting-point-differs", ACROSS)
 def meeting_point_differs(files: All) -> Iterator[Finding]:
-    """
-    The lines of two nodes, or a script and its launch line, name different rendezvous addresses.
-
-    Why: each side waits at its own address until the timeout.
-
-    Fix: one address and one port for all, best set in one place.
-    """
     yield from files.differ("address", "address {}", "the same address on every node")
     yield from files.differ("port", "port {}", "the same port on every node")
     for part, script in files.started():
@@ -198,14 +192,37 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 _DEVICE = re.compile(r"\d{1,3}|(?:GPU|MIG)-[\w-]+")
 
 
+_OF_STEP = ("--gpus-per-node", "--gres", "--gpus-per-task")
+
+
+def _gpus_seen(launch: Launch) -> tuple[int, int]:
+    """(GPUs of its node that the launcher sees, the line that says so); (0, 0) if nothing does."""
+    directives, by_task = launch.job.directives, 0
+    gpus, line = gpus_per_node(directives)
+    each, at = last(directives, "gpus-per-task")
+    if not gpus and each and launch.srun and "gpu-bind" not in {d.name for d in directives}:
+        gpus, line, by_task = launch.number(each.rpartition(":")[2]) or 0, at, at
+    for step in launch.steps:
+        given = ""
+        if step.program == "srun" and not step.has("--gpu-bind"):
+            given = next((value for name in _OF_STEP if (value := step.option(name))), "")
+        elif step.program == "jsrun":
+            given = step.option("-g", "--gpu_per_rs") or ""
+        elif posixpath.basename(step.program) in DOCKER and (asked := step.option("--gpus")):
+            listed = asked.strip("'\"").partition("device=")[2]
+            given = str(len(listed.split(","))) if re.fullmatch(r"[\d,]{1,99}", listed) else asked
+        count = launch.number(given.rpartition(":")[2]) if given else None
+        gpus, line = (count, launch.line) if count is not None else (gpus, line)
+    if launch.pod:
+        return launch.pod.gpu_count, launch.line
+    return gpus, line or by_task
+
+
 @fault("nproc-exceeds-gpus", ACROSS)
 def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
     for part in files.parts:
-        pod, (gpus, line) = part.launch.pod, gpus_per_node(part.job.job.directives)
-        gpus, line = (pod.gpu_count, part.launch.line) if pod else (gpus, line)
         launch = part.launch
-        for step in (s for s in launch.steps if s.program == "jsrun"):
-            gpus, line = launch.number(step.option("-g", "--gpu_per_rs") or "") or gpus, launch.line
+        gpus, line = _gpus_seen(launch)
         is_by_gpu = launch.launcher != "python" and not launch.has("cpu")
         ranks = (launch.ranks_per_node or 0) if is_by_gpu else 0
         is_set_by_step = launch.srun is not None and gpus > 0  # Slurm sets it for each step

@@ -113,6 +113,86 @@ def variable_without_shell(job: JobFile) -> Iterator[Finding]:
             yield job.finding(literal.line, found, f"$({name.strip('${}')})")
 
 
+_IN_ONE = re.compile(
+    r"(?:\S{0,200}/)?(?:torchrun|python3?|accelerate|deepspeed|mpirun|bash|sh|ray|vllm)\s+\S"
+)
+
+
+@fault("command-in-one-string", SHELL)
+def command_in_one_string(job: JobFile) -> Found:
+    """
+    The list `command` of a container has the program and its options in one string.
+
+    Why: each entry is one word and no shell splits it: the container looks for a program of this whole name
+    and ends with "no such file or directory".
+
+    Fix: an entry for each word, `["torchrun", "--nproc-per-node=4", "train.py"]`, or `["bash", "-c", "..."]`.
+    """
+    for document in job.job.documents:
+        for container in _containers_of(document):
+            first = next(iter(_listed(_at(container, "command"))), None)
+            if first is not None and _IN_ONE.match(scalar(first)):
+                found = f"`{printable(scalar(first), 60)}` is one word: no program has this name"
+                yield first.start_mark.line + 1, found, "an entry for each word, or bash -c"
+
+
+def _containers_of(document: Node) -> list[Node]:
+    """The containers of a workload's pods, also of the parts of a PyTorchJob, Volcano Job or JobSet."""
+    parts = [document, *_listed(_at(document, "spec", "tasks"))]
+    parts += [spec for _, spec in pairs(_at(document, "spec", "pytorchReplicaSpecs"))]
+    parts += [_at(one, "template") for one in _listed(_at(document, "spec", "replicatedJobs"))]
+    group = _at(document, "spec", "leaderWorkerTemplate")
+    pods = [_at(group, "leaderTemplate", "spec"), _at(group, "workerTemplate", "spec")]
+    pods += [_at(part, *keys) for part in parts for keys in (("spec",), ("template", "spec"))]
+    pods += [_at(part, "spec", "template", "spec") for part in parts]
+    return [one for pod in pods for one in _listed(_at(pod, "containers"))]
+
+
+@fault("pytorchjob-refused", SHELL)
+def pytorchjob_refused(job: JobFile) -> Found:
+    """
+    The training operator refuses this PyTorchJob.
+
+    Why: each replica spec needs a container named `pytorch`; the specs are Master, which has one replica, and
+    Worker (training-operator, `validatePyTorchReplicaSpecs`).
+
+    Fix: `name: pytorch`; one Master.
+    """
+    for document in job.job.documents:
+        if value_at(document, "kind") != "PyTorchJob":
+            continue
+        for kind, spec in pairs(_at(document, "spec", "pytorchReplicaSpecs")):
+            line = spec.start_mark.line
+            named = _listed(_at(spec, "template", "spec", "containers"))
+            names = [value_at(one, "name") for one in named]
+            if kind not in ("Master", "Worker"):
+                yield line, f"{printable(kind, 40)} is no part of a PyTorchJob", "Master or Worker"
+            elif kind == "Master" and (count := number(value_at(spec, "replicas"))) and count != 1:
+                yield _at(spec, "replicas").start_mark.line + 1, f"{count} replicas of Master", "replicas: 1"
+            if names and all(names) and "pytorch" not in names and not re.search(r"[{$<]", "".join(names)):
+                found = f"{kind}: no container is named pytorch"
+                yield _at(named[0], "name").start_mark.line + 1, found, "name: pytorch"
+
+
+@fault("job-without-index", SHELL)
+def job_without_index(job: JobFile) -> Found:
+    """
+    The pods of a Job read JOB_COMPLETION_INDEX, and the Job is not Indexed.
+
+    Why: Kubernetes sets it for `completionMode: Indexed` alone; it is empty, and no pod has its own rank.
+
+    Fix: `completionMode: Indexed`.
+    """
+    for document in job.job.documents:
+        is_job = value_at(document, "kind") == "Job" and value_at(document, "apiVersion").startswith("batch/")
+        text = job.text[document.start_mark.index : document.end_mark.index]
+        before, name, _ = text.partition("JOB_COMPLETION_INDEX")
+        is_named = re.search(r"name: *[\"']?JOB_COMPLETION_INDEX", text)
+        if is_job and name and not is_named and value_at(document, "spec", "completionMode") != "Indexed":
+            line = document.start_mark.line + 1 + before.count("\n")
+            yield line, f"${name} is empty: the Job is not Indexed", "completionMode: Indexed"
+
+
 _OF_DEEPSPEED = (
     *("gradient_accumulation_steps", "gradient_clipping", "zero_stage"),
     *("offload_optimizer_device", "offload_param_device"),

@@ -172,19 +172,26 @@ def _slots_of_chunks(job: JobFile) -> Found:
     asked = [d.value for d in job.job.directives if d.scheduler == "PBS" and d.name == "l"]
     chunks = [value for value in asked if value.startswith("select=")]
     slots, is_module = node_count(job.job.directives)[0], mpi_modules(job)[0]
-    is_open_ended = bool(re.search(r"(?i)mpiprocs|oversubscribe|PBS_NODEFILE *[=>]", job.text))
+    is_open_ended = bool(re.search(r"(?i)oversubscribe|PBS_NODEFILE *[=>]", job.text))
     if len(chunks) != 1 or not slots or is_open_ended:
         return
+    each = re.findall(r"mpiprocs=(\d{1,4})", chunks[0]) if "+" not in chunks[0] else []
+    if "mpiprocs" in chunks[0] and len(each) != 1:
+        return
+    slots *= int("".join(each) or 1)
     # On one node an Open MPI without PBS's library, as in containers, counts the cores.
     for command in job.job.commands:
         for step in (*command.around, *command.start.steps):
             names = {option.name.lstrip("-") for option in step.options}
             is_open = step.program == "mpirun" and (is_module or (slots > 1 and names & OF_OPEN_MPI))
+            is_open = is_open or (step.program in ("mpirun", "mpiexec") and bool(each))
             count = step.option("-np", "--np", "-n", "-c") or ""
             if is_open and count.isdecimal() and int(count) > slots and not names & _HOST_OPTIONS:
                 ranks = plural(int(count), "rank")
-                found = f"{ranks} on {plural(slots, 'slot')}: {printable(chunks[0], 60)} has no mpiprocs"
-                yield command.line, found, f"mpiprocs={-(-int(count) // slots)} in each chunk"
+                found = f"{ranks} on {plural(slots, 'slot')}: {printable(chunks[0], 60)}"
+                found += "" if each else " has no mpiprocs"
+                nodes = node_count(job.job.directives)[0]
+                yield command.line, found, f"mpiprocs={-(-int(count) // nodes)} in each chunk"
 
 
 _HOST_OPTIONS = {"H", "host", "hostfile", "machinefile", "default-hostfile"}
@@ -211,22 +218,24 @@ def resource_sets_exceed_hosts(job: JobFile) -> Found:
 @fault("gpus-exceed-pod", SHELL)
 def gpus_exceed_pod(job: JobFile) -> Found:
     """
-    vLLM or SGLang needs more GPUs than its container gets.
+    vLLM or SGLang needs more GPUs than its container or node has.
 
     Why: `--tensor-parallel-size` x `--pipeline-parallel-size` GPUs of one node are needed, unless Ray or
     `--nnodes` adds other nodes; the engine does not start.
 
-    Fix: as many GPUs in the resources of the container.
+    Fix: as many GPUs in the resources of the container; for several nodes Ray.
     """
     for launch in job.launches:
-        gpus = launch.pod.gpu_count if launch.pod else 0
+        gpus = launch.pod.gpu_count if launch.pod else gpus_per_node(job.job.directives)[0]
         given = {n: launch.number(v) for n, v in launch.arguments.items()}
         wanted = given.get("tensor-parallel-size") or given.get("tp-size") or given.get("tp") or 1
         wanted *= given.get("pipeline-parallel-size") or given.get("pp-size") or 1
-        is_one = not launch.arguments.keys() & {"nnodes", "distributed-executor-backend", "node-rank"}
+        is_one = not launch.arguments.keys() & {"nnodes", "node-rank"}
+        is_one = is_one and launch.arguments.get("distributed-executor-backend", "mp") == "mp"
         is_one = is_one and launch.started_by != "LeaderWorkerSet" and not re.search(r"\bray\b", job.text)
         if re.search("vllm|sglang", " ".join(launch.command.texts[:6])) and is_one and 0 < gpus < wanted:
-            found = f"{wanted} GPUs (tensor x pipeline), and the container gets {gpus}"
+            found = f"{wanted} GPUs (tensor x pipeline), and the {'container' if launch.pod else 'node'}"
+            found += f" has {gpus}"
             yield launch.line, found, f"{wanted} GPUs"
 
 
@@ -248,16 +257,21 @@ def deepspeed_options_exclude(job: JobFile) -> Found:
 @fault("visible-devices-ignored", SHELL)
 def visible_devices_ignored(job: JobFile) -> Found:
     """
-    DeepSpeed ignores CUDA_VISIBLE_DEVICES where an option tells it which GPUs, or how many, to take.
+    DeepSpeed ignores CUDA_VISIBLE_DEVICES where an option or a host file names the GPUs, or how many.
 
     Why: with --num_gpus its runner deletes the variable and takes the first GPUs; two jobs that share a
-    machine in this way run on the same ones.
+    machine in this way run on the same ones.  With a host file each node takes the first of its slots.
 
     Fix: `--include localhost:2,3` in place of both.
     """
     for launch in job.launches:
         visible, count = launch.env.get("CUDA_VISIBLE_DEVICES", ""), launch.option("num-gpus")
-        if launch.launcher != "deepspeed" or launch.is_away or launch.has("hostfile", "include"):
+        if launch.launcher != "deepspeed" or launch.is_away or launch.has("include", "exclude"):
+            continue
+        if launch.has("hostfile") and re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,63}", visible):
+            if file_at_hand(job, launch.option("hostfile")) is not None:
+                found = f"CUDA_VISIBLE_DEVICES={visible}, and the host file decides which GPUs are taken"
+                yield launch.line, found, "--include HOST:2,3@..., without CUDA_VISIBLE_DEVICES"
             continue
         if re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,63}", visible) and count.isdecimal():
             first = ",".join(map(str, range(int(count))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ringup.launchfiles import marks
-from ringup.launchfiles.model import TORCH, Launch
+from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_worlds import PER_TASK
 from ringup.lint.rule import SHELL, Found, fault, lines
@@ -75,6 +75,23 @@ def rendezvous_id_of_each_node(job: JobFile) -> Found:
         elif new and not is_one and launch.launcher in TORCH:
             found = f"--rdzv-id={launch.shown(launch.setting('rdzv-id'))}: another on each node"
             yield launch.line, printable(found, 120), "one id for all nodes: the job's, or one made before"
+
+
+@fault("meeting-point-differs", SHELL)
+def port_of_each_node(job: JobFile) -> Found:
+    """A port that each node draws."""
+    for launch in job.launches:
+        port = launch.endpoint.rpartition(":")[2] if ":" in launch.endpoint else ""
+        port = port or launch.setting("master-port") or launch.option("main-process-port")
+        new = [m for m in job.job.marks.all_of(port) if m.site == "task" and _DRAWN.search(m.name)]
+        is_one = launch.nodes == 1 or launch.nnodes == 1 or not launch.is_away or launch.replicas == 1
+        if new and not is_one and launch.launcher in NODE_LAUNCHERS:
+            found = f"port {launch.shown(port)}: another on each node"
+            yield launch.line, printable(found, 120), "one port, drawn before the nodes are started"
+
+
+_DRAWN = re.compile(r"\bS?RANDOM\b|\b(?:shuf|uuidgen)\b|\bfree_?port|\bss -|\bsocket\b")
+"""Another value on each machine."""
 
 
 @fault("rendezvous-host-unsure", SHELL, severity="warning")

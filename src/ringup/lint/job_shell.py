@@ -93,8 +93,8 @@ def directive_behind_command(job: JobFile) -> Iterator[Finding]:
     is_template = "{%" in job.text or "{{" in job.text
     if not late or is_template or not job.text.startswith("#!"):  # a page's text, sbatch refuses it anyway
         return
-    is_asked = any(_asks(d) for d in job.job.directives if d.line < job.job.first_line)
-    is_lost = any(map(_asks, late)) and not is_asked
+    asked = {d.name for d in job.job.directives if d.line < job.job.first_line}
+    is_lost = any(_asks(d) and d.name not in asked for d in late)
     program = SUBMITTED[late[0].scheduler]
     found = f"behind the command in line {job.job.first_line}: {program} ignores it"
     found += lines([d.line for d in late])
@@ -137,6 +137,11 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
         if is_bare and f"--{one.name}" not in FLAGS:
             found = f"--{one.name} has no value: sbatch takes the next option for it"
             yield job.finding(one.line, found, "a value, or no such line", severity="warning")
+    for one in read:
+        is_small = one.name in _MEMORY and one.value.isdecimal() and 0 < int(one.value) < _MEMORY[one.name]
+        if is_small and job.launches:
+            found = f"--{one.name}={one.value}: a number without a unit counts megabytes"
+            yield job.finding(one.line, found, f"--{one.name}={int(one.value)}G")
     exports = [d for d in read if d.name == "export"]
     if len({d.value for d in exports}) > 1:
         found = "the last --export alone counts" + lines([0, *(d.line for d in exports[:-1])])
@@ -144,6 +149,10 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
     for one in job.job.directives:
         if one.scheduler == "BSUB" and one.name == "g" and one.value.isdecimal():
             yield job.finding(one.line, f"-g {one.value} is a job group, not GPUs", f"-gpu num={one.value}")
+
+
+_MEMORY = {"mem": 1000, "mem-per-cpu": 128, "mem-per-gpu": 512}
+"""Option of sbatch -> megabytes with which no rank starts: `import torch` alone takes more."""
 
 
 def _refused_by_slurm(job: JobFile, read: Sequence[Directive]) -> Iterator[Finding]:

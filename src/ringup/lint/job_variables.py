@@ -7,7 +7,8 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from ringup.launchfiles.marks import is_mark
+from ringup.launchfiles.directives import last
+from ringup.launchfiles.marks import has_mark, is_mark
 from ringup.launchfiles.model import COUNT_NAMES, GPU_NAMES, Launch
 from ringup.launchfiles.passing import MPIRUN, keeps
 from ringup.launchfiles.shell import Command, Word
@@ -18,7 +19,7 @@ from ringup.lint.source import INIT
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS, TORCHRUN_PREFIXES
 from ringup.nccl.variables import edits
 from ringup.rules import Finding, Fix, Severity
-from ringup.units import lines_of
+from ringup.units import lines_of, printable
 
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=")
 _NAMED = re.compile(
@@ -234,6 +235,38 @@ def variable_not_passed_on(job: JobFile) -> Iterator[Finding]:
             shown = ", ".join(f"${name}" for name in names[:5]) + (" ..." if len(names) > 5 else "")
             found = f"{shown}: read behind {program}, which does not pass it on, so it is empty"
             yield job.finding(launch.line, found, _HANDED.get(program, _QUOTED).format(names[0]))
+
+
+_PASSED = re.compile(r"(?:NCCL|GLOO|MASTER|UCX|TORCH|PYTORCH|HF|CUDA)_\w+|WORLD_SIZE|OMP_NUM_THREADS|PATH")
+
+
+@fault("step-without-environment", SHELL)
+def step_without_environment(job: JobFile) -> Iterator[Finding]:
+    """
+    srun starts the ranks without variables that the job file exports for them.
+
+    Why: after `#SBATCH --export=NONE`, or with a list without ALL, srun passes none but these and Slurm's
+    own: by sbatch(1) the steps inherit the option, by srun(1) its own list is all that they get.
+
+    Fix: `srun --export=ALL`, or `export SLURM_EXPORT_ENV=ALL` above it.
+    """
+    by_job, line = last([d for d in job.job.directives if d.scheduler == "SBATCH"], "export")
+    is_reset = "SLURM_EXPORT_ENV" in job.text
+    for launch in job.launches:
+        own = (launch.srun.option("--export") if launch.srun else None) or ""
+        told = own or ("" if is_reset else by_job)
+        listed = {part.partition("=")[0] for part in told.split(",")}
+        if not launch.srun or not told or "ALL" in listed or has_mark(told.partition("=")[0]):
+            continue
+        lost = sorted(n for n in launch.command.env if _PASSED.fullmatch(n) and n not in listed)
+        if lost:
+            names = ", ".join(lost[:4]) + (" ..." if len(lost) > 4 else "")
+            option = printable(launch.shown(own) or by_job, 40)
+            shown = f"srun --export={option}" if own else f"--export={option} (line {line})"
+            is_needed = any(name.startswith(("MASTER", "NCCL", "WORLD")) for name in lost)
+            severity: Severity = "error" if is_needed else "warning"
+            found = f"{shown}: the ranks do not get {names}"
+            yield job.finding(launch.line, found, "srun --export=ALL", severity=severity)
 
 
 _QUOTED = "the value: double quotes around the command"

@@ -126,6 +126,10 @@ def several_worlds(job: JobFile) -> Found:
         yield launch.line, found, wanted
     yield from _worlds_by_pdsh(job)
     yield from worlds_of_fairseq(job)
+    for launch in job.launches:
+        if launch.launcher == "ray" and "--head" in launch.command.texts and (launch.instances or 1) > 1:
+            found = f"{launch.started_by} starts a head on each of {launch.nodes} nodes, all alone"
+            yield launch.line, found, "--head on the first node, --address=HEAD:PORT on the others"
 
 
 def _worlds_by_pdsh(job: JobFile) -> Found:
@@ -275,6 +279,8 @@ def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset(
         is_set = "rank=" in launch.option("rdzv-conf") or has_mark(launch.option("rdzv-conf"))
         return "" if is_set else "nothing gives the node's rank"
     mark = launch.job.marks.of(text)
+    if mark and mark.name == "SLURM_LOCALID" and launch.srun and launch.per_node == 1:
+        return f"{launch.shown(text)} is the task's number on its node"
     of_others = launch.started_by == "SkyPilot" and mark and not mark.name.startswith("SKYPILOT")
     of_this_shell = launch.started_by == "ssh" and mark and mark.site == "batch"
     if mark and _NAME.fullmatch(mark.name) and (of_others or of_this_shell) and mark.name not in assigned:
@@ -297,7 +303,7 @@ def node_rank_not_read(job: JobFile) -> Found:
     for launch in job.launches:
         how = has_one_rank_for_all(launch, assigned)
         if how:
-            same = launch.node_rank_text if launch.node_rank_text.isdecimal() else "0"
+            same = launch.node_rank_text if launch.node_rank_text.isdecimal() else "0"  # SLURM_LOCALID, too
             yield job.finding(
                 launch.line,
                 f"{launch.started_by} starts this on every node, and {how}: all are node {same}",
@@ -309,6 +315,10 @@ def node_rank_not_read(job: JobFile) -> Found:
         if launch.backend == "static" and len(ranks) > 1 and len({*ranks}) == 1 and ranks[0].isdecimal():
             found = f"{len(ranks)} launches of one world, and each is node {ranks[0]}"
             yield launch.line, found, "--node-rank, another for each"
+        own = launch.job.marks.of(launch.env.get("RANK", "")) if launch.launcher == "python" else None
+        if own and own.name in ("SLURM_LOCALID", *LOCAL_RANKS[1:]) and (launch.nodes or 0) > 1:
+            found = f"RANK=${own.name}, the task's number on its node: {launch.nodes} tasks are rank 0"
+            yield launch.line, found, "RANK=$SLURM_PROCID" if launch.srun else "the rank among all nodes"
         old = launch.launcher == "llamafactory" and launch.env.get("RANK")
         if old and not launch.env.get("NODE_RANK") and launch.env.get("NNODES", "") not in ("", "1"):
             yield job.finding(

@@ -279,6 +279,11 @@ Why: the surplus ranks request a device that does not exist.
 Fix: `--nproc` equal to the visible devices; mind CUDA_VISIBLE_DEVICES.
 In logs: `invalid device ordinal`.
 
+meeting-point-differs, error: The lines of two nodes, or a script and its launch line, name different
+rendezvous addresses, or each node draws a port of its own.
+Why: each side waits at its own address until the timeout.
+Fix: one address and one port for all, best set in one place, before the nodes are started.
+
 nccl-versions-differ, error: Ranks run different NCCL releases.
 Why: the bootstrap messages have other sizes; it fails with a truncated message or an address without family,
 or hangs.

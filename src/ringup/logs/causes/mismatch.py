@@ -153,7 +153,10 @@ def _one_timeout_before(log: LogEvidence, words: list[Event]) -> list[Event]:
 
 @cause("rank-fell-behind")
 def rank_fell_behind(log: LogEvidence) -> Found:
-    return ended_as(log, "rank-fell-behind") or agreeing(recorded_behind(log), _printed_behind(log))
+    ended = ended_as(log, "rank-fell-behind")
+    if ended and _LEFT_WELL in ended.text:
+        return replace(ended, confidence="medium", fix=_SAME_CALLS)  # which call was too many is not known
+    return ended or agreeing(recorded_behind(log), _printed_behind(log))
 
 
 def _printed_behind(log: LogEvidence) -> Cause | None:
@@ -317,6 +320,8 @@ def _ended_without_error(log: LogEvidence) -> Cause | None:
     return report(lost[:3], text, "medium", ranks=ranks, nodes=nodes)
 
 
+_LEFT_WELL = "ended with code 0"
+"""The verdict's words (`ringup.hang.verdict.DONE`)."""
 _LEFT = re.compile(r"rank (\d{1,6}) on ([^\s,]{1,255})")
 
 
