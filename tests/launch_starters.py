@@ -459,7 +459,7 @@ FURTHER: dict[str, tuple[list[Files], list[Files]]] = {
             slurm("srun python t.py", asked="#SBATCH --ntasks-per-node=4\n#SBATCH --job=a\n#SBATCH --x_y=1"),
             slurm("srun python t.py", asked="#SBATCH --job-name='Big run' # a run\n#SBATCH --nodes 2"),
             slurm("srun python t.py", asked="#SBATCH --exclusive --nodes 2 -J run -n2 --constraint=a\\|b"),
-            slurm("srun python t.py", asked="#SBATCH --export=A=1,B\n#SBATCH --time=<hours> h"),
+            slurm("srun python t.py", asked="#SBATCH --export=A=1,B\n#SBATCH --time=1:00:00"),
             *(slurm("srun python t.py", asked=f"#SBATCH {words}") for words in TAKEN),
             slurm(
                 "srun --ntasks-per-n=2 --kill-on-bad-exit -K1 -lu --container-image=x --mpi pmix python t.py"

@@ -613,4 +613,16 @@ SAID += [
         "rank-raised-exception",
         'Traceback (most recent call last):\n  File "/job/train.py", line 183, in <module>\n    X, Y = next(batches)\nStopIteration',
     ),
+    (
+        "job-cancelled",
+        "step 428 loss 0.31\nstep 429 loss 0.30\n*** SIGTERM received at time=1755448771 on cpu 72 ***\nPC: @     0x7fb868051117  (unknown)  (unknown)\n[2025-08-17 16:39:31,431 E 531 531] logging.cc:460: *** SIGTERM received at time=1755448771 on cpu 72 ***\n[2025-08-17 16:39:31,431 E 531 531] logging.cc:460: PC: @     0x7fb868051117  (unknown)  (unknown)",
+    ),
+    (
+        "unnamed-failure",
+        'UserWarning: \nA40 with CUDA capability sm_86 is not compatible with the current PyTorch installation.\nThe current PyTorch install supports CUDA capabilities sm_37 sm_50.\nTraceback (most recent call last):\n  File "main.py", line 104, in <module>\n    import tinycudann as tcnn\nImportError: libtorch_cuda_cu.so: cannot open shared object file: No such file or directory',
+    ),
+    (
+        "disk-full",
+        '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/job/train.py", line 9, in <module>\n[rank3]: RuntimeError: [enforce fail at inline_container.cc:778] . PytorchStreamWriter failed writing file data/3: file write failed',
+    ),
 ]

@@ -595,7 +595,7 @@ OPERATED = """kind: PyTorchJob
 spec:
   nprocPerNode: "8"
   pytorchReplicaSpecs:
-    Master:
+    Worker:
       replicas: 2
       template: {spec: {containers: [{command: [torchrun, t.py], resources: {limits: {nvidia.com/gpu: 8}}}]}}
 """

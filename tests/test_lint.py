@@ -16,7 +16,7 @@ from ringup.cli import command_line
 from ringup.launchfiles.files import read
 from ringup.lint.rule import ACROSS, SCRIPT, SHELL
 from ringup.rules import PROBLEMS, Finding
-from tests import launch_cases, launch_starters
+from tests import launch_cases, launch_contradictions, launch_starters
 from tests.lint_numbers import (
     AT_ITSELF,
     AT_THE_HEAD,
@@ -706,7 +706,10 @@ for _rule, _wrong, _right in (
 ):
     CASES[_rule] = ([*CASES[_rule][0], *_wrong], [*CASES[_rule][1], *_right])
 CASES |= launch_cases.CASES
-for _rule, (_wrong, _right) in launch_starters.CASES.items():
+for _rule, (_wrong, _right) in (
+    *launch_starters.CASES.items(),
+    *launch_contradictions.CONTRADICTIONS.items(),
+):
     CASES[_rule] = tuple([*a, *b] for a, b in zip(CASES.get(_rule, ([], [])), (_wrong, _right), strict=True))
 ALL = {*SCRIPT, *SHELL, *ACROSS, "script-not-readable"}
 

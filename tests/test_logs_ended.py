@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ringup.hang.verdict import DONE
 from ringup.logs.read import read_logs
 from ringup.runtime.record import verdict_json
 

@@ -286,7 +286,7 @@ def _launcher(made: CommandLine, words: Sequence[str], at: int) -> None:
     elif PYTHON.fullmatch(program):
         made.python = words[at]
         _interpreted(made, words, at + 1)
-    elif program.endswith(".py") and any(s.program == "uv" for s in made.steps):
+    elif program.endswith(".py") and any(s.program == "uv" or s.role == "starter" for s in made.steps):
         made.launcher, made.script, made.script_at = "python", words[at], at
         made.arguments = tuple(words[at + 1 :])
     else:

@@ -16,6 +16,7 @@ from ringup.launchfiles.directives import gpus_per_node, last
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch
 from ringup.launchfiles.passing import DOCKER
+from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
 from ringup.lint.ranks import Reading, local_rank_argument, most_workers, needs_local_rank_argument
 from ringup.lint.rendezvous import DEBUG_NAMES, means_itself, without_timeout, written_points
@@ -192,6 +193,13 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 _DEVICE = re.compile(r"\d{1,3}|(?:GPU|MIG)-[\w-]+")
 
 
+def _by_task_number(text: str | None) -> bool:
+    """Whether a script takes the GPU whose number is SLURM_LOCALID, as JAX does."""
+    own = re.search(r"SLURM_LOCALID", text or "") and re.search(r"set_device\(|local_device_ids", text or "")
+    is_wrapped = re.search(r"%[ \t]*(?:torch|\w{0,40}device_count|n\w{0,20})", text or "")
+    return bool(own or re.search(r"jax\.distributed\.initialize\(\s*\)", text or "")) and not is_wrapped
+
+
 _OF_STEP = ("--gpus-per-node", "--gres", "--gpus-per-task")
 
 
@@ -243,6 +251,17 @@ def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
                 found = f"jsrun -a{tasks} -g{own}: {tasks} processes on {plural(own, 'GPU')} of each set"
                 wanted = f"-a{own}: tasks of each resource set"
                 yield part.job.finding(launch.line, found, wanted, severity="warning")
+        each = launch.per_node or 0
+        if gpus and each > gpus and launch.srun and _by_task_number(file_at_hand(part.job, launch.script)):
+            found = f"{each} tasks on {plural(gpus, 'GPU')} (line {line}), each takes the GPU of its number"
+            yield part.finding(found, "as many tasks as GPUs")
+        if visible and visible[0].strip("\"'").startswith("["):
+            found = f"{printable(visible[0], 60)}: CUDA reads no list in brackets, no GPU is visible"
+            yield part.finding(found, "0,1,2,3")
+        ids = launch.option("gpu-ids").strip("\"'").split(",") if launch.nnodes == 1 else []
+        if all(map(str.isdecimal, ids)) and ranks > len(ids) > 0:
+            found = f"{ranks} processes, and --gpu_ids has {plural(len(ids), 'GPU')}"
+            yield part.finding(found, "as many processes as GPUs")
         chosen = launch.arguments.get("device", "").split(",")
         if len(chosen) > 1 and all(map(str.isdecimal, chosen)) and ranks > len(chosen):
             found = f"{ranks} processes, and --device has {plural(len(chosen), 'GPU')}"

@@ -7,6 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
+from ringup.launchfiles.directives import tasks_per_node
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch, PodShare
 from ringup.launchfiles.passing import APPTAINER, DOCKER, keeps
@@ -227,6 +228,8 @@ def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
         if launch.launcher != "deepspeed" or not name or has_mark(name):
             continue
         text = file_at_hand(job, name)
+        if text is None or has_mark(text):
+            yield from _from_scheduler(job, launch, name)
         if text is None:
             is_made = job.text.count(posixpath.basename(name)) > 1
             if job.nearby and not is_made and not name.startswith("/"):
@@ -235,6 +238,26 @@ def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
             continue
         if not has_mark(text):
             yield from _contents(job, launch, name, text)
+
+
+_COPIED = re.compile(
+    r"(?:cat|cp)[ \t]{1,4}[\"']?\$\{?(PBS_NODEFILE|LSB_DJOB_HOSTFILE)\}?[\"']?[ \t]{0,4}>?[ \t]{0,4}"
+    r"([\w./-]{1,99})|scontrol show hostnames?\b[^|>\n]{0,99}>[ \t]{0,4}([\w./-]{1,99})"
+)
+
+
+def _from_scheduler(job: JobFile, launch: Launch, name: str) -> Iterator[Finding]:
+    """A host file that is the scheduler's list of nodes: names without slots, or one for each task."""
+    for source, *targets in _COPIED.findall(job.text):
+        if posixpath.basename("".join(targets)) != posixpath.basename(name):
+            continue
+        each = tasks_per_node(job.job.directives)
+        if source and each > 1 and not re.search(r"\buniq\b|\bsort[ \t]+-u\b", job.text):
+            found = f"{printable(name, 80)}: {source} names each host {each} times, once for each task"
+            yield job.finding(launch.line, found, "sort -u: each host once")
+        elif "slots" not in job.text:
+            found = f"{printable(name, 80)} has the names of the nodes alone, without slots"
+            yield job.finding(launch.line, found, "HOST slots=N on every line")
 
 
 def _names_alone(job: JobFile, launch: Launch, name: str) -> Iterator[Finding]:

@@ -136,16 +136,23 @@ def command_in_one_string(job: JobFile) -> Found:
                 yield first.start_mark.line + 1, found, "an entry for each word, or bash -c"
 
 
-def _containers_of(document: Node) -> list[Node]:
-    """The containers of a workload's pods, also of the parts of a PyTorchJob, Volcano Job or JobSet."""
+def _pods_of(document: Node) -> list[Node]:
+    """The pods' specs of a workload, also of the parts of a PyTorchJob, Volcano Job or JobSet."""
     parts = [document, *_listed(_at(document, "spec", "tasks"))]
     parts += [spec for _, spec in pairs(_at(document, "spec", "pytorchReplicaSpecs"))]
     parts += [_at(one, "template") for one in _listed(_at(document, "spec", "replicatedJobs"))]
     group = _at(document, "spec", "leaderWorkerTemplate")
     pods = [_at(group, "leaderTemplate", "spec"), _at(group, "workerTemplate", "spec")]
     pods += [_at(part, *keys) for part in parts for keys in (("spec",), ("template", "spec"))]
-    pods += [_at(part, "spec", "template", "spec") for part in parts]
-    return [one for pod in pods for one in _listed(_at(pod, "containers"))]
+    return [*pods, *(_at(part, "spec", "template", "spec") for part in parts)]
+
+
+def _containers_of(document: Node) -> list[Node]:
+    return [one for pod in _pods_of(document) for one in _listed(_at(pod, "containers"))]
+
+
+def _volumes_of(document: Node) -> list[Node]:
+    return [one for pod in _pods_of(document) for one in _listed(_at(pod, "volumes"))]
 
 
 @fault("pytorchjob-refused", SHELL)
@@ -174,6 +181,132 @@ def pytorchjob_refused(job: JobFile) -> Found:
                 yield _at(named[0], "name").start_mark.line + 1, found, "name: pytorch"
 
 
+_OF_COMPOSE = """
+annotations attach blkio_config build cap_add cap_drop cgroup cgroup_parent command configs container_name
+cpu_count cpu_percent cpu_period cpu_quota cpu_rt_period cpu_rt_runtime cpu_shares cpus cpuset
+credential_spec depends_on deploy develop device_cgroup_rules devices dns dns_opt dns_search domainname
+driver_opts entrypoint env_file environment expose extends external_links extra_hosts gpus group_add
+healthcheck hostname image init ipc isolation label_file labels links logging mac_address mem_limit
+mem_reservation mem_swappiness memswap_limit models network_mode networks oom_kill_disable oom_score_adj pid
+pids_limit platform ports post_start pre_stop privileged profiles provider pull_policy pull_refresh_after
+read_only restart runtime scale secrets security_opt shm_size stdin_open stop_grace_period stop_signal
+storage_opt sysctls tmpfs tty ulimits use_api_socket user userns_mode uts volumes volumes_from working_dir <<
+"""
+_KEYS_OF_COMPOSE = frozenset(_OF_COMPOSE.split())
+"""Of a service, by the Compose specification (`compose-spec.json`)."""
+
+
+@fault("compose-refused", SHELL)
+def compose_refused(job: JobFile) -> Found:
+    """
+    docker compose refuses the file.
+
+    Why: a service has a key that the Compose specification lacks ("additional properties ... not allowed");
+    GPUs are under `deploy: resources: reservations: devices`, each with capabilities, and with count or
+    device_ids, not both.
+
+    Fix: the key in its place.
+    """
+    for document in job.job.documents if job.launches else ():
+        for _, service in pairs(_at(document, "services")):
+            own = dict(pairs(service))
+            wrong = next((k for k in own if k not in _KEYS_OF_COMPOSE and not k.startswith("x-")), "")
+            if wrong and own.keys() & {"image", "build"}:
+                near = [*difflib.get_close_matches(wrong, _KEYS_OF_COMPOSE, 1, 0.8), "a key that it knows"]
+                wanted = "under deploy:" if wrong == "resources" else near[0]
+                line = own[wrong].start_mark.line + (own[wrong].id == "scalar")
+                yield line, f"a service of compose has no key {printable(wrong, 40)}", wanted
+            for device in _listed(_at(service, "deploy", "resources", "reservations", "devices")):
+                given, line = dict(pairs(device)), device.start_mark.line + 1
+                if {"count", "device_ids"} <= given.keys():
+                    yield line, "count and device_ids for one device", "one of them"
+                if given and "capabilities" not in given:
+                    yield line, "a device without capabilities", "capabilities: [gpu]"
+
+
+@fault("volume-not-mounted", SHELL)
+def volume_not_mounted(job: JobFile) -> Found:
+    """
+    A pod has a volume in memory for /dev/shm, and no container mounts it.
+
+    Why: /dev/shm stays at 64 MB, and NCCL and data loaders fail.
+
+    Fix: `volumeMounts: [{name: dshm, mountPath: /dev/shm}]`.
+    """
+    for document in job.job.documents if job.launches else ():
+        containers = _containers_of(document)
+        mounted = {value_at(m, "name") for one in containers for m in _listed(_at(one, "volumeMounts"))}
+        for volume in _volumes_of(document) if containers else ():
+            name, medium = value_at(volume, "name"), value_at(volume, "emptyDir", "medium")
+            if medium == "Memory" and name and name not in mounted:
+                found = f"the volume {printable(name, 60)} is mounted nowhere"
+                yield volume.start_mark.line + 1, found, "mountPath: /dev/shm"
+
+
+@fault("manifest-refused", SHELL)
+def manifest_refused(job: JobFile) -> Found:
+    """
+    Kubernetes refuses a workload that starts ranks.
+
+    Why: a Job's pods need `restartPolicy: Never` or OnFailure; the selector of a Deployment or StatefulSet
+    must fit the labels of its pods; GPUs are set as limits, and requests must be equal; a mount needs a
+    volume of its name.
+
+    Fix: as Kubernetes asks for it; `kubectl apply --dry-run=server -f FILE` shows what it refuses.
+    """
+    for document in job.job.documents if job.launches else ():
+        kind, template = value_at(document, "kind"), _at(document, "spec", "template")
+        policy = value_at(template, "spec", "restartPolicy")
+        is_batch = value_at(document, "apiVersion").startswith("batch/")
+        if kind == "Job" and is_batch and template is not None and policy not in ("Never", "OnFailure"):
+            found = f"a Job with restartPolicy: {printable(policy or 'Always', 40)}"
+            yield template.start_mark.line + 1, found, "Never or OnFailure"
+        wanted = {k: scalar(v) for k, v in pairs(_at(document, "spec", "selector", "matchLabels"))}
+        labels = {k: scalar(v) for k, v in pairs(_at(template, "metadata", "labels"))}
+        if kind in ("Deployment", "StatefulSet") and labels and not wanted.items() <= labels.items():
+            line = _at(document, "spec", "selector").start_mark.line + 1
+            yield line, "the selector does not fit the pods' labels", "the same labels in both"
+        yield from _pods_refused(document)
+
+
+def _pods_refused(document: Node) -> Found:
+    claims = {value_at(c, "metadata", "name") for c in _listed(_at(document, "spec", "volumeClaimTemplates"))}
+    for pod in _pods_of(document):
+        volumes = {value_at(volume, "name") for volume in _listed(_at(pod, "volumes"))} | claims
+        for container in _listed(_at(pod, "containers")):
+            asked, most = (_at(container, "resources", name) for name in ("requests", "limits"))
+            for name, node in pairs(asked):
+                limit = value_at(most, name)
+                if name.endswith("/gpu") and limit != scalar(node):
+                    found = f"requests: {name} {printable(scalar(node), 20)}, limits: {limit or 'none'}"
+                    yield node.start_mark.line + 1, found, "the same number as limit"
+            for mount in _listed(_at(container, "volumeMounts")):
+                name = value_at(mount, "name")
+                if name and name not in volumes and not re.search("[{$<]", name):
+                    found = f"no volume is named {printable(name, 60)}"
+                    yield mount.start_mark.line + 1, found, "a volume of this name"
+
+
+@fault("service-named-vllm", SHELL)
+def service_named_vllm(job: JobFile) -> Found:
+    """
+    vLLM runs in a namespace with a Service named vllm, and takes the Service's variable for its own port.
+
+    Why: Kubernetes gives every pod VLLM_PORT=tcp://... for this Service (not for a headless one); vLLM reads
+    VLLM_PORT and ends with an error about a URI.
+
+    Fix: another name for the Service, or `enableServiceLinks: false` in the pod.
+    """
+    for document in job.job.documents if any(one.launcher == "vllm" for one in job.launches) else ():
+        name, is_headless = (
+            _at(document, "metadata", "name"),
+            value_at(document, "spec", "clusterIP") == "None",
+        )
+        is_service = value_at(document, "kind") == "Service" and scalar(name) == "vllm"
+        if is_service and not is_headless and "enableServiceLinks" not in job.text:
+            yield name.start_mark.line + 1, "a Service named vllm", "another name"
+
+
 @fault("job-without-index", SHELL)
 def job_without_index(job: JobFile) -> Found:
     """
@@ -200,6 +333,9 @@ _OF_DEEPSPEED = (
 )
 
 
+_PRECISION = re.compile(r"--mixed[-_]precision\b")
+
+
 @fault("deepspeed-settings-twice", SHELL)
 def deepspeed_settings_twice(job: JobFile) -> Found:
     """
@@ -212,7 +348,10 @@ def deepspeed_settings_twice(job: JobFile) -> Found:
     """
     for document in job.job.documents:
         own = dict(pairs(_at(document, "deepspeed_config")))
-        both = [name for name in _OF_DEEPSPEED if name in own]
+        is_given = any(_PRECISION.search(text) for text in job.others.values())
+        also = {"mixed_precision": _at(document, "mixed_precision")} if not is_given else {}
+        own |= {n: v for n, v in also.items() if scalar(v) not in ("", "null", "~")}
+        both = [name for name in (*_OF_DEEPSPEED, "mixed_precision") if name in own]
         if both and scalar(own.get("deepspeed_config_file")):
             line = own[both[0]].start_mark.line + 1
             yield line, f"{', '.join(both)} beside deepspeed_config_file", "deepspeed_config_file alone"

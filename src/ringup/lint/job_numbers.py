@@ -30,7 +30,7 @@ _OTHERS = ("YBATCH", "MSUB")
 """Words of other schedulers that look like these."""
 _SPREADS = ("-bynode", "--bynode", "-npernode", "--npernode", "-N")
 """Options with which Open MPI does not fill the first host first."""
-_HOSTS_WITH_SLOTS = re.compile(r"[\w.-]{1,255}(?::\d{1,4})?(?:,[\w.-]{1,255}(?::\d{1,4})?){0,255}")
+_HOSTS = re.compile(r"[\w.-]{1,255}(?::\d{1,4})?(?:,[\w.-]{1,255}(?::\d{1,4})?){0,255}")
 _LITERAL = re.compile(r"\b(devices|gpus|num_nodes) ?= ?(\d{1,4})\b(?! ?[-+*/])")
 _EACH = r"(?:int\()?os\.environ\[.SLURM_GPUS_ON_NODE.\]|torch\.cuda\.device_count\(\)"
 _EACH_GPU = re.compile(rf"\b(?:devices|gpus) ?= ?(?:.auto[\"']|-1\b|{_EACH})")
@@ -136,7 +136,7 @@ def open_mpi_slots(job: JobFile) -> Found:
             hosts = step.option("-H", "--host", "-host") or ""
             count = step.option("-np", "--np", "-n", "-c") or ""
             is_open_mpi = step.program == "mpirun" and any(
-                o.name.lstrip("-") in OF_OPEN_MPI for o in step.options
+                o.name.lstrip("-") in OF_OPEN_MPI or o.value.startswith("ppr:") for o in step.options
             )
             if not is_open_mpi or job.job.directives or not count.isdecimal() or has_mark(hosts):
                 continue
@@ -149,9 +149,11 @@ def open_mpi_slots(job: JobFile) -> Found:
                     f"{plural(int(count), 'rank')}, and {host} has {first} slots: the other hosts get none"
                 )
                 yield command.line, found, f"{host}:N, where N is the number of its ranks, not a port"
-            if listed and ":" not in hosts and not is_more and int(count) > len(listed):
-                found = f"{plural(int(count), 'rank')} on {plural(len(listed), 'slot')}: {hosts}"
-                yield command.line, found, "slots: " + ",".join(f"{host}:N" for host in listed[:4])
+            slots = sum(int(host.partition(":")[2] or 1) for host in listed) if _HOSTS.fullmatch(hosts) else 0
+            if 0 < slots < int(count) and not is_more:
+                found = f"{plural(int(count), 'rank')} on {plural(slots, 'slot')}: {hosts}"
+                names = [host.partition(":")[0] for host in listed[:4]]
+                yield command.line, found, "slots: " + ",".join(f"{name}:N" for name in names)
     for launch in (one for one in job.launches if one.launcher == "horovod"):
         given = dict(pairwise(launch.command.texts))
         total = launch.number(given.get("-np") or given.get("--num-proc") or "") or 0
@@ -160,7 +162,7 @@ def open_mpi_slots(job: JobFile) -> Found:
             found = f"the list of hosts ends at the blank: horovodrun takes {cut[0]} for the command"
             yield launch.line, found, f"-H {hosts},{cut[0]}"
             continue
-        is_listed = bool(_HOSTS_WITH_SLOTS.fullmatch(hosts))
+        is_listed = bool(_HOSTS.fullmatch(hosts))
         slots = sum(int(host.partition(":")[2] or 1) for host in hosts.split(",")) if is_listed else total
         if total > slots:
             found = f"{plural(total, 'rank')} on {plural(slots, 'slot')}: {hosts}"
@@ -237,6 +239,11 @@ def gpus_exceed_pod(job: JobFile) -> Found:
             found = f"{wanted} GPUs (tensor x pipeline), and the {'container' if launch.pod else 'node'}"
             found += f" has {gpus}"
             yield launch.line, found, f"{wanted} GPUs"
+        elif not launch.pod and launch.launcher == "vllm" and 0 < gpus * launch.allocated < wanted:
+            found = (
+                f"{wanted} GPUs (tensor x pipeline), and the job's {launch.allocated} nodes have {gpus} each"
+            )
+            yield launch.line, found, f"{gpus * launch.allocated} GPUs"
 
 
 @fault("deepspeed-options-exclude", SHELL)
@@ -266,7 +273,14 @@ def visible_devices_ignored(job: JobFile) -> Found:
     """
     for launch in job.launches:
         visible, count = launch.env.get("CUDA_VISIBLE_DEVICES", ""), launch.option("num-gpus")
-        if launch.launcher != "deepspeed" or launch.is_away or launch.has("include", "exclude"):
+        if launch.launcher != "deepspeed" or launch.is_away or launch.has("exclude"):
+            continue
+        listed = launch.option("include").rpartition(":")[2]
+        if launch.has("include") and "@" not in launch.option("include"):
+            if visible and listed and visible.strip("\"'") != listed:
+                shown = printable(launch.shown(visible), 40)
+                found = f"--include takes GPUs {listed}, whatever CUDA_VISIBLE_DEVICES={shown} is"
+                yield launch.line, found, "one of the two"
             continue
         if launch.has("hostfile") and re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,63}", visible):
             if file_at_hand(job, launch.option("hostfile")) is not None:
@@ -447,7 +461,10 @@ def _of_trainer(job: JobFile, launch: Launch) -> tuple[int, int]:
     return int(devices) if devices.isdecimal() else 0, int(nodes) if nodes.isdecimal() and int(nodes) else 1
 
 
-_BINDS = re.compile(r"gpus?-per-task|(?i:gpu[-_]bind|tres[-_]bind|VISIBLE_DEVICES|LOCAL_DEVICE_IDS)")
+_ONE = re.compile(r"(?:[\w.-]{1,60}:)?1")
+_BINDS = re.compile(
+    r"gpus?-per-task|tasks-per-gpu|(?i:gpu[-_]bind|tres[-_]bind|VISIBLE_DEVICES|LOCAL_DEVICE_IDS)"
+)
 """Options that decide which GPUs of its node a task sees."""
 _BY_TASK = re.compile(r"(?m)^ *(\w{1,60}) = int\(os\.environ\[.SLURM_LOCALID.\]\)$")
 
@@ -457,20 +474,25 @@ def gpu_hidden_from_task(job: JobFile) -> Found:
     """
     Slurm shows a task its own GPU alone, and the program takes another one, or more of them.
 
-    Why: sbatch(1): `--gpus-per-task=1` binds each task to its GPU, which is number 0 there.  JAX and
-    `set_device` with SLURM_LOCALID then look for GPU 1 in task 1, and Lightning for all `devices`.
+    Why: sbatch(1): `--gpus-per-task=1` and `--ntasks-per-gpu=1` bind each task to its GPU, number 0 there.
+    JAX and `set_device` with SLURM_LOCALID then look for GPU 1 in task 1, and Lightning for all `devices`.
     nccl-tests take the GPU of the process's number on its host (`src/common.cu`), even if there are fewer.
 
     Fix: `--gpus-per-node` in place of `--gpus-per-task`, or `--gpu-bind=none`.
     """
     yield from gpus_of_nccl_tests(job)
-    value, line = last(job.job.directives, "gpus-per-task")
-    if not re.fullmatch(r"(?:[\w.-]{1,60}:)?1", value) or len(_BINDS.findall(job.text)) > 1:
-        return
+    value, line = last(job.job.directives, "gpus-per-task", "ntasks-per-gpu")
+    is_bound = _ONE.fullmatch(value) and len(_BINDS.findall(job.text)) == 1
     for launch in job.launches:
-        is_by_srun = launch.launcher == "python" and launch.srun is not None and (launch.per_node or 0) > 1
-        text = (file_at_hand(job, launch.script) if is_by_srun and launch.script else "") or ""
-        devices, own = _of_trainer(job, launch)[0] if is_by_srun else 0, _BY_TASK.search(text)
+        step = launch.srun
+        asked = (step and (step.option("--gpus-per-task") or step.option("--ntasks-per-gpu"))) or ""
+        if launch.launcher != "python" or step is None or not (is_bound or _ONE.fullmatch(asked)):
+            continue
+        several = step.has("--ntasks-per-gpu") or (launch.per_node or 2) > 1
+        if len(_BINDS.findall(job.text)) > 1 or not several:
+            continue
+        text = (file_at_hand(job, launch.script) if launch.script else "") or ""
+        devices, own = _of_trainer(job, launch)[0], _BY_TASK.search(text)
         if devices > 1:
             taken = f"Lightning takes devices={devices}"
         elif _JAX.search(text) and "VISIBLE_DEVICES" not in text:
@@ -479,7 +501,8 @@ def gpu_hidden_from_task(job: JobFile) -> Found:
             taken = "set_device takes the GPU of SLURM_LOCALID"
         else:
             continue
-        yield line, f"each task sees one GPU, number 0, and {taken}", "--gpus-per-node"
+        found = f"each task sees one GPU, number 0, and {taken}"
+        yield line if is_bound else launch.line, found, "--gpus-per-node"
         return
 
 

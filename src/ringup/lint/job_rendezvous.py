@@ -9,6 +9,7 @@ from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_worlds import PER_TASK
 from ringup.lint.rule import SHELL, Found, fault, lines
+from ringup.rules import Severity
 from ringup.units import lines_of, printable
 
 _LITERAL_PORT = re.compile(r"^\d{2,6}$")
@@ -122,6 +123,24 @@ def rendezvous_host_unsure(job: JobFile) -> Found:
             )
 
 
+_DRAWN_FROM = re.compile(
+    r"\$\(\( ?(?:(\d{1,6}) ?\+ ?)?\(? ?\$?\{?(?:RANDOM|SLURM_JOB_?ID|PBS_JOBID)\}? ?% ?(\d{1,6}) ?\)?"
+    r"(?: ?\+ ?(\d{1,6}))? ?\)\)"
+)
+
+
+def _range_of(text: str) -> tuple[int, int]:
+    """
+    The least and the greatest value of a port that is computed from a number of the job; (0, 0) if unknown.
+
+    >>> _range_of("$((30000 + SLURM_JOB_ID % 50000))"), _range_of("29500")
+    ((30000, 79999), (0, 0))
+    """
+    match = _DRAWN_FROM.fullmatch(text)
+    low = int((match[1] or match[3] or 0) if match else 0)
+    return (low, low + int(match[2]) - 1) if match else (0, 0)
+
+
 @fault("port-privileged", SHELL)
 def port_privileged(job: JobFile) -> Found:
     """
@@ -134,7 +153,12 @@ def port_privileged(job: JobFile) -> Found:
     """
     for launch in job.launches:
         port = launch.endpoint.rpartition(":")[2] or launch.option("main-process-port", "master-port")
-        if _LITERAL_PORT.match(port) and int(port) > LAST_PORT:
+        low, high = _range_of(" ".join(mark.name for mark in job.job.marks.all_of(port)))
+        if high and (low < 1024 or high > LAST_PORT):
+            severity: Severity = "error" if high < 1024 or low > LAST_PORT else "warning"
+            found = f"the port is from {low} to {high}"
+            yield job.finding(launch.line, found, "a port from 1024 to 65535", severity=severity)
+        elif _LITERAL_PORT.match(port) and int(port) > LAST_PORT:
             yield launch.line, f"port {port}: there is none above {LAST_PORT}", "a port from 1024 to 65535"
         elif _LITERAL_PORT.match(port) and 0 < int(port) < 1024 and launch.replicas is None:
             yield launch.line, f"port {port}", "a port above 1023"

@@ -8,9 +8,20 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 
-from ringup.launchfiles.directives import FLAGS, FORMS, OF_SLURM, SBATCH, SHORT, Directive, last, loose_word
+from ringup.launchfiles.directives import (
+    FLAGS,
+    FORMS,
+    OF_SLURM,
+    SBATCH,
+    SHORT,
+    Directive,
+    gpus_per_node,
+    last,
+    loose_word,
+)
 from ringup.launchfiles.manifests import number
 from ringup.launchfiles.marks import has_mark
+from ringup.launchfiles.model import NODE_LAUNCHERS
 from ringup.launchfiles.passing import DOCKER
 from ringup.launchfiles.shell import Command
 from ringup.launchfiles.start import Step
@@ -137,20 +148,45 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
         if is_bare and f"--{one.name}" not in FLAGS:
             found = f"--{one.name} has no value: sbatch takes the next option for it"
             yield job.finding(one.line, found, "a value, or no such line", severity="warning")
+    yield from _memory(job, read)
     for one in read:
-        is_small = one.name in _MEMORY and one.value.isdecimal() and 0 < int(one.value) < _MEMORY[one.name]
-        if is_small and job.launches:
-            found = f"--{one.name}={one.value}: a number without a unit counts megabytes"
-            yield job.finding(one.line, found, f"--{one.name}={int(one.value)}G")
+        is_named = one.name in ("account", "A", "partition", "p", "qos", "q") and one.value.startswith("<")
+        if (is_named or _asks(one)) and _TO_WRITE.search(one.value):
+            option = f"--{one.name}=" if len(one.name) > 1 else f"-{one.name} "
+            found = f"{option}{printable(one.value, 60)} is a placeholder: sbatch refuses it"
+            severity = "warning" if is_named else "error"
+            yield job.finding(one.line, found, "the value", severity=severity)
+            break
     exports = [d for d in read if d.name == "export"]
     if len({d.value for d in exports}) > 1:
         found = "the last --export alone counts" + lines([0, *(d.line for d in exports[:-1])])
         yield job.finding(exports[-1].line, found, "one --export with all names")
+    of_pbs = [d for d in job.job.directives if d.scheduler == "PBS" and d.name == "l"]
+    chunks = next((d for d in of_pbs if d.value.startswith("select=")), None)
+    old = next((d for d in of_pbs if re.match(r"(?:nodes|ncpus|ngpus|mem|ppn|mpiprocs)=", d.value)), None)
+    if chunks and old:
+        found = f"-l {printable(old.value, 60)} beside -l select (line {chunks.line}): qsub refuses it"
+        yield job.finding(old.line, found, "all of it in select=")
     for one in job.job.directives:
         if one.scheduler == "BSUB" and one.name == "g" and one.value.isdecimal():
             yield job.finding(one.line, f"-g {one.value} is a job group, not GPUs", f"-gpu num={one.value}")
 
 
+def _memory(job: JobFile, read: Sequence[Directive]) -> Iterator[Finding]:
+    is_by_gpu = gpus_per_node(read)[0] or any(one.launcher in NODE_LAUNCHERS for one in job.launches)
+    for one in read:
+        least = _MEMORY.get(one.name, 0) if is_by_gpu else _MEMORY.get(one.name, 0) // 10
+        if one.value.isdecimal() and 0 < int(one.value) < least:
+            found = f"--{one.name}={one.value}: a number without a unit counts megabytes"
+            yield job.finding(one.line, found, f"--{one.name}={int(one.value)}G")
+    asked = {d.name: d.line for d in read if d.name in _MEMORY}
+    if len(asked) > 1:
+        names = " and ".join(f"--{name}" for name in asked)
+        yield job.finding(max(asked.values()), f"{names}: sbatch refuses them together", "one of them")
+
+
+_TO_WRITE = re.compile(r"^<[^<>]{1,60}>?$|^\[[^\[\]]{1,60}\]?$|^XXX+$")
+"""A value that is to be filled in."""
 _MEMORY = {"mem": 1000, "mem-per-cpu": 128, "mem-per-gpu": 512}
 """Option of sbatch -> megabytes with which no rank starts: `import torch` alone takes more."""
 
@@ -200,6 +236,25 @@ def _refused(program: str, name: str, value: str) -> tuple[str, str] | None:
 
 _TEMPLATE = re.compile(r"[$<>{}%@\[(]|^[A-Z][A-Z_:]*$|\.\.\.|__")
 """A value that somebody is to write."""
+
+
+_TRAPS = re.compile(r"(?m)^[ \t]{0,40}trap[ \t]+[^#\n]{1,200}?\b(?:SIG)?([A-Z]{3,6}[12]?)[ \t\"']*(?:#.*)?$")
+
+
+@fault("signal-not-for-shell", SHELL)
+def signal_not_for_shell(job: JobFile) -> Found:
+    """
+    The job file waits for a signal before its time limit that Slurm does not send to it.
+
+    Why: sbatch(1): `--signal` reaches the job's steps, and the batch shell only with `B:`; the `trap` of this
+    file never runs.  bash also runs it only after the command in the foreground has ended.
+
+    Fix: `#SBATCH --signal=B:USR1@120`, with the ranks in the background and `wait` behind them.
+    """
+    value, line = last([d for d in job.job.directives if d.scheduler == "SBATCH"], "signal")
+    asked = re.fullmatch(r"(?:R:)?(?:SIG)?([A-Za-z]{3,6}[12]?)(?:@\d{1,6})?", value)
+    if asked and asked[1].upper() in _TRAPS.findall(job.text):
+        yield line, f"--signal={value}: the trap of this file gets no signal", f"--signal=B:{value}"
 
 
 # -- what runs when --------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ringup.launchfiles.manifests import pairs, scalar, value_at
+from ringup.launchfiles.marks import has_mark
 from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
@@ -49,6 +50,85 @@ def deepspeed_config_disagrees(job: JobFile) -> Found:
             if is_number and float(text) != value:
                 found = f"--{argument.replace('-', '_')} {text}, and {shown} has {key} {value}"
                 yield launch.line, found, '"auto"'
+
+
+@fault("deepspeed-config-wrong", SHELL)
+def deepspeed_config_wrong(job: JobFile) -> Found:
+    """
+    DeepSpeed refuses its configuration.
+
+    Why: the file is not JSON; fp16 and bf16 are both enabled; the stage is above 3; or no batch size is given
+    where the script passes the file itself (`runtime/config.py`, 0.19.8).
+
+    Fix: JSON without comments and without a comma behind the last entry; one of fp16 and bf16; a stage from 0
+    to 3; train_micro_batch_size_per_gpu.
+    """
+    seen = set()
+    for launch in job.launches:
+        own = launch.arguments.get("deepspeed-config", "")
+        name = own or launch.arguments.get("deepspeed", "")
+        text = file_at_hand(job, name) if name.endswith(".json") and name not in seen else None
+        seen.add(name)
+        if text is None or has_mark(text):
+            continue
+        shown = printable(name.rpartition("/")[2], 60)
+        try:
+            given = json.loads(text)
+        except RecursionError:
+            continue
+        except ValueError as error:
+            at = getattr(error, "lineno", 1)
+            yield launch.line, f"{shown} is not JSON, line {at}: {printable(str(error), 60)}", "JSON"
+            continue
+        parts = given if isinstance(given, dict) else {}
+        on = [n for n in ("fp16", "bf16", "bfloat16") if _value(parts, n, "enabled") is True]
+        stage = _value(parts, "zero_optimization", "stage")
+        if len(on) > 1:
+            yield launch.line, f"{shown} enables {' and '.join(on)}", "one of them"
+        if isinstance(stage, int) and stage > 3:
+            yield launch.line, f"{shown}: stage {stage}", "a stage from 0 to 3"
+        if own and parts and not parts.keys() & {"train_batch_size", "train_micro_batch_size_per_gpu"}:
+            yield launch.line, f"{shown} has no batch size", "train_micro_batch_size_per_gpu"
+
+
+def _value(parts: Mapping[str, Any], *keys: str) -> Any:
+    """The value at the keys of nested mappings; None for none."""
+    node: Any = parts
+    for key in keys:
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
+
+
+@fault("trainer-refuses-arguments", SHELL)
+def trainer_refuses_arguments(job: JobFile) -> Found:
+    """
+    Arguments of the Trainer that it does not take together.
+
+    Why: transformers ends with "At most one of fp16 and bf16 can be True", and `load_best_model_at_end` needs
+    the same strategy for saving and evaluating (`training_args.py`, 5.17).
+
+    Fix: one of fp16 and bf16; `--save_strategy` equal to `--eval_strategy`.
+    """
+    for launch in job.launches:
+        given = launch.arguments
+        if "per-device-train-batch-size" not in given:
+            continue
+        if _is_on(given, "fp16") and _is_on(given, "bf16"):
+            yield launch.line, "--fp16 and --bf16", "one of them"
+        saved = given.get("save-strategy", "steps")
+        evaluated = given.get("eval-strategy") or given.get("evaluation-strategy") or "no"
+        is_written = saved.isalpha() and evaluated.isalpha() and not launch.is_opaque
+        if _is_on(given, "load-best-model-at-end") and is_written and saved not in ("best", evaluated):
+            found = f"--load_best_model_at_end, eval_strategy {evaluated}, and save_strategy {saved}"
+            yield (
+                launch.line,
+                found,
+                f"--save_strategy {evaluated}" if evaluated != "no" else "--eval_strategy",
+            )
+
+
+def _is_on(given: Mapping[str, str], name: str) -> bool:
+    return name in given and given[name].lower() in ("", "true", "1")
 
 
 def _mapping(text: str | None) -> Mapping[str, Any]:

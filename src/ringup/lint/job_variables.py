@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ringup.launchfiles.directives import last
 from ringup.launchfiles.marks import has_mark, is_mark
@@ -13,6 +13,7 @@ from ringup.launchfiles.model import COUNT_NAMES, GPU_NAMES, Launch
 from ringup.launchfiles.passing import MPIRUN, keeps
 from ringup.launchfiles.shell import Command, Word
 from ringup.lint.across_files import All
+from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import ACROSS, SHELL, Found, fault
 from ringup.lint.source import INIT
@@ -243,16 +244,18 @@ _PASSED = re.compile(r"(?:NCCL|GLOO|MASTER|UCX|TORCH|PYTORCH|HF|CUDA)_\w+|WORLD_
 @fault("step-without-environment", SHELL)
 def step_without_environment(job: JobFile) -> Iterator[Finding]:
     """
-    srun starts the ranks without variables that the job file exports for them.
+    srun or mpirun starts the ranks without variables that the file exports for them.
 
     Why: after `#SBATCH --export=NONE`, or with a list without ALL, srun passes none but these and Slurm's
-    own: by sbatch(1) the steps inherit the option, by srun(1) its own list is all that they get.
+    own: by sbatch(1) the steps inherit the option, by srun(1) its own list is all that they get.  Open MPI
+    passes to other hosts, outside a scheduler's job, those of -x alone.
 
-    Fix: `srun --export=ALL`, or `export SLURM_EXPORT_ENV=ALL` above it.
+    Fix: `srun --export=ALL`, or `export SLURM_EXPORT_ENV=ALL` above it; `mpirun -x NAME`.
     """
     by_job, line = last([d for d in job.job.directives if d.scheduler == "SBATCH"], "export")
     is_reset = "SLURM_EXPORT_ENV" in job.text
     for launch in job.launches:
+        yield from _not_by_mpirun(job, launch)
         own = (launch.srun.option("--export") if launch.srun else None) or ""
         told = own or ("" if is_reset else by_job)
         listed = {part.partition("=")[0] for part in told.split(",")}
@@ -260,13 +263,29 @@ def step_without_environment(job: JobFile) -> Iterator[Finding]:
             continue
         lost = sorted(n for n in launch.command.env if _PASSED.fullmatch(n) and n not in listed)
         if lost:
-            names = ", ".join(lost[:4]) + (" ..." if len(lost) > 4 else "")
             option = printable(launch.shown(own) or by_job, 40)
             shown = f"srun --export={option}" if own else f"--export={option} (line {line})"
             is_needed = any(name.startswith(("MASTER", "NCCL", "WORLD")) for name in lost)
             severity: Severity = "error" if is_needed else "warning"
-            found = f"{shown}: the ranks do not get {names}"
+            found = f"{shown}: the ranks do not get {_few(lost)}"
             yield job.finding(launch.line, found, "srun --export=ALL", severity=severity)
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")
+
+
+def _not_by_mpirun(job: JobFile, launch: Launch) -> Iterator[Finding]:
+    for step in (s for s in launch.steps if s.program == "mpirun" and not job.job.directives):
+        given = {option.value.partition("=")[0] for option in step.options if option.name == "-x"}
+        hosts = step.option("-H", "-host", "--host") or ""
+        listed = file_at_hand(job, step.option("-hostfile", "--hostfile", "-machinefile") or "") or ""
+        count = max(hosts.count(",") + 1, sum(bool(line.strip()) for line in lines_of(listed)))
+        of_nccl = re.compile(r"NCCL_(?!DEBUG)\w+")
+        lost = sorted(n for n in launch.command.env if of_nccl.fullmatch(n) and n not in given)
+        if given and count > 1 and lost and not any(map(has_mark, given)):
+            found = f"mpirun -x: the ranks of other hosts do not get {_few(lost)}"
+            yield job.finding(launch.line, found, f"-x {lost[0]}")
 
 
 _QUOTED = "the value: double quotes around the command"

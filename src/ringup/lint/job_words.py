@@ -114,6 +114,16 @@ def command_cut_short(job: JobFile) -> Found:
         if shell == "shell" and command.start.text == "" and is_end:
             found = f"`{command.start.steps[-1].program} {command.texts[-1]}` ends here, without a command"
             yield command.line, found, "the command in quotes behind it"
+    by_line = {launch.command.line: launch for launch in job.launches}
+    for command in job.commands:
+        launch, steps = by_line.get(command.last_line + 1), command.start.steps
+        is_start = any(s.role == "starter" for s in steps) and not command.start.launcher
+        if launch is None or not is_start or command.line == command.last_line:
+            continue
+        first, after = texts[command.line], texts[launch.line]
+        if len(after) - len(after.lstrip()) > len(first) - len(first.lstrip()) and not launch.is_away:
+            found = f"{launch.launcher} is a command of its own: line {command.last_line} has no backslash"
+            yield launch.line, found, "a backslash at the end of the line above"
     for command in job.commands:
         end = command.last_line
         follows = next((n for n in range(end + 1, len(texts)) if not texts[n].lstrip().startswith("#")), 0)
@@ -166,10 +176,16 @@ def launcher_argument_misread(job: JobFile) -> Found:
         elif behind and start.kind == "script":
             found = f"-m {behind} behind {printable(program, 60)}: python does not see it"
             yield launch.line, found, f"python -m {behind} in front of the script"
+        if launch.launcher == "python" and launch.module in ("torchrun", "accelerate", "deepspeed"):
+            found = f"Python cannot run {launch.module} as a module"
+            yield launch.line, found, f"{launch.module}, or python -m {_AS_MODULE[launch.module]}"
         if launch.launcher not in OPTIONS or launch.command.cut_at:
             continue
         word = launch.command.words[start.at]
-        if start.python and word.text in LAUNCHERS and not re.search(r"[$`]", word.raw):
+        if start.kind == "module" and start.script.endswith(".py") and not has_mark(start.script):
+            found = f"-m {printable(start.script, 60)}: Python looks for a module of this whole name"
+            yield launch.line, found, f"-m {start.script[:-3].replace('/', '.').lstrip('.')}, or no -m"
+        elif start.python and word.text in LAUNCHERS and not re.search(r"[$`]", word.raw):
             found = f"Python looks for a file `{word.text}` in the working directory"
             yield launch.line, found, f"{word.text} without {start.python} in front of it"
         elif _FLAG_VALUE.match(start.script) and start.kind == "script":
@@ -190,6 +206,11 @@ def launcher_argument_misread(job: JobFile) -> Found:
             yield launch.line, f"{launch.launcher} is given no script", "the script behind the options"
 
 
+_AS_MODULE = {
+    "torchrun": "torch.distributed.run",
+    "accelerate": "accelerate.commands.launch",
+    "deepspeed": "deepspeed.launcher.runner",
+}
 _SETTINGS = (".yaml", ".yml", ".json")
 _HOSTS_OR_COUNT = re.compile(
     r"(?i)(?:\w{0,40}[-_.])?(?:host|machine|node)_?(?:file|list|s)?(?:\.txt)?|\d{1,9}"
@@ -218,6 +239,10 @@ def launcher_option_wrong(job: JobFile) -> Found:
     Fix: the option as the launcher spells it, with a value.
     """
     yield from _refused_by_accelerate(job)
+    for launch in job.launches:
+        backend = launch.option("rdzv-backend") if launch.launcher in TORCH else ""
+        if backend.lower() in ("nccl", "gloo", "mpi", "tcp", "env", "c10"):
+            yield launch.line, f"torchrun has no rendezvous backend {backend}", "c10d or static"
     for number, text in enumerate(lines_of(job.text), 1) if job.launches and not job.job.documents else ():
         if match := _UNFILLED.match(text):
             yield (

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Set as AbstractSet
 
-from ringup.launchfiles.directives import last, tasks_per_node
+from ringup.launchfiles.directives import last, node_count, tasks_per_node
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
 from ringup.lint.job_environment import file_at_hand
@@ -38,9 +38,8 @@ PER_TASK_OF = {
 def launcher_started_per_task(job: JobFile) -> Found:
     for launch in job.launches:
         each = launch.per_node or 0
-        inner = next(
-            (s for s in launch.steps[1:] if s.program in _STARTS_AGAIN and s.role == "starter"), None
-        )
+        starters = [step for step in launch.steps if step.role == "starter"]
+        inner = next((step for step in starters[1:] if step.program in _STARTS_AGAIN), None)
         ranks = launch.number(inner.option("-np", "-n", "--np", "--ntasks") or "") if inner else None
         if inner and (ranks or 0) > 1 and (launch.instances or 0) > 1 and launch.started_by in _STARTS_AGAIN:
             found = f"{launch.started_by} starts {inner.program} {launch.instances} times, each {ranks} ranks"
@@ -188,6 +187,8 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
     """
     for launch in job.launches:
         count = launch.nodes if launch.launcher == "python" and launch.is_away else launch.nnodes
+        if launch.started_by == "manifest" and launch.env.get("RANK") and "network_mode" not in job.text:
+            count = launch.number(launch.env.get("WORLD_SIZE", ""))
         is_own_world = launch.start.option("standalone") is not None
         if launch.launcher in ("colossalai", "deepspeed") or is_own_world or (count or 0) < 2:
             continue
@@ -380,6 +381,10 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
         return
 
 
+_PARTS = ("manifest", "Pod")
+"""Starters of one part of a world; others start the rest."""
+
+
 @fault("world-size-disagrees", SHELL)
 def world_size_disagrees(job: JobFile) -> Found:
     """Nodes or ranks that contradict what starts them, or each other in accelerate's configuration."""
@@ -395,7 +400,7 @@ def world_size_disagrees(job: JobFile) -> Found:
         count, wanted = launch.instances, launch.nnodes or 0
         told = launch.number(launch.env.get("WORLD_SIZE", ""))
         if launch.launcher == "python" and launch.is_away and "RANK" in launch.env and told and count:
-            if told != count:
+            if told != count and launch.started_by not in _PARTS:
                 found = f"WORLD_SIZE is {told}, and {launch.started_by} starts {count} ranks"
                 yield launch.line, found, f"WORLD_SIZE={count}"
             continue
@@ -408,7 +413,7 @@ def world_size_disagrees(job: JobFile) -> Found:
             continue
         if together[(launch.script, launch.nnodes_text)] > 1 and launch.command.detached:
             continue  # parts of one world
-        is_alone = launch.started_by in ("manifest", "Pod") and count == 1  # another starts the others
+        is_alone = launch.started_by in _PARTS and count == 1
         words = launch.shown(" ".join(launch.command.texts))
         if launch.started_by == "LeaderWorkerSet" and "LWS_" not in words:
             continue
@@ -447,6 +452,27 @@ def _ranks_from(job: JobFile, launch: Launch) -> tuple[str, str] | None:
     return (f"{shown}, and the nodes are 0 to {wanted - 1}", "a count from 0") if begin else None
 
 
+@fault("step-exceeds-job", SHELL)
+def step_exceeds_job(job: JobFile) -> Found:
+    """
+    srun asks for more nodes than the job has.
+
+    Why: srun ends with "Only allocated N nodes asked for M".
+
+    Fix: no more nodes than `#SBATCH --nodes`.
+    """
+    nodes, line = node_count(job.job.directives)
+    for launch in job.launches:
+        step = launch.srun
+        asked = launch.number((step.option("-N", "--nodes") if step else "") or "") or 0
+        if step and 0 < nodes < asked and not step.has("--jobid", "--het-group"):
+            yield (
+                launch.line,
+                f"srun --nodes={asked}, and the job has {nodes} (line {line})",
+                f"at most {nodes}",
+            )
+
+
 @fault("rank-not-set", SHELL)
 def launcher_left_out(job: JobFile) -> Found:
     """
@@ -462,7 +488,11 @@ def launcher_left_out(job: JobFile) -> Found:
             if tasks > 1 and "spawn" not in (file_at_hand(job, launch.script) or ""):
                 found = f"WORLD_SIZE counts {tasks} tasks a node, and without srun there is one"
                 yield launch.line, found, "srun in front of it"
-        is_told = launch.arguments.get("launcher") == "pytorch"
-        if launch.launcher == "python" and is_told and "RANK" not in launch.env and not launch.is_away:
+        is_told = launch.arguments.get("launcher") == "pytorch" and "RANK" not in launch.env
+        if launch.launcher == "python" and is_told and not launch.is_away:
             found = "--launcher pytorch: the script reads RANK, and python alone sets none"
             yield launch.line, found, "torchrun in place of python"
+        elif launch.launcher == "python" and is_told and launch.started_by in PER_TASK_OF:
+            found = f"--launcher pytorch: the script reads RANK, and {launch.started_by} sets none"
+            own = "slurm" if launch.started_by == "srun" else "mpi"
+            yield launch.line, found, f"--launcher {own}, or torchrun in place of python"

@@ -9,6 +9,9 @@ from ringup.nccl.interface_choice import ANY, Filter, Version, parse_names
 from ringup.nccl.rdma_devices import is_disabled, most_devices
 from ringup.nccl.variables import number
 
+LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
+"""Kinds of paths, as `ncclGetLevel` (src/graph/paths.cc) compares them, by letters."""
+
 
 def all_traps(
     environment: Mapping[str, str],
@@ -147,6 +150,10 @@ def _switch_traps(
         value = environment.get(name, "")
         if value and not value.strip().lstrip("+-")[:1].isdigit():
             yield f"{name}={value} is not a number and counts as 0"
+    for name in ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL"):
+        value = environment.get(name, "")
+        if value and value not in LEVELS and not value[:1].isdigit():
+            yield f"{name}={value} is none of NCCL's levels and has no effect: {', '.join(LEVELS)}"
     if environment.get("NCCL_IB_GID_INDEX") and not is_disabled(environment):
         index = number(environment, "NCCL_IB_GID_INDEX", 0)
         active = [p for p in ports if p.state == "ACTIVE"]

@@ -27,6 +27,8 @@ class Row:
     """More specific tags."""
     beside: str = ""
     """Tags of lines that are also quoted."""
+    unsure: str = ""
+    """Words of lines that alone do not make it certain."""
     until: str = ""
     """A tag whose later line, with the same `pod` and `image` if both are printed, ends it."""
 
@@ -74,7 +76,8 @@ ROWS = (
     Row("host-memory-refused", "no-host-memory", "a process got no host memory",
         lacks=r"(?i)ibv_|mlx5|efadv|/dev/shm|unable to mmap"),
     Row("disk-full", "disk-full disk-failed", "a file cannot be written: the disk or the quota is full",
-        lacks=r"^ringup: |/dev/shm|nccl-|posix_fallocate|torch_\d|shared memory|\bshm", unless="semaphore"),
+        lacks=r"^ringup: |/dev/shm|nccl-|posix_fallocate|torch_\d|shared memory|\bshm", unless="semaphore",
+        unsure="StreamWriter failed"),
     # Versions, settings, addresses.
     Row("nccl-library-too-old", "nccl-too-old", "the NCCL that is loaded is older than the program needs",
         beside="installed-nccl"),
@@ -104,6 +107,7 @@ def _finder(row: Row) -> Callable[[LogEvidence], Found]:
         text = " ".join(row.text.format(**fields).split()).rstrip(": ")
         # A row of pods has a state but not its reason, which may be temporary.
         said = not (row.until and names) or any(fields.values())
+        said = said and not (row.unsure and all(row.unsure in e.text for e in found))
         beside = log.all(row.beside) if found and row.beside else []
         return report([*found, *beside], text, row.confidence if said else _MEDIUM)
 

@@ -211,5 +211,7 @@ def gpu_architecture_not_built(log: LogEvidence) -> Found:
         text += f": {gpu.strip()} ({first_value(warned, 'arch')})"
     elif arch := first_value(events, "arch", "arch2", "arch3"):
         text = f"the compiler does not know this GPU ({arch}): its CUDA toolkit is older than the GPU"
-    failed = warned != events or log.outcome.failed
+    # An import that fails has not come as far as a kernel.
+    imports = warned == events and log.all("exception", has="ImportError|ModuleNotFoundError")
+    failed = (warned != events or log.outcome.failed) and not imports
     return report(events, text, severity=None if failed else "warning")

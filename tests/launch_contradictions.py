@@ -1,0 +1,420 @@
+"""Launch files that contradict themselves, a scheduler or an operator: cases for `test_lint`."""
+
+from __future__ import annotations
+
+from tests.launch_cases import shell, slurm
+from tests.launch_starters import DEEPSPEED, Files
+
+GPU_JOB = """apiVersion: batch/v1
+kind: Job
+metadata: {{name: t}}
+spec:
+  {}completions: 2
+  template:
+    spec:
+      volumes: [{}]
+      containers:
+      - name: t
+        image: a
+        {}
+        command: [{}]
+        resources: {{limits: {{nvidia.com/gpu: 4}}}}
+"""
+BY_INDEX = 'bash, -c, "torchrun --nnodes=2 --node-rank=$JOB_COMPLETION_INDEX --master-addr=h t.py"'
+SHM = "{name: s, emptyDir: {medium: Memory}}"
+OF_OPERATOR = """kind: PyTorchJob
+metadata: {{name: t}}
+spec:
+  pytorchReplicaSpecs:
+    {}:
+      replicas: {}
+      template: {{spec: {{containers: [{{name: {}, command: [torchrun, t.py]}}]}}}}
+"""
+SERVED = """kind: Service
+metadata: {{name: {}}}
+spec: {{{}}}
+---
+kind: Deployment
+metadata: {{name: v}}
+spec:
+  template: {{spec: {{containers: [{{name: v, command: [vllm, serve, qwen]}}]}}}}
+"""
+GPUS_OF = "services:\n  a:\n    image: a\n    command: torchrun --standalone t.py\n    {}\n"
+DEVICE = "deploy: {{resources: {{reservations: {{devices: [{{{}}}]}}}}}}"
+FOUR_RANKS = (
+    "srun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_id=1 --rdzv_backend=c10d --rdzv_endpoint=$H:1 t.py"
+)
+DRAWN = FOUR_RANKS.replace("srun ", "srun bash -c '").replace(":1 t.py", ":$((20000 + RANDOM % 999)) t.py'")
+BY_X = "mpirun -np 4 -H a:2,b:2 -x PATH {}python t.py"
+BY_PYTORCH = "python t.py c.py --launcher {}"
+SETS_GPU = 'import os, torch\nn = int(os.environ["SLURM_LOCALID"])\ntorch.cuda.set_device(n{})\n'
+INCLUDED = "CUDA_VISIBLE_DEVICES={} deepspeed --include localhost:0,1 t.py"
+ON_SIGNAL = ("trap again USR1", "python t.py")
+FROM_PBS = (
+    "#PBS -l select=2:ngpus=4:mpiprocs={}\ncat $PBS_NODEFILE{} > hosts\n{}deepspeed --hostfile=hosts t.py\n"
+)
+ADDS_SLOTS = "sed -i 's/$/ slots=4/' hosts\n"
+BY_FILE = "deepspeed --num_gpus 4 t.py --deepspeed_config ds.json"
+TRAINER_LINE = "torchrun --standalone t.py --per_device_train_batch_size 4"
+SERVER = """kind: Deployment
+metadata: {{name: v}}
+spec:
+  selector: {{matchLabels: {{app: a}}}}
+  template:
+    metadata: {{labels: {{app: {}}}}}
+    spec:
+      volumes: [{{name: m, emptyDir: {{}}}}]
+      containers:
+      - name: v
+        command: [vllm, serve, qwen]
+        resources: {{{}}}
+        volumeMounts: [{{name: {}, mountPath: /m}}]
+"""
+TWO_SERVICES = """services:
+  rank0:
+    image: a
+    environment: [MASTER_ADDR={}, MASTER_PORT=29500, WORLD_SIZE=2, RANK=0]
+    command: python t.py
+  rank1:
+    image: a
+    environment: [MASTER_ADDR={}, MASTER_PORT=29500, WORLD_SIZE=2, RANK=1]
+    command: python t.py
+"""
+CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
+    # sbatch(1), --export: steps inherit it; mpirun(1) of Open MPI, -x
+    "step-without-environment": (
+        [
+            slurm("export MASTER_ADDR=$H", "srun python t.py", asked="#SBATCH -N 2 --export=NONE"),
+            slurm("export MASTER_PORT=1", "srun --export=MASTER_ADDR=$H python t.py"),
+            shell("export NCCL_IB_HCA=mlx5_0", BY_X.format("")),
+        ],
+        [
+            slurm(
+                "export MASTER_ADDR=$H", "srun --export=ALL python t.py", asked="#SBATCH -N 2 --export=NONE"
+            ),
+            slurm(
+                "unset SLURM_EXPORT_ENV",
+                "export MASTER_PORT=1",
+                "srun python t.py",
+                asked="#SBATCH --export=NONE",
+            ),
+            slurm("export MASTER_PORT=1", "srun --export=ALL,MASTER_ADDR=$H python t.py"),
+            slurm("srun python t.py", asked="#SBATCH -N 2 --export=NONE"),
+            shell("export NCCL_IB_HCA=mlx5_0", BY_X.format("-x NCCL_IB_HCA ")),
+            shell("export NCCL_IB_HCA=mlx5_0", BY_X.format("").replace(",b:2", "")),
+        ],
+    ),
+    # sbatch itself: "mutually exclusive"; sbatch(1), --mem
+    "directive-wrong": (
+        [
+            slurm("srun torchrun t.py", asked="#SBATCH --mem=64"),
+            slurm("srun python t.py", asked="#SBATCH --time=<hours>"),
+            {"a.pbs": "#PBS -l select=2:ngpus=4\n#PBS -l ncpus=8\nmpirun python t.py\n"},
+            slurm("srun python t.py", asked="#SBATCH --mem=64G --mem-per-cpu=4G"),
+            slurm("./a", asked="#SBATCH --gres=gpu:4 --mem=80"),
+            slurm("srun python t.py", asked="#SBATCH --account=<your_account>"),
+            slurm("srun python t.py", asked="#SBATCH --gres=[4 A100 80g]"),
+        ],
+        [
+            slurm("srun python t.py", asked="#SBATCH --mem=0"),
+            slurm("srun python t.py", asked="#SBATCH --mem=64G"),
+            slurm("srun python t.py", asked="#SBATCH --mem=64000"),
+            slurm("srun python t.py", asked="#SBATCH --nodelist=gpu[01-04] --constraint=[a|b]"),
+            slurm("srun python t.py", asked="#SBATCH --mem=500"),
+        ],
+    ),
+    # sbatch(1), --signal
+    "signal-not-for-shell": (
+        [slurm(*ON_SIGNAL, asked="#SBATCH --signal=USR1@120")],
+        [
+            slurm(*ON_SIGNAL, asked="#SBATCH --signal=B:USR1@120"),
+            slurm("trap clean EXIT", "srun python t.py", asked="#SBATCH --signal=USR1@120"),
+        ],
+    ),
+    # sbatch: "can't run 1 processes on 2 nodes, setting nnodes to 1"
+    "world-size-disagrees": (
+        [slurm(FOUR_RANKS, asked="#SBATCH --nodes=2 --ntasks=1 --gpus-per-node=4")],
+        [slurm(FOUR_RANKS, asked="#SBATCH --nodes=2 --ntasks=2 --gpus-per-node=4")],
+    ),
+    # srun(1): --gpus-per-task and a step's own numbers; `docker run --gpus`
+    "nproc-exceeds-gpus": (
+        [
+            slurm(FOUR_RANKS, asked="#SBATCH -N 2 --ntasks-per-node=1 --gpus-per-task=1"),
+            slurm(FOUR_RANKS.replace("srun", "srun --gpus-per-node=1"), asked="#SBATCH -N 2 --gres=gpu:4"),
+            shell("docker run --gpus 2 a torchrun --standalone --nproc-per-node=4 t.py"),
+            shell("docker run --gpus '\"device=0,1\"' a torchrun --standalone --nproc-per-node=4 t.py"),
+            {
+                **slurm("srun python t.py", asked="#SBATCH -N 2 --ntasks-per-node=8 --gpus-per-node=4"),
+                "t.py": SETS_GPU.format(""),
+            },
+        ],
+        [
+            slurm(FOUR_RANKS, asked="#SBATCH -N 2 --ntasks-per-node=1 --gpus-per-task=4"),
+            slurm(FOUR_RANKS.replace("srun", "srun --gpus-per-node=4"), asked="#SBATCH -N 2"),
+            shell("docker run --gpus all a torchrun --standalone --nproc-per-node=4 t.py"),
+            {
+                **slurm("srun python t.py", asked="#SBATCH -N 2 --ntasks-per-node=8 --gpus-per-node=4"),
+                "t.py": SETS_GPU.format(" % torch.cuda.device_count()"),
+            },
+        ],
+    ),
+    "gpu-hidden-from-task": (
+        [
+            {
+                **slurm("srun --gpus=8 --ntasks-per-gpu=1 python t.py", asked="#SBATCH -N 2"),
+                "t.py": SETS_GPU.format(""),
+            },
+        ],
+        [
+            {
+                **slurm("srun --gpus=8 python t.py", asked="#SBATCH -N 2 --ntasks-per-node=4"),
+                "t.py": SETS_GPU.format(""),
+            },
+        ],
+    ),
+    "gpus-exceed-pod": (
+        [slurm("vllm serve m --tensor-parallel-size 16", asked="#SBATCH -N 2 --gpus-per-node=8")],
+        [
+            slurm("vllm serve m --tensor-parallel-size 8", asked="#SBATCH -N 1 --gpus-per-node=8"),
+            slurm(
+                "vllm serve m --tensor-parallel-size 16 --distributed-executor-backend ray",
+                asked="#SBATCH -N 2 --gpus-per-node=8",
+            ),
+        ],
+    ),
+    "open-mpi-slots": (
+        [{"a.pbs": "#PBS -l select=2:ngpus=4:mpiprocs=4\nmpirun -np 16 python t.py\n"}],
+        [{"a.pbs": "#PBS -l select=2:ngpus=4:mpiprocs=4\nmpirun -np 8 python t.py\n"}],
+    ),
+    # RANDOM differs in each shell
+    "meeting-point-differs": (
+        [slurm(DRAWN)],
+        [slurm("P=$((20000 + RANDOM % 999))", FOUR_RANKS.replace(":1", ":$P"))],
+    ),
+    "node-rank-duplicate": (
+        [
+            slurm(
+                "export WORLD_SIZE=8",
+                "srun bash -c 'RANK=$SLURM_LOCALID python t.py'",
+                asked="#SBATCH -N 2 --ntasks-per-node=4",
+            ),
+        ],
+        [
+            slurm(
+                "export WORLD_SIZE=8",
+                "srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID python t.py'",
+                asked="#SBATCH -N 2 --ntasks-per-node=4",
+            ),
+        ],
+    ),
+    "several-worlds": (
+        [slurm("srun ray start --head --port=6379 --block &", "wait", asked="#SBATCH -N 2")],
+        [slurm("srun -N1 -n1 ray start --head --port=6379 --block &", "wait", asked="#SBATCH -N 2")],
+    ),
+    # mmengine/dist/utils.py, _init_dist_pytorch
+    "rank-not-set": (
+        [
+            shell(f"mpirun -np 4 {BY_PYTORCH.format('pytorch')}"),
+            slurm(f"srun {BY_PYTORCH.format('pytorch')}"),
+        ],
+        [
+            shell(f"mpirun -np 4 {BY_PYTORCH.format('mpi')}"),
+            slurm(f"srun bash -c 'RANK=$SLURM_PROCID {BY_PYTORCH.format('pytorch')}'"),
+        ],
+    ),
+    # DeepSpeed 0.19.8, launcher/runner.py, main()
+    "visible-devices-ignored": (
+        [
+            {
+                **shell("CUDA_VISIBLE_DEVICES=2,3 deepspeed --hostfile hosts t.py"),
+                "hosts": "a slots=8\nb slots=8\n",
+            },
+            shell(INCLUDED.format("2,3")),
+            shell(INCLUDED.format("$GPUS")),
+        ],
+        [
+            {**shell("deepspeed --hostfile hosts t.py"), "hosts": "a slots=8\nb slots=8\n"},
+            shell(INCLUDED.format("0,1")),
+        ],
+    ),
+    "hostfile-wrong": (
+        [
+            {"a.pbs": FROM_PBS.format(4, "", ADDS_SLOTS)},
+            slurm("scontrol show hostnames $SLURM_JOB_NODELIST > hosts", "deepspeed --hostfile hosts t.py"),
+        ],
+        [
+            {"a.pbs": FROM_PBS.format(1, "", ADDS_SLOTS)},
+            {"a.pbs": FROM_PBS.format(4, " | sort -u", ADDS_SLOTS)},
+        ],
+    ),
+    "command-cut-short": (
+        [
+            slurm(
+                "mpirun -npernode 1 \\",
+                "  apptainer run --nv a.sif",
+                "  torchrun --nnodes=2 --nproc_per_node=4 t.py",
+            )
+        ],
+        [slurm("mpirun -npernode 1 \\", "  hostname", "torchrun --nnodes=2 --nproc_per_node=4 t.py")],
+    ),
+    "launcher-started-per-task": (
+        [],
+        [slurm("singularity exec a.sif mpirun --host localhost:3 -n 3 python t.py")],
+    ),
+    # kubernetes.io, "Define a Command and Arguments for a Container", "Indexed Job"
+    "command-in-one-string": (
+        [{"a.yaml": GPU_JOB.format("", "", "", '"torchrun --nproc-per-node=4 t.py"')}],
+        [
+            {"a.yaml": GPU_JOB.format("", "", "", "torchrun, --nproc-per-node=4, t.py")},
+            {"a.yaml": GPU_JOB.format("", "", "", 'bash, -c, "torchrun --nproc-per-node=4 t.py"')},
+        ],
+    ),
+    "job-without-index": (
+        [{"a.yaml": GPU_JOB.format("", "", "", BY_INDEX)}],
+        [{"a.yaml": GPU_JOB.format("completionMode: Indexed\n  ", "", "", BY_INDEX)}],
+    ),
+    "volume-not-mounted": (
+        [{"a.yaml": GPU_JOB.format("", SHM, "", "torchrun, --nproc-per-node=4, t.py")}],
+        [
+            {
+                "a.yaml": GPU_JOB.format(
+                    "",
+                    SHM,
+                    "volumeMounts: [{name: s, mountPath: /dev/shm}]",
+                    "torchrun, --nproc-per-node=4, t.py",
+                )
+            },
+        ],
+    ),
+    # kubeflow/training-operator 1.9, pytorchjob_webhook.go, validatePyTorchReplicaSpecs
+    "pytorchjob-refused": (
+        [
+            {"a.yaml": OF_OPERATOR.format("Master", 1, "trainer")},
+            {"a.yaml": OF_OPERATOR.format("Master", 2, "pytorch")},
+            {"a.yaml": OF_OPERATOR.format("Chief", 1, "pytorch")},
+        ],
+        [
+            {"a.yaml": OF_OPERATOR.format("Master", 1, "pytorch")},
+            {"a.yaml": OF_OPERATOR.format("Worker", 2, "pytorch")},
+        ],
+    ),
+    # vllm/envs.py, get_vllm_port
+    "service-named-vllm": (
+        [{"a.yaml": SERVED.format("vllm", "selector: {app: v}")}],
+        [
+            {"a.yaml": SERVED.format("llm", "selector: {app: v}")},
+            {"a.yaml": SERVED.format("vllm", "clusterIP: None")},
+        ],
+    ),
+    # compose-spec.json
+    "compose-refused": (
+        [
+            {"compose.yaml": GPUS_OF.format("resources: {limits: {}}")},
+            {"compose.yaml": GPUS_OF.format("shm-size: 8gb")},
+            {
+                "compose.yaml": GPUS_OF.format(
+                    DEVICE.format("count: 2, device_ids: ['0'], capabilities: [gpu]")
+                )
+            },
+            {"compose.yaml": GPUS_OF.format(DEVICE.format("driver: nvidia, count: 2"))},
+        ],
+        [
+            {"compose.yaml": GPUS_OF.format("shm_size: 8gb")},
+            {"compose.yaml": GPUS_OF.format(DEVICE.format("count: 2, capabilities: [gpu]"))},
+        ],
+    ),
+    # accelerate 1.15, utils/dataclasses.py, _deepspeed_config_checks
+    "deepspeed-settings-twice": (
+        [{"a.yaml": DEEPSPEED + "mixed_precision: bf16\n"}],
+        [
+            {"a.yaml": DEEPSPEED + "mixed_precision: null\n"},
+            {
+                "a.yaml": DEEPSPEED + "mixed_precision: bf16\n",
+                **shell("accelerate launch --mixed_precision bf16 t.py"),
+            },
+        ],
+    ),
+    # NCCL, src/graph/paths.cc, ncclGetLevel
+    "preset-without-effect": (
+        [shell("export NCCL_NET_GDR_LEVEL=PBH", "torchrun --nnodes=2 t.py")],
+        [shell("export NCCL_NET_GDR_LEVEL=PHB NCCL_P2P_LEVEL=3", "torchrun --nnodes=2 t.py")],
+    ),
+    # DeepSpeed 0.19.8, runtime/config.py
+    "deepspeed-config-wrong": (
+        [
+            {**shell(BY_FILE), "ds.json": '{"train_batch_size": 4, "zero_optimization": {"stage": 4}}'},
+            {
+                **shell(BY_FILE),
+                "ds.json": '{"train_batch_size": 4, "fp16": {"enabled": true}, "bf16": {"enabled": true}}',
+            },
+            {**shell(BY_FILE), "ds.json": '{"train_batch_size": 4,}'},
+            {**shell(BY_FILE), "ds.json": '{"gradient_accumulation_steps": 4}'},
+        ],
+        [
+            {
+                **shell(BY_FILE),
+                "ds.json": '{"train_batch_size": 4, "fp16": {"enabled": false}, "bf16": {"enabled": true}}',
+            },
+            {
+                **shell("torchrun t.py --deepspeed ds.json"),
+                "ds.json": '{"gradient_accumulation_steps": "auto"}',
+            },
+        ],
+    ),
+    # transformers 5.17, training_args.py
+    "trainer-refuses-arguments": (
+        [
+            shell(f"{TRAINER_LINE} --fp16 --bf16 True"),
+            shell(f"{TRAINER_LINE} --load_best_model_at_end --eval_strategy epoch --save_strategy steps"),
+        ],
+        [
+            shell(f"{TRAINER_LINE} --fp16 False --bf16 True"),
+            shell(f"{TRAINER_LINE} --load_best_model_at_end --eval_strategy epoch --save_strategy epoch"),
+            shell("torchrun t.py --fp16 --bf16"),
+        ],
+    ),
+    "launcher-option-wrong": (
+        [slurm(FOUR_RANKS.replace("c10d", "nccl"))],
+        [slurm(FOUR_RANKS), slurm(FOUR_RANKS.replace("c10d", "etcd-v2"))],
+    ),
+    "launcher-argument-misread": (
+        [shell("torchrun --standalone -m train.py"), shell("python -m torchrun --standalone train.py")],
+        [
+            shell("torchrun --standalone -m pkg.train"),
+            shell("python -m torch.distributed.run --standalone train.py"),
+        ],
+    ),
+    # srun: "Only allocated 2 nodes asked for 4"
+    "step-exceeds-job": (
+        [slurm("srun -N4 python t.py")],
+        [slurm("srun -N2 python t.py"), shell("srun -N4 python t.py")],
+    ),
+    "port-privileged": (
+        [
+            slurm("export MASTER_PORT=$((SLURM_JOB_ID % 1000))", FOUR_RANKS.replace(":1 ", ":$MASTER_PORT ")),
+            slurm("P=$((30000 + RANDOM % 50000))", FOUR_RANKS.replace(":1 ", ":$P ")),
+        ],
+        [slurm("P=$((20000 + RANDOM % 10000))", FOUR_RANKS.replace(":1 ", ":$P "))],
+    ),
+    # kubernetes.io, "Job", "Schedule GPUs", "Deployments"
+    "manifest-refused": (
+        [
+            {"a.yaml": SERVER.format("b", "limits: {nvidia.com/gpu: 2}", "m")},
+            {"a.yaml": SERVER.format("a", "requests: {nvidia.com/gpu: 2}", "m")},
+            {"a.yaml": SERVER.format("a", "limits: {nvidia.com/gpu: 2}", "n")},
+            {"a.yaml": GPU_JOB.format("", "", "", "torchrun, t.py")},
+        ],
+        [
+            {"a.yaml": SERVER.format("a", "limits: {nvidia.com/gpu: 2}", "m")},
+            {
+                "a.yaml": GPU_JOB.format("", "", "", "torchrun, t.py").replace(
+                    "      volumes", "      restartPolicy: Never\n      volumes"
+                )
+            },
+        ],
+    ),
+    "rendezvous-endpoint-own": (
+        [{"compose.yaml": TWO_SERVICES.format("localhost", "localhost")}],
+        [{"compose.yaml": TWO_SERVICES.format("rank0", "rank0")}],
+    ),
+}
