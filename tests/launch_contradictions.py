@@ -80,6 +80,50 @@ TWO_SERVICES = """services:
     environment: [MASTER_ADDR={}, MASTER_PORT=29500, WORLD_SIZE=2, RANK=1]
     command: python t.py
 """
+BY_RANK = "torchrun --nnodes=2 --node_rank=$OMPI_COMM_WORLD_RANK --master_addr=h t.py"
+TWO_MACHINES = (
+    "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmain_process_ip: 10.0.0.1\n"
+    "num_machines: 2\nnum_processes: 16\n"
+)
+MPI_JOB = """kind: MPIJob
+metadata: {{name: t}}
+spec:
+  slotsPerWorker: 4
+  mpiReplicaSpecs:
+    Launcher:
+      template: {{spec: {{containers: [{{name: l, command: [mpirun, -np, "{}", python, t.py]}}]}}}}
+    Worker:
+      replicas: 2
+"""
+POD = """containers:
+          - name: a
+            command: [bash, -c, "torchrun --nnodes=2 --node_rank=$INDEX --master_addr=h t.py"]
+"""
+TWO_TASKS = f"""apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+spec:
+  tasks:
+  - name: a
+    replicas: 1
+    template:
+      spec:
+        {POD}
+  - name: b
+    replicas: 1
+    template:
+      spec:
+        {POD}"""
+TWO_JOBS = f"""kind: JobSet
+spec:
+  replicatedJobs:
+  - name: w
+    replicas: 2
+    template:
+      spec:
+        parallelism: 1
+        {POD}"""
+RAY_HEAD = "srun -N1 -n1 -w $H ray start --head{} --block &"
+RAY_NODE = "srun -N1 -n1 --exclude=$H ray start --address=$H:6379 --block &"
 CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
     # sbatch(1), --export: steps inherit it; mpirun(1) of Open MPI, -x
     "step-without-environment": (
@@ -173,7 +217,10 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
         ],
     ),
     "gpus-exceed-pod": (
-        [slurm("vllm serve m --tensor-parallel-size 16", asked="#SBATCH -N 2 --gpus-per-node=8")],
+        [
+            slurm("vllm serve m --tensor-parallel-size 16", asked="#SBATCH -N 2 --gpus-per-node=8"),
+            shell("CUDA_VISIBLE_DEVICES=0,1 vllm serve m --tensor-parallel-size 4"),
+        ],
         [
             slurm("vllm serve m --tensor-parallel-size 8", asked="#SBATCH -N 1 --gpus-per-node=8"),
             slurm(
@@ -191,8 +238,11 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
         [slurm(DRAWN)],
         [slurm("P=$((20000 + RANDOM % 999))", FOUR_RANKS.replace(":1", ":$P"))],
     ),
+    # Volcano: an index for each task; JobSet: one for each of its Jobs
     "node-rank-duplicate": (
         [
+            {"a.yaml": TWO_TASKS.replace("INDEX", "VC_TASK_INDEX")},
+            {"a.yaml": TWO_JOBS.replace("INDEX", "JOB_COMPLETION_INDEX")},
             slurm(
                 "export WORLD_SIZE=8",
                 "srun bash -c 'RANK=$SLURM_LOCALID python t.py'",
@@ -200,6 +250,12 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
             ),
         ],
         [
+            {"a.yaml": TWO_TASKS.replace("INDEX", "RANK")},
+            {
+                "a.yaml": TWO_JOBS.replace("INDEX", "JOB_COMPLETION_INDEX").replace(
+                    "parallelism: 1", "parallelism: 2"
+                )
+            },
             slurm(
                 "export WORLD_SIZE=8",
                 "srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID python t.py'",
@@ -416,5 +472,37 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
     "rendezvous-endpoint-own": (
         [{"compose.yaml": TWO_SERVICES.format("localhost", "localhost")}],
         [{"compose.yaml": TWO_SERVICES.format("rank0", "rank0")}],
+    ),
+    # srun(1), scontrol(1): the list of nodes is compressed
+    "rendezvous-endpoint-list": (
+        [slurm("H=$(echo $SLURM_NODELIST | cut -d',' -f1)", FOUR_RANKS)],
+        [slurm("H=$(scontrol show hostnames $SLURM_NODELIST | head -n1)", FOUR_RANKS)],
+    ),
+    "node-variable-read-too-early": (
+        [{"a.lsf": f"#BSUB -nnodes 2\njsrun -n2 -r1 -a1 -g6 {BY_RANK}\n"}],
+        [{"a.lsf": f"#BSUB -nnodes 2\njsrun -n2 -r1 -a1 -g6 bash -c '{BY_RANK}'\n"}],
+    ),
+    "launcher-on-first-node-alone": (
+        [{**slurm("accelerate launch --config_file c.yaml t.py"), "c.yaml": TWO_MACHINES}],
+        [{**slurm("srun accelerate launch --config_file c.yaml t.py"), "c.yaml": TWO_MACHINES}],
+    ),
+    # DeepSpeed 0.19.8, launcher/runner.py: DLTS_HOSTFILE
+    "deepspeed-without-hosts": (
+        [shell("deepspeed --num_nodes 2 t.py"), shell("deepspeed --include n0:0,1@n1:0,1 t.py")],
+        [shell("deepspeed --num_gpus 2 t.py"), shell("deepspeed --hostfile h --num_nodes 2 t.py")],
+    ),
+    # kubeflow/mpi-operator v2beta1, slotsPerWorker
+    "mpi-job-slots": ([{"a.yaml": MPI_JOB.format(16)}], [{"a.yaml": MPI_JOB.format(8)}]),
+    # ray start --help: 6379 by default
+    "ray-port-differs": (
+        [
+            slurm(RAY_HEAD.format(" --port=6380"), RAY_NODE),
+            slurm(RAY_HEAD.format(""), RAY_NODE.replace("6379", "6380")),
+        ],
+        [slurm(RAY_HEAD.format(" --port=6379"), RAY_NODE), slurm(RAY_HEAD.format(""), RAY_NODE)],
+    ),
+    "variable-never-set": (
+        [shell("export SCRIPT=train.py", "accelerate launch --num_machines 1 $PYTHON_FILE $ARGS")],
+        [shell("export SCRIPT=train.py", "accelerate launch --num_machines 1 $SCRIPT $ARGS")],
     ),
 }

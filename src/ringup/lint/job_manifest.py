@@ -181,6 +181,27 @@ def pytorchjob_refused(job: JobFile) -> Found:
                 yield _at(named[0], "name").start_mark.line + 1, found, "name: pytorch"
 
 
+@fault("mpi-job-slots", SHELL)
+def mpi_job_slots(job: JobFile) -> Found:
+    """
+    The launcher of an MPIJob starts more ranks than its workers have slots.
+
+    Why: the operator writes a host file with slotsPerWorker for each worker, 1 without it; mpirun ends with
+    "There are not enough slots available".
+
+    Fix: `mpirun -np` = workers x slotsPerWorker.
+    """
+    for document in job.job.documents if "MPIJob" in job.text else ():
+        each = number(value_at(document, "spec", "slotsPerWorker") or "1")
+        workers = number(value_at(document, "spec", "mpiReplicaSpecs", "Worker", "replicas") or "1")
+        for launch in _within(job, document) if each and workers else ():
+            step = next((s for s in launch.steps if s.program == "mpirun"), None)
+            ranks = number((step.option("-np", "-n", "--np") if step else "") or "") or 0
+            if ranks > (each or 0) * (workers or 0) and "oversubscribe" not in job.text:
+                found = f"{ranks} ranks, and {workers} workers have {each} slots each"
+                yield launch.line, found, f"-np {(each or 0) * (workers or 0)}"
+
+
 _OF_COMPOSE = """
 annotations attach blkio_config build cap_add cap_drop cgroup cgroup_parent command configs container_name
 cpu_count cpu_percent cpu_period cpu_quota cpu_rt_period cpu_rt_runtime cpu_shares cpus cpuset

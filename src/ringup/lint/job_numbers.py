@@ -40,6 +40,11 @@ _BY_A_NAME = re.compile(r"\b(devices|gpus) ?= ?(\w{1,60})\b")
 _LIGHTNING = re.compile(r"(?m)^ *(?:import|from) +(?:pytorch_lightning|lightning)\b")
 
 
+_CUT = re.compile(
+    r"echo {1,4}\"?\$\{?SLURM_(?:JOB_)?NODELIST\}?\"? {0,4}\| {0,4}cut -d ?['\"]?,['\"]? -f ?1\b"
+)
+
+
 @fault("rendezvous-endpoint-list", SHELL)
 def rendezvous_endpoint_list(job: JobFile) -> Found:
     """
@@ -59,6 +64,9 @@ def rendezvous_endpoint_list(job: JobFile) -> Found:
         elif "SLURM_SUBMIT_HOST" in held and launch.launcher in NODE_LAUNCHERS and launch.nnodes != 1:
             found = "the ranks meet at $SLURM_SUBMIT_HOST, where sbatch was typed: no rank runs there"
             yield launch.line, found, "the first node of the job"
+    for number, text in enumerate(lines_of(job.text), 1):
+        if _CUT.search(text.partition(" #")[0]) and node_count(job.job.directives)[0] > 1 and job.launches:
+            yield number, "the list may be n[1-2]: cut takes n[1-2] for a name", "scontrol show hostnames"
     for command in job.job.commands:
         for step in (*command.around, *command.start.steps):
             listed = job.job.marks.all_of(step.option("-w", "--nodelist") or "")
@@ -162,6 +170,12 @@ def open_mpi_slots(job: JobFile) -> Found:
             found = f"the list of hosts ends at the blank: horovodrun takes {cut[0]} for the command"
             yield launch.line, found, f"-H {hosts},{cut[0]}"
             continue
+        name = given.get("--hostfile") or given.get("-hostfile") or ""
+        rows = [
+            row.split() for row in lines_of((file_at_hand(job, name) if name else "") or "") if row.strip()
+        ]
+        if rows and all(len(row) == 2 and re.fullmatch(r"slots=\d{1,4}", row[1]) for row in rows):
+            hosts = ",".join(f"{host}:{slots[6:]}" for host, slots in rows)
         is_listed = bool(_HOSTS.fullmatch(hosts))
         slots = sum(int(host.partition(":")[2] or 1) for host in hosts.split(",")) if is_listed else total
         if total > slots:
@@ -235,6 +249,9 @@ def gpus_exceed_pod(job: JobFile) -> Found:
         is_one = not launch.arguments.keys() & {"nnodes", "node-rank"}
         is_one = is_one and launch.arguments.get("distributed-executor-backend", "mp") == "mp"
         is_one = is_one and launch.started_by != "LeaderWorkerSet" and not re.search(r"\bray\b", job.text)
+        visible = launch.env.get("CUDA_VISIBLE_DEVICES", "").strip("\"'")
+        if re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,63}", visible) and not launch.is_away:
+            gpus = visible.count(",") + 1
         if re.search("vllm|sglang", " ".join(launch.command.texts[:6])) and is_one and 0 < gpus < wanted:
             found = f"{wanted} GPUs (tensor x pipeline), and the {'container' if launch.pod else 'node'}"
             found += f" has {gpus}"
@@ -244,6 +261,24 @@ def gpus_exceed_pod(job: JobFile) -> Found:
                 f"{wanted} GPUs (tensor x pipeline), and the job's {launch.allocated} nodes have {gpus} each"
             )
             yield launch.line, found, f"{gpus * launch.allocated} GPUs"
+
+
+@fault("deepspeed-without-hosts", SHELL, severity="warning")
+def deepspeed_without_hosts(job: JobFile) -> Found:
+    """
+    DeepSpeed is given several nodes, and no option names a host file.
+
+    Why: it reads /job/hostfile then; where that is missing it trains on this node alone, with a warning, or
+    ends because a host of --include is unknown.
+
+    Fix: `--hostfile FILE`.
+    """
+    for launch in job.launches:
+        several = "@" in launch.option("include") or (launch.nnodes or 0) > 1
+        is_named = launch.has("hostfile", "no-ssh", "force-multi") or launch.is_opaque
+        if launch.launcher == "deepspeed" and several and not is_named and not launch.is_away:
+            found = "several nodes without --hostfile: without /job/hostfile DeepSpeed takes this one alone"
+            yield launch.line, found, "--hostfile"
 
 
 @fault("deepspeed-options-exclude", SHELL)

@@ -81,11 +81,23 @@ def variable_never_set(job: JobFile) -> Found:
                     wanted, severity = (f"${near[0]}", "error") if near else ("a value", "warning")
                     found = f"${name} is set nowhere in this file"
                     yield job.finding(word.line, found, wanted, severity=severity)
+        yield from _other_script(job, launch, known)
     yield from _divisors(job, known) if job.launches else ()
     launched = {id(launch.command): launch for launch in job.launches}
     for command in job.job.commands:
         if id(command) in launched or is_mark(command.texts[0]):
             yield from _not_exported(job, command, launched.get(id(command)))
+
+
+def _other_script(job: JobFile, launch: Launch, known: set[str]) -> Found:
+    """A script from a variable that nothing sets, where another one holds a script and is never read."""
+    held = [w.text.partition("=")[0] for w in job.job.assigned if w.text.endswith(".py")]
+    own = next((n for n in held if f"${n}" not in job.text and f"${{{n}" not in job.text), "")
+    unknown = launch.start.opaque if own and not launch.start.script else []
+    for name in (mark.name for word in unknown for mark in job.job.marks.all_of(word)):
+        if name.isidentifier() and name.isupper() and name not in known | WELL_KNOWN:
+            yield launch.line, f"${name} is set nowhere in this file, and ${own} is never read", f"${own}"
+            return
 
 
 _ONLY_WITH = {

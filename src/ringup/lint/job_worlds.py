@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from ringup.launchfiles.directives import last, node_count, tasks_per_node
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
+from ringup.launchfiles.start import arguments
 from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_numbers import coordinator_at_itself
@@ -26,6 +27,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 PER_TASK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 PER_TASK_OF = {
     "srun": PER_TASK,
+    "jsrun": (*RANKS[1:4], *LOCAL_RANKS[1:3]),
     **dict.fromkeys(
         ("mpirun", "mpiexec", "mpiexec.hydra"),
         (*RANKS[1:4], *LOCAL_RANKS[1:3]),
@@ -312,6 +314,8 @@ def node_rank_not_read(job: JobFile) -> Found:
                 severity="warning" if launch.unread_config else "error",
                 fix=Fix(_EACH_ITS_OWN.get(launch.started_by, "give each node its own: 0, 1, 2, ...")),
             )
+        if how := _counts_its_part(job, launch):
+            yield launch.line, how, "a number of its own for each pod"
         ranks = [one.node_rank_text or "0" for one in on_this_machine(job, launch)]
         if launch.backend == "static" and len(ranks) > 1 and len({*ranks}) == 1 and ranks[0].isdecimal():
             found = f"{len(ranks)} launches of one world, and each is node {ranks[0]}"
@@ -330,6 +334,19 @@ def node_rank_not_read(job: JobFile) -> Found:
                     "Set NODE_RANK as well as RANK.", env={"NODE_RANK": launch.shown(launch.env["RANK"])}
                 ),
             )
+
+
+def _counts_its_part(job: JobFile, launch: Launch) -> str:
+    """Why the index in a pod's node rank counts only the pods of its part of the workload."""
+    mark = launch.job.marks.of(launch.node_rank_text)
+    name, by = mark.name if mark else "", launch.started_by
+    parts = [one for one in job.launches if one.started_by == by and one.script == launch.script]
+    if by == "Volcano" and name in ("VC_TASK_INDEX", "VK_TASK_INDEX") and len(parts) > 1:
+        return f"${name} counts the pods of one task: the first of each task is 0"
+    each = re.findall(r"\bparallelism: {0,4}(\d{1,4})\b", job.text)
+    if by == "JobSet" and name == "JOB_COMPLETION_INDEX" and (launch.replicas or 0) > 1 and {*each} <= {"1"}:
+        return f"${name} counts the pods of one Job: it is 0 in each of {launch.replicas} Jobs"
+    return ""
 
 
 QUERIES = ("hostname", "nvidia-smi", "echo", "cat", "mkdir", "rm", "date", "ls", "ip", "cp", "which", "ps")
@@ -363,7 +380,7 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
     """
     away = None
     for launch in job.launches:
-        own = launch.has("config-file") or _by_deepspeed(launch) or launch.is_opaque
+        own = launch.unread_config or _by_deepspeed(launch) or launch.is_opaque
         is_node_launcher = launch.launcher in ("torchrun", "launch", "accelerate", "llamafactory")
         if launch.started_by != "batch" or launch.allocated < 2 or not is_node_launcher or own:
             continue
@@ -450,6 +467,29 @@ def _ranks_from(job: JobFile, launch: Launch) -> tuple[str, str] | None:
     begin = count.first + (0 < count.line < launch.line)
     shown = f"{launch.shown(text)} is {begin} to {begin + wanted - 1}"
     return (f"{shown}, and the nodes are 0 to {wanted - 1}", "a count from 0") if begin else None
+
+
+@fault("ray-port-differs", SHELL)
+def ray_port_differs(job: JobFile) -> Found:
+    """
+    Nodes of Ray are started with another port than that of the head.
+
+    Why: nothing listens there, and `ray start` ends after its attempts to connect; the head's port is 6379
+    without --port.
+
+    Fix: one port for `--port` and `--address`.
+    """
+    heads, seen = set(), []
+    for launch in (one for one in job.launches if one.launcher == "ray"):
+        given = arguments(launch.command.texts)
+        port = given.get("port") or "6379"
+        if "head" in given:
+            heads.add(port)
+        elif (address := given.get("address", "")) and ":" in address:
+            seen.append((launch.line, address.rpartition(":")[2]))
+    for line, port in seen:
+        if len(heads) == 1 and port.isdecimal() and port not in heads and min(heads).isdecimal():
+            yield line, f"port {port}, and the head listens at {min(heads)}", f"port {min(heads)}"
 
 
 @fault("step-exceeds-job", SHELL)
