@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     from ringup import lint
     from ringup.cli import fixing
     from ringup.lint import fixes
-    from ringup.output import console, sarif_junit
+    from ringup.output import console
 
     line, args.scripts = of_line(args.scripts)
     files = line | {p: read_script(p, None if p.endswith(".py") else "") for p in files_of(args.scripts)}
@@ -121,6 +121,8 @@ def run(args: argparse.Namespace) -> int:
         files, findings = repaired, left
     form = "json" if args.json else args.format
     left_unread = unread(examined, args.scripts)
+    if form in ("sarif", "github"):
+        from ringup.output import sarif_junit
     if form == "sarif":
         print(json.dumps(sarif_junit.sarif(findings), indent=1))
     elif form == "github":
