@@ -46,15 +46,25 @@ FOUR_RANKS = (
 )
 DRAWN = FOUR_RANKS.replace("srun ", "srun bash -c '").replace(":1 t.py", ":$((20000 + RANDOM % 999)) t.py'")
 BY_X = "mpirun -np 4 -H a:2,b:2 -x PATH {}python t.py"
+COUNTS_NODES = 'import os\nworld_size = int(os.environ["SLURM_NNODES"])\ninit_process_group("nccl")\n'
 BY_PYTORCH = "python t.py c.py --launcher {}"
 SETS_GPU = 'import os, torch\nn = int(os.environ["SLURM_LOCALID"])\ntorch.cuda.set_device(n{})\n'
 INCLUDED = "CUDA_VISIBLE_DEVICES={} deepspeed --include localhost:0,1 t.py"
+LSF_NODES = """#BSUB -n 8
+#BSUB -R span[ptile=4]
+N=$({})
+for h in $(echo $LSB_HOSTS | tr ' ' '\\n' | uniq); do
+  blaunch $h torchrun --nnodes=$N --rdzv_backend=c10d --rdzv_endpoint=$H:1 --rdzv_id=1 t.py &
+done
+wait
+"""
 ON_SIGNAL = ("trap again USR1", "python t.py")
 FROM_PBS = (
     "#PBS -l select=2:ngpus=4:mpiprocs={}\ncat $PBS_NODEFILE{} > hosts\n{}deepspeed --hostfile=hosts t.py\n"
 )
 ADDS_SLOTS = "sed -i 's/$/ slots=4/' hosts\n"
 BY_FILE = "deepspeed --num_gpus 4 t.py --deepspeed_config ds.json"
+CHECKPOINTS = "--per_device_train_batch_size 4 --gradient_checkpointing"
 TRAINER_LINE = "torchrun --standalone t.py --per_device_train_batch_size 4"
 SERVER = """kind: Deployment
 metadata: {{name: v}}
@@ -80,6 +90,7 @@ TWO_SERVICES = """services:
     environment: [MASTER_ADDR={}, MASTER_PORT=29500, WORLD_SIZE=2, RANK=1]
     command: python t.py
 """
+STATIC_RANK = "torchrun --nnodes 2 --node_rank 0 --master_addr a --master_port 1 t.py"
 BY_RANK = "torchrun --nnodes=2 --node_rank=$OMPI_COMM_WORLD_RANK --master_addr=h t.py"
 TWO_MACHINES = (
     "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmain_process_ip: 10.0.0.1\n"
@@ -124,12 +135,29 @@ spec:
         {POD}"""
 RAY_HEAD = "srun -N1 -n1 -w $H ray start --head{} --block &"
 RAY_NODE = "srun -N1 -n1 --exclude=$H ray start --address=$H:6379 --block &"
+OPEN_MPI = "/usr/mpi/gcc/openmpi-4.1.5/bin/mpirun"
+MPICH = "dependencies:\n  - mpi4py\n  - mpich=4.1\n"
+BY_MAP = 'device_map="auto"'
+BY_FSDP = "accelerate launch --config_file c.yaml t.py"
+FLAT = (
+    "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nfsdp_config:\n"
+    "  fsdp_use_orig_params: {}\nnum_processes: 4\n"
+)
+OFFLOADS = (
+    '{"train_batch_size": 4, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}'
+)
+INITIALIZES = "e = deepspeed.initialize(model=m, optimizer=o)\n"
 CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
     # sbatch(1), --export: steps inherit it; mpirun(1) of Open MPI, -x
     "step-without-environment": (
         [
             slurm("export MASTER_ADDR=$H", "srun python t.py", asked="#SBATCH -N 2 --export=NONE"),
             slurm("export MASTER_PORT=1", "srun --export=MASTER_ADDR=$H python t.py"),
+            {
+                **slurm("export DATA=1", "srun --export=A=1 python t.py"),
+                "t.py": 'import os\nos.environ["DATA"]\n',
+            },
+            slurm("srun --export=ALL,NCCL_IB_HCA=mlx5_0,mlx5_1 python t.py"),
             shell("export NCCL_IB_HCA=mlx5_0", BY_X.format("")),
         ],
         [
@@ -144,6 +172,7 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
             ),
             slurm("export MASTER_PORT=1", "srun --export=ALL,MASTER_ADDR=$H python t.py"),
             slurm("srun python t.py", asked="#SBATCH -N 2 --export=NONE"),
+            slurm("srun --export=ALL,NCCL_DEBUG=INFO,MASTER_ADDR python t.py"),
             shell("export NCCL_IB_HCA=mlx5_0", BY_X.format("-x NCCL_IB_HCA ")),
             shell("export NCCL_IB_HCA=mlx5_0", BY_X.format("").replace(",b:2", "")),
         ],
@@ -177,8 +206,14 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     # sbatch: "can't run 1 processes on 2 nodes, setting nnodes to 1"
     "world-size-disagrees": (
-        [slurm(FOUR_RANKS, asked="#SBATCH --nodes=2 --ntasks=1 --gpus-per-node=4")],
-        [slurm(FOUR_RANKS, asked="#SBATCH --nodes=2 --ntasks=2 --gpus-per-node=4")],
+        [
+            {"a.lsf": LSF_NODES.format("echo $LSB_HOSTS | wc -w")},
+            slurm(FOUR_RANKS, asked="#SBATCH --nodes=2 --ntasks=1 --gpus-per-node=4"),
+        ],
+        [
+            {"a.lsf": LSF_NODES.format("echo $LSB_HOSTS | xargs -n1 | sort -u | wc -l")},
+            slurm(FOUR_RANKS, asked="#SBATCH --nodes=2 --ntasks=2 --gpus-per-node=4"),
+        ],
     ),
     # srun(1): --gpus-per-task and a step's own numbers; `docker run --gpus`
     "nproc-exceeds-gpus": (
@@ -242,6 +277,7 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
     "node-rank-duplicate": (
         [
             {"a.yaml": TWO_TASKS.replace("INDEX", "VC_TASK_INDEX")},
+            slurm("for n in a b; do", f"srun -N1 -n1 -w $n {STATIC_RANK} &", "done", "wait"),
             {"a.yaml": TWO_JOBS.replace("INDEX", "JOB_COMPLETION_INDEX")},
             slurm(
                 "export WORLD_SIZE=8",
@@ -275,6 +311,7 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
         ],
         [
             shell(f"mpirun -np 4 {BY_PYTORCH.format('mpi')}"),
+            {**slurm("srun python t.py"), "t.py": COUNTS_NODES},
             slurm(f"srun bash -c 'RANK=$SLURM_PROCID {BY_PYTORCH.format('pytorch')}'"),
         ],
     ),
@@ -312,6 +349,10 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
             )
         ],
         [slurm("mpirun -npernode 1 \\", "  hostname", "torchrun --nnodes=2 --nproc_per_node=4 t.py")],
+    ),
+    "background-not-waited-for": (
+        [slurm(f"nohup {FOUR_RANKS} &", "sleep 5", "echo started")],
+        [slurm(f"nohup {FOUR_RANKS} &", "sleep 7200"), slurm(f"{FOUR_RANKS} &", "sleep 5", "wait")],
     ),
     "launcher-started-per-task": (
         [],
@@ -421,17 +462,33 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
     "trainer-refuses-arguments": (
         [
             shell(f"{TRAINER_LINE} --fp16 --bf16 True"),
+            {
+                **shell(f"{BY_FSDP} {CHECKPOINTS}"),
+                "c.yaml": f"{FLAT.format('true')}  fsdp_activation_checkpointing: true\n",
+            },
             shell(f"{TRAINER_LINE} --load_best_model_at_end --eval_strategy epoch --save_strategy steps"),
         ],
         [
             shell(f"{TRAINER_LINE} --fp16 False --bf16 True"),
+            {**shell(f"{BY_FSDP} {CHECKPOINTS}"), "c.yaml": FLAT.format("true")},
             shell(f"{TRAINER_LINE} --load_best_model_at_end --eval_strategy epoch --save_strategy epoch"),
             shell("torchrun t.py --fp16 --bf16"),
         ],
     ),
     "launcher-option-wrong": (
-        [slurm(FOUR_RANKS.replace("c10d", "nccl"))],
-        [slurm(FOUR_RANKS), slurm(FOUR_RANKS.replace("c10d", "etcd-v2"))],
+        [
+            slurm(FOUR_RANKS.replace("c10d", "nccl")),
+            shell("mpirun -np 8 -hosts python -m a.b"),
+            {
+                **shell("accelerate launch --multi_gpu --config_file c.yaml t.py"),
+                "c.yaml": FLAT.format("true"),
+            },
+        ],
+        [
+            shell("mpirun -np 8 -hosts a,b python -m a.b"),
+            slurm(FOUR_RANKS),
+            slurm(FOUR_RANKS.replace("c10d", "etcd-v2")),
+        ],
     ),
     "launcher-argument-misread": (
         [shell("torchrun --standalone -m train.py"), shell("python -m torchrun --standalone train.py")],
@@ -504,5 +561,70 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
     "variable-never-set": (
         [shell("export SCRIPT=train.py", "accelerate launch --num_machines 1 $PYTHON_FILE $ARGS")],
         [shell("export SCRIPT=train.py", "accelerate launch --num_machines 1 $SCRIPT $ARGS")],
+    ),
+    # sbatch(1): SLURM_TASKS_PER_NODE is a list, "4(x2)"
+    "gpu-count-with-type": (
+        [slurm(FOUR_RANKS.replace("node=4", "node=$SLURM_TASKS_PER_NODE"))],
+        [slurm(FOUR_RANKS.replace("node=4", "node=$SLURM_GPUS_ON_NODE"))],
+    ),
+    "slurm-variable-empty": (
+        [slurm("N=$((2 * $SLURM_NTASKS_PER_NODE))", "srun python t.py", asked="#SBATCH -N 2 --ntasks=8")],
+        [
+            slurm(
+                "N=$((2 * $SLURM_NTASKS_PER_NODE))",
+                "srun python t.py",
+                asked="#SBATCH -N 2 --ntasks-per-node=4",
+            )
+        ],
+    ),
+    # mpi4py: its documentation, "Using mpi4py with another MPI"; Hydra's own message
+    "mpi-option-of-another": (
+        [
+            {
+                "run.sh": "mpirun -np 2 -x PATH python t.py\n",
+                "Dockerfile": "RUN apt-get install -y mpich libmpich-dev\n",
+            },
+            {
+                "run.sh": f"{OPEN_MPI} -np 4 python t.py\n",
+                "t.py": "from mpi4py import MPI\n",
+                "environment.yml": MPICH,
+            },
+        ],
+        [
+            {
+                "run.sh": "mpirun -np 2 -x PATH python t.py\n",
+                "Dockerfile": "RUN apt-get install -y openmpi-bin\n",
+            },
+            {"run.sh": f"{OPEN_MPI} -np 4 python t.py\n", "t.py": "import torch\n", "environment.yml": MPICH},
+        ],
+    ),
+    # accelerate 1.15 accelerator.py; torch 2.13 fsdp/_flat_param.py; DeepSpeed 0.19.8 runtime/engine.py
+    "script-unfit-for-configuration": (
+        [
+            {
+                **shell("torchrun --standalone --nproc_per_node=4 t.py"),
+                "t.py": f"m = f({BY_MAP})\nTrainer(m)\n",
+            },
+            {**shell(BY_FSDP), "c.yaml": FLAT.format("false"), "t.py": "get_peft_model(m, LoraConfig())\n"},
+            {**shell(BY_FILE), "ds.json": OFFLOADS, "t.py": f"o = torch.optim.AdamW(p)\n{INITIALIZES}"},
+            {**shell(BY_FILE), "ds.json": '{"train_batch_size": "auto"}', "t.py": INITIALIZES},
+        ],
+        [
+            {
+                **shell("torchrun --standalone --nproc_per_node=1 t.py"),
+                "t.py": f"m = f({BY_MAP})\nTrainer(m)\n",
+            },
+            {
+                **shell("torchrun --standalone --nproc_per_node=4 t.py"),
+                "t.py": f"m = f({BY_MAP})\ngenerate(m)\n",
+            },
+            {**shell(BY_FSDP), "c.yaml": FLAT.format("true"), "t.py": "get_peft_model(m, LoraConfig())\n"},
+            {**shell(BY_FILE), "ds.json": OFFLOADS, "t.py": f"o = DeepSpeedCPUAdam(p)\n{INITIALIZES}"},
+            {
+                **shell(BY_FILE),
+                "ds.json": '{"train_batch_size": "auto"}',
+                "t.py": f"Trainer(m)\n{INITIALIZES}",
+            },
+        ],
     ),
 }

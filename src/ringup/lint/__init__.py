@@ -15,7 +15,7 @@ Files are read, never run or imported.  Only faults that the text shows are repo
     job_shell   rules on directives and the shell
     job_environment, job_variables   rules on containers and the environment, on variables that are empty
     job_numbers, job_manifest   rules on each rank's own settings, on pods
-    job_training   rules on sizes, and settings of DeepSpeed and FSDP
+    job_training, job_and_script   rules on sizes, settings of DeepSpeed and FSDP, and scripts that differ
     job_programs   programs that choose GPUs or form a world themselves: fairseq, nccl-tests, litgpt
     across_files   rules between files
 """
@@ -34,6 +34,7 @@ from ringup.launchfiles.files import Nearby
 from ringup.lint import (  # noqa: F401
     across_files,
     collectives,
+    job_and_script,
     job_environment,
     job_manifest,
     job_numbers,

@@ -394,9 +394,10 @@ def gpus_left_idle(job: JobFile) -> Found:
 @fault("gpu-count-with-type", SHELL)
 def gpu_count_with_type(job: JobFile) -> Found:
     """
-    A launcher takes its number of ranks from a variable of Slurm that also holds the GPU's type.
+    A launcher takes its number of ranks from a variable of Slurm that holds more than a number.
 
-    Why: `--gpus-per-node=a100:4` makes SLURM_GPUS_PER_NODE `a100:4`, which is not a number.
+    Why: `--gpus-per-node=a100:4` makes SLURM_GPUS_PER_NODE `a100:4`, and SLURM_TASKS_PER_NODE of two nodes is
+    `4(x2)`.
 
     Fix: SLURM_GPUS_ON_NODE, or the number itself.
     """
@@ -405,6 +406,8 @@ def gpu_count_with_type(job: JobFile) -> Found:
         for name in ("gpus-per-node", "gpus-per-task", "gpus")
         if re.search(r"[A-Za-z]\w{0,40}:\d", value := last(job.job.directives, name)[0])
     }
+    if node_count(job.job.directives)[0] > 1:
+        typed["SLURM_TASKS_PER_NODE"] = "4(x2), a list for all nodes"
     for launch in job.launches:
         text = launch.setting("nproc-per-node") or launch.option("num-processes", "num-gpus")
         for mark in job.job.marks.all_of(text):

@@ -146,7 +146,14 @@ _OPEN_MPI = re.compile(r"(?i)\b(?:open-?mpi|hpcx)\b")
 _HYDRA = re.compile(r"(?i)\b(?:mpich|mvapich2?|impi|intel-?mpi|intel-oneapi-mpi)\b")
 
 
+_IMAGE = re.compile(r"(?i)(?:^|/)(?:Dockerfile|environment|env|conda)[\w.-]{0,40}$")
+_INSTALLS = re.compile(r"(?m)(?:^|[ \t])(?:- )?((?:lib)?(?:openmpi|mpich)(?:-bin|-dev)?)(?=[ \t\\=<>]|$)")
+
+
 def mpi_modules(job: JobFile) -> tuple[bool, bool]:
     """Whether the file loads a module of Open MPI, and one of an MPI that Hydra starts."""
-    loaded = " ".join(_LOADS.findall(job.text))
+    images = (text for path, text in job.others.items() if _IMAGE.search(path))
+    loaded = " ".join(
+        [*_LOADS.findall(job.text), *(word for text in images for word in _INSTALLS.findall(text))]
+    )
     return bool(_OPEN_MPI.search(loaded)), bool(_HYDRA.search(loaded))

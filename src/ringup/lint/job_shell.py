@@ -282,9 +282,18 @@ def background_not_waited_for(job: JobFile) -> Found:
         return
     code = re.sub(r"(?m)(?:^|\s)#.*$", "", job.text)
     is_ended = launch.launcher != "ray" and (bool(job.job.directives) or launch.replicas is not None)
-    rest = [posixpath.basename(c.texts[0]) for c in commands[at + 1 :]]
+    waits = re.search(r"\b(?:while|until)\b", code) is not None
+    rest = [
+        "true" if not waits and _is_short(c.texts) else posixpath.basename(c.texts[0])
+        for c in commands[at + 1 :]
+    ]
     if is_ended and not re.search(r"(?<![-\w])wait\b", code) and all(map(_ENDS_AT_ONCE.fullmatch, rest)):
         yield launch.line, "it runs in the background, and the file ends: the job kills it", "wait at the end"
+
+
+def _is_short(texts: Sequence[str]) -> bool:
+    """Whether it is a sleep of less than five minutes."""
+    return len(texts) == 2 and texts[0] == "sleep" and texts[1].isdecimal() and int(texts[1]) < 300
 
 
 def _is_detached(steps: Sequence[Step]) -> bool:

@@ -115,6 +115,10 @@ def trainer_refuses_arguments(job: JobFile) -> Found:
             continue
         if _is_on(given, "fp16") and _is_on(given, "bf16"):
             yield launch.line, "--fp16 and --bf16", "one of them"
+        config = (file_at_hand(job, launch.option("config-file")) if launch.has("config-file") else "") or ""
+        is_twice = re.search(r"fsdp_activation_checkpointing: *[\"']?[Tt]rue", config)
+        if is_twice and _is_on(given, "gradient-checkpointing"):
+            yield launch.line, "--gradient_checkpointing beside fsdp_activation_checkpointing", "one of them"
         saved = given.get("save-strategy", "steps")
         evaluated = given.get("eval-strategy") or given.get("evaluation-strategy") or "no"
         is_written = saved.isalpha() and evaluated.isalpha() and not launch.is_opaque

@@ -6,6 +6,7 @@ import difflib
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from ringup.launchfiles.directives import last
 from ringup.launchfiles.marks import has_mark, is_mark
@@ -114,11 +115,13 @@ def slurm_variable_empty(job: JobFile) -> Found:
     A variable of Slurm is read that only another option sets.
 
     Why: sbatch(1): SLURM_GPUS is "only set if the -G, --gpus option is specified", SLURM_GPUS_PER_NODE and
-    SLURM_GPUS_PER_TASK with theirs.  It is empty after `--gres=gpu:4`.
+    SLURM_GPUS_PER_TASK with theirs.  It is empty after `--gres=gpu:4`.  SLURM_NTASKS_PER_NODE is set with
+    --ntasks-per-node alone.
 
-    Fix: SLURM_GPUS_ON_NODE, which is always set where there are GPUs.
+    Fix: SLURM_GPUS_ON_NODE, which is always set where there are GPUs; --ntasks-per-node.
     """
-    asked = {d.name for d in job.job.directives if d.scheduler == "SBATCH"} & {*_ASKED_FOR}
+    given = {d.name for d in job.job.directives if d.scheduler == "SBATCH"}
+    asked = given & {*_ASKED_FOR}
     tested = {a or b for a, b in _TESTED.findall(job.text)} - {*_ENDS_WITHOUT.findall(job.text)}
     known = names_set(job) | tested
     read: dict[str, int] = {}
@@ -129,6 +132,10 @@ def slurm_variable_empty(job: JobFile) -> Found:
         if name in read and name not in known and not asked & {*options}:
             found = f"${name} is empty: the file has no --{options[0]}"
             yield read[name], found, "$SLURM_GPUS_ON_NODE"
+    name, is_asked = "SLURM_NTASKS_PER_NODE", bool(given & {"ntasks", "n", "nodes", "N"})
+    if is_asked and name in read and name not in known and not given & {"ntasks-per-node", "tasks-per-node"}:
+        found = f"${name} is empty: the file has no --ntasks-per-node"
+        yield read[name], found, "--ntasks-per-node, or $SLURM_NTASKS"
 
 
 _ENDS_WITHOUT = re.compile(
@@ -250,6 +257,7 @@ def variable_not_passed_on(job: JobFile) -> Iterator[Finding]:
             yield job.finding(launch.line, found, _HANDED.get(program, _QUOTED).format(names[0]))
 
 
+_READ_BY_PYTHON = re.compile(r"os\.environ\[[\"'](\w{1,60})[\"']\]")
 _PASSED = re.compile(r"(?:NCCL|GLOO|MASTER|UCX|TORCH|PYTORCH|HF|CUDA)_\w+|WORLD_SIZE|OMP_NUM_THREADS|PATH")
 
 
@@ -268,19 +276,36 @@ def step_without_environment(job: JobFile) -> Iterator[Finding]:
     is_reset = "SLURM_EXPORT_ENV" in job.text
     for launch in job.launches:
         yield from _not_by_mpirun(job, launch)
+        yield from _cut_at_commas(job, launch)
         own = (launch.srun.option("--export") if launch.srun else None) or ""
         told = own or ("" if is_reset else by_job)
         listed = {part.partition("=")[0] for part in told.split(",")}
         if not launch.srun or not told or "ALL" in listed or has_mark(told.partition("=")[0]):
             continue
-        lost = sorted(n for n in launch.command.env if _PASSED.fullmatch(n) and n not in listed)
+        text = (file_at_hand(job, launch.script) if launch.script else "") or ""
+        needed = {*_READ_BY_PYTHON.findall(text)}
+        env = [n for n in launch.command.env if n not in listed]
+        lost = sorted(n for n in env if _PASSED.fullmatch(n) or n in needed)
         if lost:
             option = printable(launch.shown(own) or by_job, 40)
             shown = f"srun --export={option}" if own else f"--export={option} (line {line})"
-            is_needed = any(name.startswith(("MASTER", "NCCL", "WORLD")) for name in lost)
+            is_needed = any(name.startswith(("MASTER", "NCCL", "WORLD")) or name in needed for name in lost)
             severity: Severity = "error" if is_needed else "warning"
             found = f"{shown}: the ranks do not get {_few(lost)}"
             yield job.finding(launch.line, found, "srun --export=ALL", severity=severity)
+
+
+def _cut_at_commas(job: JobFile, launch: Launch) -> Iterator[Finding]:
+    parts = ((launch.srun.option("--export") if launch.srun else None) or "").split(",")
+    for before, part in pairwise(parts):
+        if "=" in before and _DEVICE.fullmatch(part) and part not in launch.command.variables:
+            found = f"srun splits --export at every comma: {printable(before, 60)} ends there"
+            yield job.finding(launch.line, found, f"export {before.partition('=')[0]}=..., srun --export=ALL")
+            return
+
+
+_DEVICE = re.compile(r"[a-z][a-z_]{0,20}\d{1,3}(?:_\d{1,3})?(?::\d)?|\d{1,3}")
+"""A device, an interface or a number: no name of a variable."""
 
 
 def _few(names: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from ringup.launchfiles.programs import (
 )
 from ringup.launchfiles.shell import Word
 from ringup.launchfiles.start import PYTHON, CommandLine
+from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_programs import mpi_modules
 from ringup.lint.rule import SHELL, Found, fault, lines
@@ -91,6 +92,9 @@ def backslash_before_space(job: JobFile) -> Found:
                 yield number, found, f"{match[1]} without a backslash"
 
 
+_TO_COMMENT = re.compile(r"\s#[^'\"]{0,200}\\$")
+
+
 @fault("command-cut-short", SHELL)
 def command_cut_short(job: JobFile) -> Found:
     """
@@ -130,6 +134,8 @@ def command_cut_short(job: JobFile) -> Found:
         is_continued = 0 < end < len(texts) and texts[end].rstrip().endswith("\\")
         is_comment = end + 1 < len(texts) and texts[end + 1].lstrip().startswith("#")
         goes_on = bool(follows) and re.match(r"\s+\S|--\w", texts[follows])
+        if goes_on and follows == end + 1 and _TO_COMMENT.search(texts[end]) and end not in cut:
+            yield end, "the backslash is a part of the comment: the command ends here", "no comment in it"
         if is_continued and is_comment and goes_on and end not in cut:
             yield end + 1, "a comment between the lines of a command ends it", "no comment inside a command"
         word = command.words[0]
@@ -227,6 +233,19 @@ def _is_cut(job: JobFile, launch: Launch) -> bool:
     return any(re.search(r"\\[ \t]+$|\\$", text) for text in texts[-2:]) or bool(job.job.placeholders)
 
 
+_OF_HOSTS = ("-H", "-host", "--host", "-hosts", "--hosts", "-f", "-hostfile", "--hostfile", "-machinefile")
+
+
+def _hosts_missing(job: JobFile) -> Found:
+    """mpirun takes the program for the value of an option that has none."""
+    for command in job.job.commands:
+        for step in (s for s in command.start.steps if s.program in ("mpirun", "mpiexec", "horovodrun")):
+            bare = next((o for o in step.options if o.name in _OF_HOSTS and not o.value), None)
+            follows = "".join(command.texts[bare.at + 1 : bare.at + 2]) if bare else ""
+            if bare and PYTHON.fullmatch(follows):
+                yield command.line, f"{bare.name} has no value: it takes {follows}", "the hosts behind it"
+
+
 @fault("launcher-option-wrong", SHELL)
 def launcher_option_wrong(job: JobFile) -> Found:
     """
@@ -239,6 +258,7 @@ def launcher_option_wrong(job: JobFile) -> Found:
     Fix: the option as the launcher spells it, with a value.
     """
     yield from _refused_by_accelerate(job)
+    yield from _hosts_missing(job)
     for launch in job.launches:
         backend = launch.option("rdzv-backend") if launch.launcher in TORCH else ""
         if backend.lower() in ("nccl", "gloo", "mpi", "tcp", "env", "c10"):
@@ -296,6 +316,13 @@ def _refused_by_accelerate(job: JobFile) -> Found:
         if len(given) > 1:
             first, second = (f"--{name.replace('-', '_')}" for name in given[:2])
             yield launch.line, f"{first} beside {second}", "one of them"
+        elif given == ["multi-gpu"] and launch.config.get("distributed_type") in ("FSDP", "DEEPSPEED"):
+            kind = launch.config["distributed_type"]
+            yield (
+                launch.line,
+                f"--multi_gpu: accelerate leaves out the configuration's {kind}",
+                "no --multi_gpu",
+            )
         elif given == ["multi-gpu"] and launch.start.option("num-processes") in ("0", "1"):
             yield launch.line, "--multi_gpu for one process", "two or more, or no --multi_gpu"
 
@@ -397,6 +424,12 @@ def mpi_option_of_another(job: JobFile) -> Found:
     Fix: Open MPI: -x NAME=VALUE, --map-by ppr:N:node, --hostfile; Hydra: -genv NAME VALUE, -ppn N, -f FILE.
     """
     is_open, is_hydra = mpi_modules(job)
+    for launch in job.launches:
+        path = next((w for w in launch.command.texts if w.endswith("/mpirun")), "")
+        text = (file_at_hand(job, launch.script) if path and launch.script else "") or ""
+        if is_hydra and not is_open and "openmpi" in path and "mpi4py" in text:
+            found = f"{printable(path, 60)}, and mpi4py's MPI is MPICH: each process is alone, rank 0 of 1"
+            yield launch.line, found, "the mpirun of mpi4py's own MPI"
     for command in job.job.commands:
         for step in (*command.around, *command.start.steps):
             names = [o.name for o in step.options] if step.program in ("mpirun", "mpiexec") else []

@@ -272,7 +272,7 @@ def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset(
     one = one or (launch.started_by == "ssh" and bool(launch.command.branches))
     is_open = launch.is_opaque or launch.is_set_outside or _by_deepspeed(launch)
     is_open = is_open or (launch.unread_config and launch.start.option("machine-rank") is None)
-    on_one = launch.srun is not None and launch.srun.has("-w", "--nodelist")
+    on_one = launch.srun is not None and launch.srun.has("-w", "--nodelist") and not launch.is_one_a_round
     if not is_static or not launch.is_away or one or on_one or is_open or (launch.nnodes or 0) < 2:
         return ""
     text = launch.node_rank_text
@@ -398,6 +398,7 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
         return
 
 
+_SLOTS_OF_LSF = re.compile(r"\$\(echo \"?\$\{?LSB_HOSTS\}?\"? ?\| ?wc -w ?\)")
 _PARTS = ("manifest", "Pod")
 """Starters of one part of a world; others start the rest."""
 
@@ -434,6 +435,11 @@ def world_size_disagrees(job: JobFile) -> Found:
         words = launch.shown(" ".join(launch.command.texts))
         if launch.started_by == "LeaderWorkerSet" and "LWS_" not in words:
             continue
+        is_several = tasks_per_node(job.job.directives) > 1 and launch.is_node_count(launch.nnodes_text)
+        if is_several and _SLOTS_OF_LSF.search(job.text):
+            found = "LSB_HOSTS has a word for each slot, not for each host"
+            yield launch.line, found, "$(echo $LSB_HOSTS | xargs -n1 | sort -u | wc -l)"
+            continue
         if off := _ranks_from(job, launch):
             yield job.finding(launch.line, off[0], off[1])
             continue
@@ -467,6 +473,9 @@ def _ranks_from(job: JobFile, launch: Launch) -> tuple[str, str] | None:
     begin = count.first + (0 < count.line < launch.line)
     shown = f"{launch.shown(text)} is {begin} to {begin + wanted - 1}"
     return (f"{shown}, and the nodes are 0 to {wanted - 1}", "a count from 0") if begin else None
+
+
+_BY_NODES = re.compile(r"world_size *= *int\(os\.(?:environ\[|getenv\()[\"']SLURM_(?:NNODES|NTASKS|NPROCS)")
 
 
 @fault("ray-port-differs", SHELL)
@@ -528,6 +537,11 @@ def launcher_left_out(job: JobFile) -> Found:
             if tasks > 1 and "spawn" not in (file_at_hand(job, launch.script) or ""):
                 found = f"WORLD_SIZE counts {tasks} tasks a node, and without srun there is one"
                 yield launch.line, found, "srun in front of it"
+        text = (file_at_hand(job, launch.script) if is_alone and launch.script else "") or ""
+        nodes, line = node_count(job.job.directives)
+        if nodes > 1 and _BY_NODES.search(text) and "init_process_group" in text:
+            found = f"the script counts {nodes} nodes (line {line}), and without srun it runs on one"
+            yield launch.line, found, "srun in front of it"
         is_told = launch.arguments.get("launcher") == "pytorch" and "RANK" not in launch.env
         if launch.launcher == "python" and is_told and not launch.is_away:
             found = "--launcher pytorch: the script reads RANK, and python alone sets none"

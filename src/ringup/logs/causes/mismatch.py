@@ -311,7 +311,7 @@ def uneven_batches(log: LogEvidence) -> Found:
 def _ended_without_error(log: LogEvidence) -> Cause | None:
     """Ranks that ended with code 0, by the run's own record, before the others lost them in a collective."""
     left = log.ended.left_before if log.ended else ()
-    lost = [e for e in log.all("gloo-closed", "closed-by-peer") if not log.outcome.overcome(e)]
+    lost = [e for e in log.all("gloo-closed", "gloo-reset", "closed-by-peer") if not log.outcome.overcome(e)]
     if not left or not lost:
         return None
     named = [match for one in left if (match := _LEFT.match(one))]

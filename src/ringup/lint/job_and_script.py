@@ -1,0 +1,56 @@
+"""Launches whose script does what their configuration does not allow."""
+
+from __future__ import annotations
+
+import re
+
+from ringup.launchfiles.model import Launch
+from ringup.lint.job_environment import file_at_hand
+from ringup.lint.job_file import JobFile
+from ringup.lint.rule import SHELL, Found, fault
+
+_TRAINS = re.compile(r"\b(?:Trainer|SFTTrainer|Accelerator)\(|\baccelerator\.prepare\(")
+_BY_MAP = re.compile(r"device_map *= *[\"']auto[\"']")
+_LORA = re.compile(r"\b(?:LoraConfig|get_peft_model)\(")
+_FLAT = re.compile(r"fsdp_use_orig_params: *['\"]?[Ff]alse")
+_OWN_OPTIMIZER = re.compile(r"\b(?:torch\.)?optim\.\w{1,40}\(")
+
+
+@fault("script-unfit-for-configuration", SHELL)
+def script_unfit_for_configuration(job: JobFile) -> Found:
+    """
+    The script does what the configuration of its launcher does not allow.
+
+    Why: accelerate trains no model with `device_map="auto"` in several processes; FSDP without
+    `use_orig_params` takes no layer in which LoRA leaves frozen weights; DeepSpeed with `offload_optimizer`
+    takes no optimizer of torch, and without a Trainer nobody puts a number in the place of "auto".
+    Sources: accelerate 1.15 `accelerator.py`, torch 2.13 `fsdp/_flat_param.py`, DeepSpeed 0.19.8
+    `runtime/engine.py`.
+
+    Fix: no device_map; `fsdp_use_orig_params: true`; `deepspeed.ops.adam.DeepSpeedCPUAdam`; numbers.
+    """
+    for launch in job.launches:
+        text = (file_at_hand(job, launch.script) if launch.script else "") or ""
+        ranks = launch.world_size or launch.ranks_per_node or 1
+        if _BY_MAP.search(text) and _TRAINS.search(text) and ranks > 1 and "LOCAL_RANK" not in text:
+            yield launch.line, f'device_map="auto" in each of {ranks} processes', "no device_map"
+        config = (file_at_hand(job, launch.option("config-file")) if launch.has("config-file") else "") or ""
+        is_split = _FLAT.search(config) and "fsdp_version: 2" not in config
+        if is_split and _LORA.search(text) and "fsdp_auto_wrap_policy" not in text:
+            yield launch.line, "LoRA, and fsdp_use_orig_params: false", "fsdp_use_orig_params: true"
+        yield from _with_deepspeed(job, launch, text)
+
+
+def _with_deepspeed(job: JobFile, launch: Launch, text: str) -> Found:
+    if "deepspeed.initialize(" not in text or re.search(r"Trainer\(|\bAccelerator\(", text):
+        return
+    named = launch.arguments.get("deepspeed-config") or next(
+        iter(re.findall(r"[\"']([\w./-]{1,80}\.json)[\"']", text)), ""
+    )
+    config = (file_at_hand(job, named) if named else "") or ""
+    is_offloaded = re.search(r'"offload_optimizer"\s*:\s*\{[^{}]{0,400}"device"\s*:\s*"(?:cpu|nvme)"', config)
+    is_forced = "zero_force_ds_cpu_optimizer" in config or "DeepSpeedCPUAdam" in text
+    if is_offloaded and not is_forced and _OWN_OPTIMIZER.search(text) and "optimizer=" in text:
+        yield launch.line, "an optimizer of torch, and offload_optimizer", "DeepSpeedCPUAdam"
+    if re.search(r'"(?:train_\w+|gradient_accumulation_steps|reduce_bucket_size)"\s*:\s*"auto"', config):
+        yield launch.line, 'the script has no Trainer, which puts numbers in the place of "auto"', "numbers"
