@@ -730,3 +730,9 @@ def test_tests_below_a_directory_are_left_out(tmp_path: Path) -> None:
         (tmp_path / name).write_text("")
     assert files_of([str(tmp_path)]) == [str(tmp_path / "train.py")]
     assert files_of([str(tmp_path / "conftest.py")]) == [str(tmp_path / "conftest.py")]
+
+
+def test_ray_starts_the_ranks_of_verl() -> None:
+    line = "python3 -m verl.trainer.main_ppo trainer.nnodes=2 trainer.n_gpus_per_node={}\n"
+    for count, ranks in (("8", 8), ("$N", None)):
+        assert only(line.format(count)).ranks_per_node == ranks

@@ -238,6 +238,8 @@ class Launch:
             "deepspeed": self.option("num-gpus", "num-accelerators"),
             "llamafactory": self.env.get("NPROC_PER_NODE", ""),
         }.get(self.launcher, self.setting("nproc-per-node"))
+        if self.module.startswith("verl.") and not self.is_away:  # Ray starts its ranks
+            return self.number(self.arguments.get("trainer.n-gpus-per-node", ""))
         if self.launcher == "python":
             counted = self.job.marks.all_of(self.env.get(LOCAL_RANKS[0], ""))
             if any(mark.site == "loop" for mark in counted):

@@ -8,6 +8,7 @@ from ringup.launchfiles.model import Launch
 from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
+from ringup.rules import Fix
 
 _TRAINS = re.compile(r"\b(?:Trainer|SFTTrainer|Accelerator)\(|\baccelerator\.prepare\(")
 _BY_MAP = re.compile(r"device_map *= *[\"']auto[\"']")
@@ -33,11 +34,15 @@ def script_unfit_for_configuration(job: JobFile) -> Found:
         text = (file_at_hand(job, launch.script) if launch.script else "") or ""
         ranks = launch.world_size or launch.ranks_per_node or 1
         if _BY_MAP.search(text) and _TRAINS.search(text) and ranks > 1 and "LOCAL_RANK" not in text:
-            yield launch.line, f'device_map="auto" in each of {ranks} processes', "no device_map"
+            why = 'accelerate trains no model with device_map="auto" in several processes (`accelerator.py`)'
+            found = f'device_map="auto" in each of {ranks} processes'
+            yield job.finding(launch.line, found, "no device_map", why=why, fix=Fix("leave device_map out"))
         config = (file_at_hand(job, launch.option("config-file")) if launch.has("config-file") else "") or ""
         is_split = _FLAT.search(config) and "fsdp_version: 2" not in config
         if is_split and _LORA.search(text) and "fsdp_auto_wrap_policy" not in text:
-            yield launch.line, "LoRA, and fsdp_use_orig_params: false", "fsdp_use_orig_params: true"
+            why = "a flat parameter has no frozen weights among others: torch's `fsdp/_flat_param.py`"
+            found, wanted = "LoRA, and fsdp_use_orig_params: false", "fsdp_use_orig_params: true"
+            yield job.finding(launch.line, found, wanted, why=why, fix=Fix(wanted))
         yield from _with_deepspeed(job, launch, text)
 
 
@@ -51,6 +56,13 @@ def _with_deepspeed(job: JobFile, launch: Launch, text: str) -> Found:
     is_offloaded = re.search(r'"offload_optimizer"\s*:\s*\{[^{}]{0,400}"device"\s*:\s*"(?:cpu|nvme)"', config)
     is_forced = "zero_force_ds_cpu_optimizer" in config or "DeepSpeedCPUAdam" in text
     if is_offloaded and not is_forced and _OWN_OPTIMIZER.search(text) and "optimizer=" in text:
-        yield launch.line, "an optimizer of torch, and offload_optimizer", "DeepSpeedCPUAdam"
+        why = "DeepSpeed with offload_optimizer takes its own optimizers alone (`runtime/engine.py`)"
+        found, fix = (
+            "an optimizer of torch, and offload_optimizer",
+            Fix("deepspeed.ops.adam.DeepSpeedCPUAdam"),
+        )
+        yield job.finding(launch.line, found, "DeepSpeedCPUAdam", why=why, fix=fix)
     if re.search(r'"(?:train_\w+|gradient_accumulation_steps|reduce_bucket_size)"\s*:\s*"auto"', config):
-        yield launch.line, 'the script has no Trainer, which puts numbers in the place of "auto"', "numbers"
+        why = 'DeepSpeed itself does not know "auto": transformers and accelerate replace it'
+        found, fix = 'values "auto", and a script without a Trainer', Fix("write the numbers")
+        yield job.finding(launch.line, found, "numbers", why=why, fix=fix)

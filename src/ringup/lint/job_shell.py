@@ -154,8 +154,9 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
         if (is_named or _asks(one)) and _TO_WRITE.search(one.value):
             option = f"--{one.name}=" if len(one.name) > 1 else f"-{one.name} "
             found = f"{option}{printable(one.value, 60)} is a placeholder: sbatch refuses it"
+            why, fix = "the file is a template, which somebody has to fill in", Fix("write the value")
             severity = "warning" if is_named else "error"
-            yield job.finding(one.line, found, "the value", severity=severity)
+            yield job.finding(one.line, found, "the value", severity=severity, why=why, fix=fix)
             break
     exports = [d for d in read if d.name == "export"]
     if len({d.value for d in exports}) > 1:
@@ -166,7 +167,8 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
     old = next((d for d in of_pbs if re.match(r"(?:nodes|ncpus|ngpus|mem|ppn|mpiprocs)=", d.value)), None)
     if chunks and old:
         found = f"-l {printable(old.value, 60)} beside -l select (line {chunks.line}): qsub refuses it"
-        yield job.finding(old.line, found, "all of it in select=")
+        why, fix = "a job has chunks, or the older form of requests", Fix("all of it in select=")
+        yield job.finding(old.line, found, "all of it in select=", why=why, fix=fix)
     for one in job.job.directives:
         if one.scheduler == "BSUB" and one.name == "g" and one.value.isdecimal():
             yield job.finding(one.line, f"-g {one.value} is a job group, not GPUs", f"-gpu num={one.value}")
@@ -178,11 +180,18 @@ def _memory(job: JobFile, read: Sequence[Directive]) -> Iterator[Finding]:
         least = _MEMORY.get(one.name, 0) if is_by_gpu else _MEMORY.get(one.name, 0) // 10
         if one.value.isdecimal() and 0 < int(one.value) < least:
             found = f"--{one.name}={one.value}: a number without a unit counts megabytes"
-            yield job.finding(one.line, found, f"--{one.name}={int(one.value)}G")
+            wanted, why = (
+                f"--{one.name}={int(one.value)}G",
+                "no rank starts in so little memory: sbatch(1), --mem",
+            )
+            yield job.finding(one.line, found, wanted, why=why, fix=Fix(wanted))
     asked = {d.name: d.line for d in read if d.name in _MEMORY}
     if len(asked) > 1:
         names = " and ".join(f"--{name}" for name in asked)
-        yield job.finding(max(asked.values()), f"{names}: sbatch refuses them together", "one of them")
+        found, why = f"{names}: sbatch refuses them together", "they are mutually exclusive: sbatch(1)"
+        yield job.finding(
+            max(asked.values()), found, "one of them", why=why, fix=Fix("leave one of them out")
+        )
 
 
 _TO_WRITE = re.compile(r"^<[^<>]{1,60}>?$|^\[[^\[\]]{1,60}\]?$|^XXX+$|^\{ ?\w{1,60} ?\}$")

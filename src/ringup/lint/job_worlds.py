@@ -129,8 +129,10 @@ def several_worlds(job: JobFile) -> Found:
     yield from worlds_of_fairseq(job)
     for launch in job.launches:
         if launch.launcher == "ray" and "--head" in launch.command.texts and (launch.instances or 1) > 1:
-            found = f"{launch.started_by} starts a head on each of {launch.nodes} nodes, all alone"
-            yield launch.line, found, "--head on the first node, --address=HEAD:PORT on the others"
+            found = f"{launch.started_by} starts a head on each of {launch.nodes} nodes"
+            wanted = "--head on the first node, --address=HEAD:PORT on the others"
+            why, fix = "each head is a cluster of its own", Fix(f"ray start {wanted}")
+            yield job.finding(launch.line, found, wanted, why=why, fix=fix)
 
 
 def _worlds_by_pdsh(job: JobFile) -> Found:
