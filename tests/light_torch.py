@@ -46,6 +46,7 @@ class WithDynamo:
             importlib.import_module(KERNELS)
 
 
-gc.set_threshold(1_000_000)
-sys.modules[KERNELS] = types.ModuleType(KERNELS)
-sys.meta_path[:0] = [WithTorch(), WithDynamo()]
+if KERNELS not in sys.modules:  # a start may read the .pth file twice
+    gc.set_threshold(1_000_000)
+    sys.modules[KERNELS] = types.ModuleType(KERNELS)
+    sys.meta_path[:0] = [WithTorch(), WithDynamo()]

@@ -275,7 +275,7 @@ def manifest_refused(job: JobFile) -> Found:
 
     Fix: as Kubernetes asks for it; `kubectl apply --dry-run=server -f FILE` shows what it refuses.
     """
-    for document in job.job.documents if job.launches else ():
+    for document in job.job.documents if job.launches and "{{" not in job.text else ():
         kind, template = value_at(document, "kind"), _at(document, "spec", "template")
         policy = value_at(template, "spec", "restartPolicy")
         is_batch = value_at(document, "apiVersion").startswith("batch/")

@@ -120,14 +120,14 @@ def trainer_refuses_arguments(job: JobFile) -> Found:
         if is_twice and _is_on(given, "gradient-checkpointing"):
             yield launch.line, "--gradient_checkpointing beside fsdp_activation_checkpointing", "one of them"
         saved = given.get("save-strategy", "steps")
-        evaluated = given.get("eval-strategy") or given.get("evaluation-strategy") or "no"
+        evaluated = given.get("eval-strategy") or given.get("evaluation-strategy") or ""
         is_written = saved.isalpha() and evaluated.isalpha() and not launch.is_opaque
         if _is_on(given, "load-best-model-at-end") and is_written and saved not in ("best", evaluated):
             found = f"--load_best_model_at_end, eval_strategy {evaluated}, and save_strategy {saved}"
             yield (
                 launch.line,
                 found,
-                f"--save_strategy {evaluated}" if evaluated != "no" else "--eval_strategy",
+                f"--save_strategy {evaluated}" if evaluated != "no" else "an eval_strategy",
             )
 
 
