@@ -147,6 +147,15 @@ OFFLOADS = (
     '{"train_batch_size": 4, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}'
 )
 INITIALIZES = "e = deepspeed.initialize(model=m, optimizer=o)\n"
+BY_GPUS = "import lightning as L\nL.Trainer(devices=args.gpus)\n"
+GPU_IDS = (
+    "compute_environment: LOCAL_MACHINE\ndistributed_type: NO\ngpu_ids: 0,1\n"
+    "num_machines: 1\nnum_processes: {}\n"
+)
+BY_TRAINER = (
+    "torchrun --nproc-per-node=4 t.py --per_device_train_batch_size 4 --gradient_accumulation_steps 4"
+    " --deepspeed ds.json"
+)
 CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
     # sbatch(1), --export: steps inherit it; mpirun(1) of Open MPI, -x
     "step-without-environment": (
@@ -220,6 +229,7 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
         [
             slurm(FOUR_RANKS, asked="#SBATCH -N 2 --ntasks-per-node=1 --gpus-per-task=1"),
             slurm(FOUR_RANKS.replace("srun", "srun --gpus-per-node=1"), asked="#SBATCH -N 2 --gres=gpu:4"),
+            shell("CUDA_VISIBLE_DEVICES=0-3 torchrun --standalone --nproc-per-node=4 t.py"),
             shell("docker run --gpus 2 a torchrun --standalone --nproc-per-node=4 t.py"),
             shell("docker run --gpus '\"device=0,1\"' a torchrun --standalone --nproc-per-node=4 t.py"),
             {
@@ -355,8 +365,11 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
         [slurm(f"nohup {FOUR_RANKS} &", "sleep 7200"), slurm(f"{FOUR_RANKS} &", "sleep 5", "wait")],
     ),
     "launcher-started-per-task": (
-        [],
-        [slurm("singularity exec a.sif mpirun --host localhost:3 -n 3 python t.py")],
+        [slurm("srun vllm serve m", asked="#SBATCH -N 1 --gpus=2 --ntasks-per-gpu=1")],
+        [
+            slurm("srun vllm serve m", asked="#SBATCH -N 1 --ntasks=1 --gpus=2"),
+            slurm("singularity exec a.sif mpirun --host localhost:3 -n 3 python t.py"),
+        ],
     ),
     # kubernetes.io, "Define a Command and Arguments for a Container", "Indexed Job"
     "command-in-one-string": (
@@ -479,6 +492,7 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
         [
             slurm(FOUR_RANKS.replace("c10d", "nccl")),
             shell("mpirun -np 8 -hosts python -m a.b"),
+            shell("C=' a.toml'", "accelerate launch --num_processes 2 t.py --config_file=$C"),
             {
                 **shell("accelerate launch --multi_gpu --config_file c.yaml t.py"),
                 "c.yaml": FLAT.format("true"),
@@ -540,7 +554,10 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
         [{"a.lsf": f"#BSUB -nnodes 2\njsrun -n2 -r1 -a1 -g6 bash -c '{BY_RANK}'\n"}],
     ),
     "launcher-on-first-node-alone": (
-        [{**slurm("accelerate launch --config_file c.yaml t.py"), "c.yaml": TWO_MACHINES}],
+        [
+            {"a.lsf": f"#BSUB -n 8\n#BSUB -R span[ptile=4]\n#BSUB -R rusage[mem=32GB]\n{STATIC_RANK}\n"},
+            {**slurm("accelerate launch --config_file c.yaml t.py"), "c.yaml": TWO_MACHINES},
+        ],
         [{**slurm("srun accelerate launch --config_file c.yaml t.py"), "c.yaml": TWO_MACHINES}],
     ),
     # DeepSpeed 0.19.8, launcher/runner.py: DLTS_HOSTFILE
@@ -626,5 +643,30 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
                 "t.py": f"Trainer(m)\n{INITIALIZES}",
             },
         ],
+    ),
+    # docker run --help: --gpus takes a list separated by commas
+    "docker-gpus-in-quotes": (
+        [shell("docker run --gpus device=0,1 a torchrun t.py")],
+        [
+            shell("docker run --gpus '\"device=0,1\"' a torchrun t.py"),
+            shell("docker run --gpus device=0 a torchrun t.py"),
+        ],
+    ),
+    "mpirun-option-behind-program": (
+        [shell("mpirun -np 4 -H a:2,b:2 python t.py --mca btl tcp -x NCCL_DEBUG=INFO")],
+        [shell("mpirun -np 4 -H a:2,b:2 --mca btl tcp -x NCCL_DEBUG=INFO python t.py -x 1")],
+    ),
+    "lightning-tasks-mismatch": (
+        [{**slurm("python t.py --gpus 4", asked="#SBATCH --ntasks-per-node=4"), "t.py": BY_GPUS}],
+        [{**slurm("srun python t.py --gpus 4", asked="#SBATCH --ntasks-per-node=4"), "t.py": BY_GPUS}],
+    ),
+    # accelerate 1.15, commands/launch.py
+    "accelerate-config-wrong": (
+        [{"a.yaml": GPU_IDS.format(1)}],
+        [{"a.yaml": GPU_IDS.format(2)}],
+    ),
+    "deepspeed-config-disagrees": (
+        [{**shell(BY_TRAINER), "ds.json": '{"train_batch_size": 32}'}],
+        [{**shell(BY_TRAINER), "ds.json": '{"train_batch_size": 64}'}],
     ),
 }

@@ -153,7 +153,8 @@ def _from_tasks(directives: Sequence[Directive]) -> tuple[int, int]:
     """Slurm's nodes from `--ntasks` over `--ntasks-per-node`; LSF's from -n over ptile."""
     total, line = last(directives, "ntasks", "n")
     each = last(directives, "ntasks-per-node", "tasks-per-node")[0]
-    if not each and (match := re.search(r"ptile=(\d{1,5})", last(directives, "R")[0])):
+    asked = " ".join(d.value for d in directives if d.name == "R")
+    if not each and (match := re.search(r"ptile=(\d{1,5})", asked)):
         each = match[1]
     if total.isascii() and each.isascii() and total.isdecimal() and each.isdecimal() and int(each):
         return -(-int(total) // int(each)), line

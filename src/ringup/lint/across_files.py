@@ -255,8 +255,9 @@ def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
         if gpus and each > gpus and launch.srun and _by_task_number(file_at_hand(part.job, launch.script)):
             found = f"{each} tasks on {plural(gpus, 'GPU')} (line {line}), each takes the GPU of its number"
             yield part.finding(found, "as many tasks as GPUs")
-        if visible and visible[0].strip("\"'").startswith("["):
-            found = f"{printable(visible[0], 60)}: CUDA reads no list in brackets, no GPU is visible"
+        given = next((launch.env[name].strip("\"'") for name in VISIBLE if launch.env.get(name)), "")
+        if given.startswith("[") or re.fullmatch(r"\d{1,3} ?(?:-|\.\.) ?\d{1,3}", given):
+            found = f"CUDA reads a list 0,1,2, not {printable(given, 60)}: these GPUs are not visible"
             yield part.finding(found, "0,1,2,3")
         ids = launch.option("gpu-ids").strip("\"'").split(",") if launch.nnodes == 1 else []
         if all(map(str.isdecimal, ids)) and ranks > len(ids) > 0:

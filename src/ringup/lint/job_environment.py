@@ -190,6 +190,27 @@ def _docker(job: JobFile, launch: Launch, step: Step) -> Iterator[Finding]:
         yield job.finding(launch.line, "RDMA devices without --ulimit memlock=-1", "--ulimit memlock=-1")
 
 
+@fault("docker-gpus-in-quotes", SHELL)
+def docker_gpus_in_quotes(job: JobFile) -> Iterator[Finding]:
+    """
+    A list of GPUs for `docker run --gpus` is not in two pairs of quotes.
+
+    Why: docker splits the value at commas, and takes `device=0,1` for device 0 and a count of 1: "cannot set
+    both Count and DeviceIDs on device request".
+
+    Fix: `--gpus '"device=0,1"'`.
+    """
+    for command in job.job.commands:
+        for step in (s for s in command.start.steps if posixpath.basename(s.program) in DOCKER[:1]):
+            value = step.option("--gpus") or ""
+            if re.fullmatch(r"device=[\w-]{1,60}(?:,[\w-]{1,60}){1,63}", value):
+                found, wanted = (
+                    f"--gpus {printable(value, 60)}: docker splits it at the comma",
+                    f"'\"{value}\"'",
+                )
+                yield job.finding(command.line, found, f"--gpus {printable(wanted, 80)}")
+
+
 def _several(launch: Launch) -> bool:
     return bool(launch.nnodes_text) and launch.nnodes != 1
 

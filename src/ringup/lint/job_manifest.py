@@ -402,6 +402,12 @@ def accelerate_config_wrong(job: JobFile) -> Found:
             line = _at(document, "gpu_ids").start_mark.line + 1
             found = f"{total // machines} processes on this machine, and gpu_ids has {len(ids)}"
             yield line, found, "num_processes: the machines x their GPUs"
+        elif all(map(str.isdecimal, ids)) and 0 < total // machines < len(ids):
+            line = _at(document, "gpu_ids").start_mark.line + 1
+            found = (
+                f"gpu_ids has {len(ids)}, and {total // machines} processes on this machine: GPUs stay idle"
+            )
+            yield line, found, "num_processes: the machines x their GPUs"
         own = dict(pairs(_at(document, "deepspeed_config")))
         how = scalar(own.get("deepspeed_multinode_launcher"))
         if machines > 1 and how not in ("", "standard") and not scalar(own.get("deepspeed_hostfile")):

@@ -37,6 +37,7 @@ _EACH_GPU = re.compile(rf"\b(?:devices|gpus) ?= ?(?:.auto[\"']|-1\b|{_EACH})")
 """The Trainer uses each GPU that it sees."""
 _SAID_BEFORE = re.compile(rf"(?m)^ *(\w{{1,60}}) = ({_EACH})")
 _BY_A_NAME = re.compile(r"\b(devices|gpus) ?= ?(\w{1,60})\b")
+_BY_ARGUMENT = re.compile(r"\b(?:devices|gpus) ?= ?(?:args|opts?|hparams|cfg)\.(\w{1,40})\b")
 _LIGHTNING = re.compile(r"(?m)^ *(?:import|from) +(?:pytorch_lightning|lightning)\b")
 
 
@@ -491,6 +492,8 @@ def _of_trainer(job: JobFile, launch: Launch) -> tuple[int, int]:
     literal = dict(_LITERAL.findall(text)) if is_read else {}
     devices = given["devices"] or (launch.arguments.get("devices", "") if is_read else "")
     devices = devices or literal.get("devices", "") or literal.get("gpus", "")
+    if not devices and is_read and (own_name := _BY_ARGUMENT.search(text)):
+        devices = launch.arguments.get(own_name[1].replace("_", "-"), "")
     if not devices and is_read and not _BINDS.search(job.text) and "cpu" not in text:
         values = dict(_SAID_BEFORE.findall(text))
         text = _BY_A_NAME.sub(lambda m: f"{m[1]}={values.get(m[2], m[2])}", text)

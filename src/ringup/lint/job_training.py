@@ -12,6 +12,7 @@ from ringup.launchfiles.marks import has_mark
 from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
+from ringup.rules import Fix
 from ringup.units import printable
 
 _NUMBERS = {
@@ -44,6 +45,13 @@ def deepspeed_config_disagrees(job: JobFile) -> Found:
             asked = launch.arguments.get(other, "false").lower() in ("", "true")
             if is_on and asked and kind not in launch.arguments:
                 yield launch.line, f"--{other}, and {shown} has {kind} enabled", '"auto"'
+        whole, world = given.get("train_batch_size"), launch.world_size or 0
+        sizes = [launch.arguments.get(n, "1") for n in _NUMBERS.values() if n != "max-grad-norm"]
+        if type(whole) is int and world and all(map(str.isdecimal, sizes)):
+            each = int(sizes[0]) * int(sizes[1])
+            if each * world != whole:
+                found = f"{shown} has train_batch_size {whole}, and {each} x {world} ranks are {each * world}"
+                yield launch.line, found, '"auto"'
         for key, argument in _NUMBERS.items():
             value, text = given.get(key), launch.arguments.get(argument, "")
             is_number = isinstance(value, int | float) and re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", text)
@@ -87,6 +95,13 @@ def deepspeed_config_wrong(job: JobFile) -> Found:
             yield launch.line, f"{shown} enables {' and '.join(on)}", "one of them"
         if isinstance(stage, int) and stage > 3:
             yield launch.line, f"{shown}: stage {stage}", "a stage from 0 to 3"
+        offload = _value(parts, "zero_optimization", "offload_param", "device")
+        if isinstance(stage, int) and stage < 3 and offload in ("cpu", "nvme"):
+            found, why = (
+                f"{shown}: offload_param at stage {stage}",
+                "only stage 3 splits and offloads parameters",
+            )
+            yield job.finding(launch.line, found, "stage 3", severity="warning", why=why, fix=Fix("stage 3"))
         if own and parts and not parts.keys() & {"train_batch_size", "train_micro_batch_size_per_gpu"}:
             yield launch.line, f"{shown} has no batch size", "train_micro_batch_size_per_gpu"
 

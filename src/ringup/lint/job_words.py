@@ -233,6 +233,10 @@ def _is_cut(job: JobFile, launch: Launch) -> bool:
     return any(re.search(r"\\[ \t]+$|\\$", text) for text in texts[-2:]) or bool(job.job.placeholders)
 
 
+def _parted(word: Word) -> tuple[str, str, str]:
+    return word.text.partition("=")
+
+
 _OF_HOSTS = ("-H", "-host", "--host", "-hosts", "--hosts", "-f", "-hostfile", "--hostfile", "-machinefile")
 
 
@@ -270,6 +274,13 @@ def launcher_option_wrong(job: JobFile) -> Found:
                 f"{match[1]} is a placeholder: the shell stops here with a syntax error",
                 "the value",
             )
+    blank = {name for name, _, value in map(_parted, job.job.assigned) if value.startswith(" ")}
+    for launch in job.launches:
+        for word in launch.command.words if blank else ():
+            match = re.fullmatch(r"--[\w-]{1,40}=\$\{?(\w{1,60})\}?", word.raw)
+            if match and match[1] in blank:
+                found = f"{printable(word.raw, 60)}: the value begins with a blank, the option is empty"
+                yield word.line, found, "the value without the blank, or quotes"
     placeholders = {line for line, _ in job.job.placeholders}
     for launch in job.launches:
         if launch.launcher not in OPTIONS:
@@ -430,6 +441,18 @@ def mpi_option_of_another(job: JobFile) -> Found:
         if is_hydra and not is_open and "openmpi" in path and "mpi4py" in text:
             found = f"{printable(path, 60)}, and mpi4py's MPI is MPICH: each process is alone, rank 0 of 1"
             yield launch.line, found, "the mpirun of mpi4py's own MPI"
+    texts = lines_of(job.text)
+    for launch in job.launches:
+        hydra = any(s.program in ("mpiexec.hydra", "mpirun_rsh") for s in launch.steps)
+        lines_of_it = " ".join(texts[launch.command.line - 1 : launch.command.last_line])
+        if (hydra or (is_hydra and not is_open and launch.started_by in ("mpirun", "mpiexec"))) and (
+            name := re.search(r"\$\{?(OMPI_COMM_WORLD_\w{1,20})\}?(?!:)", lines_of_it)
+        ):
+            yield (
+                launch.line,
+                f"${name[1]} is Open MPI's: another MPI sets PMI_RANK",
+                "$PMI_RANK, $MPI_LOCALRANKID",
+            )
     for command in job.job.commands:
         for step in (*command.around, *command.start.steps):
             names = [o.name for o in step.options] if step.program in ("mpirun", "mpiexec") else []
@@ -444,6 +467,25 @@ def mpi_option_of_another(job: JobFile) -> Found:
 
 
 _RUN_FIRST = re.compile(r"\$\((?:[^ ]{0,200}/)?(?:python[\d.]{0,8}|torchrun|accelerate|deepspeed) (?!-c )")
+
+
+_BEHIND = ("--mca", "-mca", "--bind-to", "-bind-to", "--map-by", "-map-by", "--hostfile", "-x", "-np")
+
+
+@fault("mpirun-option-behind-program", SHELL)
+def mpirun_option_behind_program(job: JobFile) -> Found:
+    """
+    Options of mpirun come after the program.
+
+    Why: mpirun reads its options up to the program; what follows are arguments of the script.
+
+    Fix: mpirun's options in front of the program.
+    """
+    for launch in job.launches:
+        is_mpi = launch.started_by in ("mpirun", "mpiexec") and launch.launcher == "python"
+        given = [word for word in launch.start.arguments if word in _BEHIND]
+        if is_mpi and len({*given}) > 1:
+            yield launch.line, f"{', '.join(dict.fromkeys(given))} behind the program", "in front of it"
 
 
 @fault("program-is-an-output", SHELL)

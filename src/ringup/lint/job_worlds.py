@@ -39,6 +39,9 @@ PER_TASK_OF = {
 @fault("launcher-started-per-task", SHELL)
 def launcher_started_per_task(job: JobFile) -> Found:
     for launch in job.launches:
+        if launch.launcher == "vllm" and launch.srun and (count := _tasks_of_server(job, launch)) > 1:
+            found = f"srun starts the server {count} times, each wants the same port"
+            yield launch.line, found, "one task: --ntasks=1"
         each = launch.per_node or 0
         starters = [step for step in launch.steps if step.role == "starter"]
         inner = next((step for step in starters[1:] if step.program in _STARTS_AGAIN), None)
@@ -58,6 +61,16 @@ def launcher_started_per_task(job: JobFile) -> Found:
         found = f"{each} tasks a node, and each starts {launch.launcher} (line {launch.line})"
         yield line, found, "one task a node: --ntasks-per-node=1" if step else "one process a node"
         return
+
+
+def _tasks_of_server(job: JobFile, launch: Launch) -> int:
+    """Tasks with which srun starts a server that is not told its node's rank; 0 if unknown."""
+    if launch.arguments.keys() & {"node-rank", "data-parallel-rank", "port-offset"} or launch.is_one_a_round:
+        return 0
+    by_gpu, gpus = (last(job.job.directives, *names)[0] for names in (("ntasks-per-gpu",), ("gpus", "G")))
+    if by_gpu.isdecimal() and gpus.isdecimal():
+        return int(by_gpu) * int(gpus)
+    return launch.per_node or 0
 
 
 def _tasks_not_taken(job: JobFile, launch: Launch) -> str:
