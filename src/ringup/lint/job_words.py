@@ -443,16 +443,13 @@ def mpi_option_of_another(job: JobFile) -> Found:
             yield launch.line, found, "the mpirun of mpi4py's own MPI"
     texts = lines_of(job.text)
     for launch in job.launches:
-        hydra = any(s.program in ("mpiexec.hydra", "mpirun_rsh") for s in launch.steps)
-        lines_of_it = " ".join(texts[launch.command.line - 1 : launch.command.last_line])
-        if (hydra or (is_hydra and not is_open and launch.started_by in ("mpirun", "mpiexec"))) and (
-            name := re.search(r"\$\{?(OMPI_COMM_WORLD_\w{1,20})\}?(?!:)", lines_of_it)
-        ):
-            yield (
-                launch.line,
-                f"${name[1]} is Open MPI's: another MPI sets PMI_RANK",
-                "$PMI_RANK, $MPI_LOCALRANKID",
-            )
+        by_hydra = any(s.program in ("mpiexec.hydra", "mpirun_rsh") for s in launch.steps)
+        by_hydra = by_hydra or (is_hydra and not is_open and launch.started_by in ("mpirun", "mpiexec"))
+        written = " ".join(texts[launch.command.line - 1 : launch.command.last_line])
+        name = re.search(r"\$\{?(OMPI_COMM_WORLD_\w{1,20})\}?(?!:)", written)
+        if by_hydra and name and "PMI_" not in written:
+            found = f"${name[1]} is Open MPI's: another MPI sets PMI_RANK"
+            yield launch.line, found, "$PMI_RANK, $MPI_LOCALRANKID"
     for command in job.job.commands:
         for step in (*command.around, *command.start.steps):
             names = [o.name for o in step.options] if step.program in ("mpirun", "mpiexec") else []
