@@ -82,11 +82,12 @@ def _every_rule_answered() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _torch_is_imported_faster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In jobs of tests (tests/light_torch.py); not in users' examples, nor where a DataLoader has workers."""
+    """In jobs of tests (tests/light_torch.py), a little also in users' examples and with a DataLoader."""
     item = request.node
-    is_light = item.get_closest_marker("torch") and not item.get_closest_marker("lab")
-    if is_light and "loader" not in item.nodeid and item.path.stem not in WHOLE_TORCH:
+    if item.get_closest_marker("torch") and not item.get_closest_marker("lab"):
         monkeypatch.setenv("LIGHT_TORCH", os.environ["LIGHT_TORCH_IN_LAB"])
+        if "loader" in item.nodeid or item.path.stem in WHOLE_TORCH:
+            monkeypatch.setenv("WHOLE_TORCH", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

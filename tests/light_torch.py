@@ -3,13 +3,15 @@ Executed at the start of every Python of the development environments while LIGH
 
 A process that imports torch takes 0.95 s of CPU time in place of 1.5 s: memory is collected less often, never
 that of torch itself, and the kernels for tensors on the device "meta" are registered only where torch._dynamo
-is imported, which needs them.  No job of the tests has such a tensor; one that makes a torch.Generator, as a
-DataLoader with workers does, imports torch._prims.rng_prims first, or all of torch.  The lab starts some
-1,000 ranks and launchers.  Benchmarks and users' examples import all of torch.
+is imported, which needs them.  No job of the tests has such a tensor.  One that makes a torch.Generator, as a
+DataLoader with workers does, imports torch._prims.rng_prims first; with WHOLE_TORCH, as users' examples have
+it, the kernels are registered (1.15 s).  The lab starts some 1,000 ranks and launchers.  Benchmarks import
+torch as it is.
 """
 
 import gc
 import importlib
+import os
 import sys
 import types
 from importlib.machinery import PathFinder
@@ -46,7 +48,9 @@ class WithDynamo:
             importlib.import_module(KERNELS)
 
 
-if KERNELS not in sys.modules:  # a start may read the .pth file twice
+if not any(type(finder).__name__ == "WithTorch" for finder in sys.meta_path):  # a start may come here twice
     gc.set_threshold(1_000_000)
-    sys.modules[KERNELS] = types.ModuleType(KERNELS)
-    sys.meta_path[:0] = [WithTorch(), WithDynamo()]
+    sys.meta_path.insert(0, WithTorch())
+    if "WHOLE_TORCH" not in os.environ:
+        sys.modules[KERNELS] = types.ModuleType(KERNELS)
+        sys.meta_path.insert(1, WithDynamo())
