@@ -237,6 +237,17 @@ def _parted(word: Word) -> tuple[str, str, str]:
     return word.text.partition("=")
 
 
+def _empty_by_blank(job: JobFile) -> Found:
+    """`--option=$NAME` without quotes, where the value begins with a blank."""
+    blank = {name for name, _, value in map(_parted, job.job.assigned) if value.startswith(" ")}
+    for launch in job.launches:
+        for word in launch.command.words if blank else ():
+            match = re.fullmatch(r"--[\w-]{1,40}=\$\{?(\w{1,60})\}?", word.raw)
+            if match and match[1] in blank:
+                found = f"{printable(word.raw, 60)}: the value begins with a blank, the option is empty"
+                yield word.line, found, "the value without the blank, or quotes"
+
+
 _OF_HOSTS = ("-H", "-host", "--host", "-hosts", "--hosts", "-f", "-hostfile", "--hostfile", "-machinefile")
 
 
@@ -274,13 +285,7 @@ def launcher_option_wrong(job: JobFile) -> Found:
                 f"{match[1]} is a placeholder: the shell stops here with a syntax error",
                 "the value",
             )
-    blank = {name for name, _, value in map(_parted, job.job.assigned) if value.startswith(" ")}
-    for launch in job.launches:
-        for word in launch.command.words if blank else ():
-            match = re.fullmatch(r"--[\w-]{1,40}=\$\{?(\w{1,60})\}?", word.raw)
-            if match and match[1] in blank:
-                found = f"{printable(word.raw, 60)}: the value begins with a blank, the option is empty"
-                yield word.line, found, "the value without the blank, or quotes"
+    yield from _empty_by_blank(job)
     placeholders = {line for line, _ in job.job.placeholders}
     for launch in job.launches:
         if launch.launcher not in OPTIONS:

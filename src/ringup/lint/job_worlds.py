@@ -64,7 +64,7 @@ def launcher_started_per_task(job: JobFile) -> Found:
 
 
 def _tasks_of_server(job: JobFile, launch: Launch) -> int:
-    """Tasks with which srun starts a server that is not told its node's rank; 0 if unknown."""
+    """Tasks with which srun starts a server that gets no rank of its node; 0 if unknown."""
     if launch.arguments.keys() & {"node-rank", "data-parallel-rank", "port-offset"} or launch.is_one_a_round:
         return 0
     by_gpu, gpus = (last(job.job.directives, *names)[0] for names in (("ntasks-per-gpu",), ("gpus", "G")))
