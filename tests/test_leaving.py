@@ -73,6 +73,21 @@ def test_a_check_that_is_ended_by_a_signal_leaves_no_process(
     wait_for(lambda: list(in_session_of(mark)) == [], "the end of what was killed")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_during_an_import_is_answered_after_it(tmp_path: Path, number: signal.Signals) -> None:
+    """An exception while msgspec makes a class ends Python by SIGSEGV."""
+    (tmp_path / "many.py").write_text(
+        f"import os\nos.kill(os.getpid(), {number.value})\nfor _ in range(1000):\n    pass\nis_whole = True\n"
+    )
+    text = (
+        "import sys, time\nfrom ringup.cli.command_line import ending_signals\n"
+        "try:\n    with ending_signals():\n        import many\n        time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    sys.exit(5 if sys.modules['many'].is_whole else 6)\n"
+    )
+    started = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, timeout=60, capture_output=True)
+    assert started.returncode == 5, started.stderr
+
+
 @pytest.mark.slow
 def test_a_wrapper_with_a_process_group_of_its_own_leaves_nothing(tmp_path: Path) -> None:
     script(tmp_path, text="import time\nprint('up', flush=True)\ntime.sleep(3600)\n")

@@ -20,6 +20,7 @@ from ringup.version import __version__
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
+    from types import FrameType
 
 
 EPILOG = {
@@ -112,24 +113,48 @@ class Ended(KeyboardInterrupt):
         self.number = number
 
 
+AGAIN_S, MOST_AGAIN = 0.02, 250
+
+
 @contextlib.contextmanager
 def ending_signals() -> Iterator[None]:
-    """Raise Ended for signals that would otherwise kill this process before it has ended what it started."""
+    """
+    Raise Ended for signals that would otherwise kill this process before it has ended what it started.
+
+    One that comes during an import is sent again after it: msgspec 0.22 ends Python by SIGSEGV where an
+    exception is raised while it makes a class.
+    """
     import signal
     import threading
 
-    def end(number: int, _frame: object) -> None:
-        raise Ended(number)
+    again = 0
 
-    numbers = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
-    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal again
+        again += 1
+        if again < MOST_AGAIN and is_importing(frame):
+            threading.Timer(AGAIN_S, os.kill, (os.getpid(), number)).start()
+            return
+        raise KeyboardInterrupt if number == signal.SIGINT else Ended(number)
+
+    before = {signal.SIGINT: signal.default_int_handler} | dict.fromkeys(
+        (signal.SIGTERM, signal.SIGHUP), signal.SIG_DFL
+    )
+    is_main = threading.current_thread() is threading.main_thread()
+    taken = [number for number, usual in before.items() if is_main and signal.getsignal(number) is usual]
     for number in taken:
         signal.signal(number, end)
     try:
         yield
     finally:
         for number in taken:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, before[number])
+
+
+def is_importing(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_name != "_find_and_load":
+        frame = frame.f_back
+    return frame is not None
 
 
 def main(argv: list[str] | None = None) -> None:

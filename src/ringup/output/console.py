@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringup.hosts.folding import MOST_LISTED, node_set
 from ringup.model import Cluster, Link, Node
-from ringup.network.predictions import GLOO, Expected
 from ringup.output import folding
 from ringup.output.pair_matrix import pair_matrix
-from ringup.output.prediction_report import expected_json, prediction_lines
 from ringup.output.terminal import Style, envelope, plain, wrapped
 from ringup.rules import PROBLEMS, SEVERITIES, Finding, Fix, Severity, Skipped, page_of, skipped_json
 from ringup.secrets import redact, redact_data, safe
 from ringup.units import export_line, grouped, plural, printable, show_seconds, summarize_names
 
 if TYPE_CHECKING:
+    from ringup.network.predictions import Expected
     from ringup.planning import EnvVar, Plan
     from ringup.planning.preset_variables import Kept
     from ringup.runtime import Failure, RunResult
@@ -47,6 +46,8 @@ class Report(NamedTuple):
 
 
 def check_json(report: Report) -> dict[str, Any]:
+    from ringup.output.prediction_report import expected_json
+
     cluster = report.cluster
     return envelope(
         nodes=plain(cluster.nodes),
@@ -443,6 +444,10 @@ def verdict(findings: Sequence[Finding], skipped: Sequence[Skipped], plan: Plan 
 
 def sections(report: Report, style: Style, *, unfolded: bool = False) -> Iterator[tuple[str, list[str]]]:
     """Title and lines of each section of a check, except its findings."""
+    # Other commands print findings alone.
+    from ringup.network.predictions import GLOO
+    from ringup.output.prediction_report import prediction_lines
+
     plan, predictions = report.plan, report.predictions
     if plan:
         notes = (line for note in (*plan.notes, *plan.open) for line in paragraph(note, style))
