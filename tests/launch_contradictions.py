@@ -477,7 +477,7 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
             shell(f"{TRAINER_LINE} --fp16 --bf16 True"),
             {
                 **shell(f"{BY_FSDP} {CHECKPOINTS}"),
-                "c.yaml": f"{FLAT.format('true')}  fsdp_activation_checkpointing: true\n",
+                "c.yaml": FLAT.format("true\n  fsdp_activation_checkpointing: true"),
             },
             shell(f"{TRAINER_LINE} --load_best_model_at_end --eval_strategy epoch --save_strategy steps"),
         ],

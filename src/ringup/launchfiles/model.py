@@ -123,6 +123,10 @@ class Launch:
     def srun(self) -> Step | None:
         return next((s for s in self.steps if s.program == "srun"), None)
 
+    def of_srun(self, *names: str) -> str:
+        """The value of one of srun's options; "" without it."""
+        return (self.srun.option(*names) if self.srun else None) or ""
+
     def option(self, *names: str) -> str:
         """The first of these options that is given, with dashes in the names; "" for none."""
         for name in names:
@@ -289,6 +293,12 @@ class Launch:
             host = self.option("master-addr") or self.env.get("MASTER_ADDR", "")
             port = self.option("master-port") or self.env.get("MASTER_PORT", "")
         return f"{host}:{port}" if host and port else host
+
+    @property
+    def port(self) -> str:
+        """The endpoint's port as written, or of its own option; "" without one."""
+        port = self.endpoint.rpartition(":")[2] if ":" in self.endpoint else ""
+        return port or self.setting("master-port") or self.option("main-process-port")
 
     @property
     def host(self) -> str:

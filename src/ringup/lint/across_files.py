@@ -16,7 +16,7 @@ from ringup.launchfiles.directives import gpus_per_node, last
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch
 from ringup.launchfiles.passing import DOCKER
-from ringup.lint.job_environment import file_at_hand
+from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.ranks import Reading, local_rank_argument, most_workers, needs_local_rank_argument
 from ringup.lint.rendezvous import DEBUG_NAMES, means_itself, without_timeout, written_points
@@ -193,11 +193,11 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 _DEVICE = re.compile(r"\d{1,3}|(?:GPU|MIG)-[\w-]+")
 
 
-def _by_task_number(text: str | None) -> bool:
+def _by_task_number(text: str) -> bool:
     """Whether a script takes the GPU whose number is SLURM_LOCALID, as JAX does."""
-    own = re.search(r"SLURM_LOCALID", text or "") and re.search(r"set_device\(|local_device_ids", text or "")
-    is_wrapped = re.search(r"%[ \t]*(?:torch|\w{0,40}device_count|n\w{0,20})", text or "")
-    return bool(own or re.search(r"jax\.distributed\.initialize\(\s*\)", text or "")) and not is_wrapped
+    own = "SLURM_LOCALID" in text and re.search(r"set_device\(|local_device_ids", text)
+    is_wrapped = re.search(r"%[ \t]*(?:torch|\w{0,40}device_count|n\w{0,20})", text)
+    return bool(own or re.search(r"jax\.distributed\.initialize\(\s*\)", text)) and not is_wrapped
 
 
 _OF_STEP = ("--gpus-per-node", "--gres", "--gpus-per-task")
@@ -205,11 +205,11 @@ _OF_STEP = ("--gpus-per-node", "--gres", "--gpus-per-task")
 
 def _gpus_seen(launch: Launch) -> tuple[int, int]:
     """(GPUs of its node that the launcher sees, the line that says so); (0, 0) if nothing does."""
-    directives, by_task = launch.job.directives, 0
+    directives = launch.job.directives
     gpus, line = gpus_per_node(directives)
     each, at = last(directives, "gpus-per-task")
     if not gpus and each and launch.srun and "gpu-bind" not in {d.name for d in directives}:
-        gpus, line, by_task = launch.number(each.rpartition(":")[2]) or 0, at, at
+        gpus, line = launch.number(each.rpartition(":")[2]) or 0, at
     for step in launch.steps:
         given = ""
         if step.program == "srun" and not step.has("--gpu-bind"):
@@ -223,7 +223,7 @@ def _gpus_seen(launch: Launch) -> tuple[int, int]:
         gpus, line = (count, launch.line) if count is not None else (gpus, line)
     if launch.pod:
         return launch.pod.gpu_count, launch.line
-    return gpus, line or by_task
+    return gpus, line
 
 
 @fault("nproc-exceeds-gpus", ACROSS)
@@ -252,7 +252,7 @@ def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
                 wanted = f"-a{own}: tasks of each resource set"
                 yield part.job.finding(launch.line, found, wanted, severity="warning")
         each = launch.per_node or 0
-        if gpus and each > gpus and launch.srun and _by_task_number(file_at_hand(part.job, launch.script)):
+        if gpus and each > gpus and launch.srun and _by_task_number(text_of(part.job, launch.script)):
             found = f"{each} tasks on {plural(gpus, 'GPU')} (line {line}), each takes the GPU of its number"
             yield part.finding(found, "as many tasks as GPUs")
         given = next((launch.env[name].strip("\"'") for name in VISIBLE if launch.env.get(name)), "")

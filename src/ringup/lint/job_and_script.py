@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ringup.launchfiles.model import Launch
-from ringup.lint.job_environment import file_at_hand
+from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.rules import Fix
@@ -13,7 +13,6 @@ from ringup.rules import Fix
 _TRAINS = re.compile(r"\b(?:Trainer|SFTTrainer|Accelerator)\(|\baccelerator\.prepare\(")
 _BY_MAP = re.compile(r"device_map *= *[\"']auto[\"']")
 _LORA = re.compile(r"\b(?:LoraConfig|get_peft_model)\(")
-_FLAT = re.compile(r"fsdp_use_orig_params: *['\"]?[Ff]alse")
 _OWN_OPTIMIZER = re.compile(r"\b(?:torch\.)?optim\.\w{1,40}\(")
 
 
@@ -31,14 +30,16 @@ def script_unfit_for_configuration(job: JobFile) -> Found:
     Fix: no device_map; `fsdp_use_orig_params: true`; `deepspeed.ops.adam.DeepSpeedCPUAdam`; numbers.
     """
     for launch in job.launches:
-        text = (file_at_hand(job, launch.script) if launch.script else "") or ""
+        text = text_of(job, launch.script)
         ranks = launch.world_size or launch.ranks_per_node or 1
         if _BY_MAP.search(text) and _TRAINS.search(text) and ranks > 1 and "LOCAL_RANK" not in text:
             why = 'accelerate trains no model with device_map="auto" in several processes (`accelerator.py`)'
             found = f'device_map="auto" in each of {ranks} processes'
             yield job.finding(launch.line, found, "no device_map", why=why, fix=Fix("leave device_map out"))
-        config = (file_at_hand(job, launch.option("config-file")) if launch.has("config-file") else "") or ""
-        is_split = _FLAT.search(config) and "fsdp_version: 2" not in config
+        config = launch.config
+        is_split = (
+            config.get("fsdp_use_orig_params", "").lower() == "false" and config.get("fsdp_version") != "2"
+        )
         if is_split and _LORA.search(text) and "fsdp_auto_wrap_policy" not in text:
             why = "a flat parameter has no frozen weights among others: torch's `fsdp/_flat_param.py`"
             found, wanted = "LoRA, and fsdp_use_orig_params: false", "fsdp_use_orig_params: true"
@@ -49,10 +50,9 @@ def script_unfit_for_configuration(job: JobFile) -> Found:
 def _with_deepspeed(job: JobFile, launch: Launch, text: str) -> Found:
     if "deepspeed.initialize(" not in text or re.search(r"Trainer\(|\bAccelerator\(", text):
         return
-    named = launch.arguments.get("deepspeed-config") or next(
-        iter(re.findall(r"[\"']([\w./-]{1,80}\.json)[\"']", text)), ""
-    )
-    config = (file_at_hand(job, named) if named else "") or ""
+    written = re.findall(r"[\"']([\w./-]{1,80}\.json)[\"']", text)
+    named = launch.arguments.get("deepspeed-config") or "".join(written[:1])
+    config = text_of(job, named)
     is_offloaded = re.search(r'"offload_optimizer"\s*:\s*\{[^{}]{0,400}"device"\s*:\s*"(?:cpu|nvme)"', config)
     is_forced = "zero_force_ds_cpu_optimizer" in config or "DeepSpeedCPUAdam" in text
     if is_offloaded and not is_forced and _OWN_OPTIMIZER.search(text) and "optimizer=" in text:

@@ -204,11 +204,8 @@ def docker_gpus_in_quotes(job: JobFile) -> Iterator[Finding]:
         for step in (s for s in command.start.steps if posixpath.basename(s.program) in DOCKER[:1]):
             value = step.option("--gpus") or ""
             if re.fullmatch(r"device=[\w-]{1,60}(?:,[\w-]{1,60}){1,63}", value):
-                found, wanted = (
-                    f"--gpus {printable(value, 60)}: docker splits it at the comma",
-                    f"'\"{value}\"'",
-                )
-                yield job.finding(command.line, found, f"--gpus {printable(wanted, 80)}")
+                found = f"--gpus {printable(value, 60)}: docker splits it at the comma"
+                yield job.finding(command.line, found, f"--gpus '\"{printable(value, 80)}\"'")
 
 
 def _several(launch: Launch) -> bool:
@@ -282,7 +279,7 @@ def _from_scheduler(job: JobFile, launch: Launch, name: str) -> Iterator[Finding
 
 
 def _names_alone(job: JobFile, launch: Launch, name: str) -> Iterator[Finding]:
-    hosts = [line.strip() for line in lines_of(file_at_hand(job, name) or "" if name else "") if line.strip()]
+    hosts = [line.strip() for line in lines_of(text_of(job, name)) if line.strip()]
     bad = next((host for host in hosts if re.search(r"\s|^#", host) and not has_mark(host)), None)
     twice = next((host for host in hosts if hosts.count(host) > 1), None)
     if bad or twice:
@@ -297,13 +294,18 @@ def _slots_of_mpi(job: JobFile, launch: Launch) -> Iterator[Finding]:
     for step in (s for s in launch.steps if s.program in ("mpirun", "mpiexec", "prterun")):
         name = step.option("--hostfile", "-hostfile", "--machinefile", "-machinefile") or ""
         total = launch.number(step.option("-np", "-n", "--np", "--n", "-c") or "") or 0
-        text = file_at_hand(job, name) if name else None
-        lines = [line.strip() for line in lines_of(text or "") if line.strip() and line.strip()[0] != "#"]
-        slots = [int(match[1]) for line in lines if (match := re.search(r"\bslots *= *(\d{1,6})\b", line))]
+        slots = slots_in(text_of(job, name))
         may = any("oversubscribe" in o.written.lower() for o in step.options) or "OVERSUBSCRIBE" in job.text
-        if slots and len(slots) == len(lines) and total > sum(slots) and not may:
-            found = f"{total} processes, and {printable(name, 80)} has {sum(slots)} slots"
+        if total > slots > 0 and not may:
+            found = f"{total} processes, and {printable(name, 80)} has {slots} slots"
             yield job.finding(launch.line, found, "as many slots as processes")
+
+
+def slots_in(text: str) -> int:
+    """All slots of a host file; 0 unless every host has a number of its own."""
+    lines = [line.strip() for line in lines_of(text) if line.strip() and line.strip()[0] != "#"]
+    slots = [int(match[1]) for line in lines if (match := re.search(r"\bslots *= *(\d{1,6})\b", line))]
+    return sum(slots) if len(slots) == len(lines) else 0
 
 
 def _contents(job: JobFile, launch: Launch, name: str, text: str) -> Iterator[Finding]:
@@ -376,9 +378,14 @@ def deepspeed_batch_disagrees(job: JobFile) -> Iterator[Finding]:
             yield job.finding(launch.line, found, "batch sizes that fit")
 
 
+def text_of(job: JobFile, name: str) -> str:
+    """The text of a file that the line names; "" if there is none at hand."""
+    return file_at_hand(job, name) or ""
+
+
 def file_at_hand(job: JobFile, name: str) -> str | None:
     """A file that the line names, if it is available."""
-    if has_mark(name):
+    if not name or has_mark(name):
         return None
     text = job.job.files.get(name) or job.others.get(name)
     return job.nearby(job.path, name) if text is None and job.nearby else text

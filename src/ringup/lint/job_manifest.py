@@ -129,7 +129,7 @@ def command_in_one_string(job: JobFile) -> Found:
     Fix: an entry for each word, `["torchrun", "--nproc-per-node=4", "train.py"]`, or `["bash", "-c", "..."]`.
     """
     for document in job.job.documents:
-        for container in _containers_of(document):
+        for container in _in_pods(document, "containers"):
             first = next(iter(_listed(_at(container, "command"))), None)
             if first is not None and _IN_ONE.match(scalar(first)):
                 found = f"`{printable(scalar(first), 60)}` is one word: no program has this name"
@@ -147,12 +147,9 @@ def _pods_of(document: Node) -> list[Node]:
     return [*pods, *(_at(part, "spec", "template", "spec") for part in parts)]
 
 
-def _containers_of(document: Node) -> list[Node]:
-    return [one for pod in _pods_of(document) for one in _listed(_at(pod, "containers"))]
-
-
-def _volumes_of(document: Node) -> list[Node]:
-    return [one for pod in _pods_of(document) for one in _listed(_at(pod, "volumes"))]
+def _in_pods(document: Node, key: str) -> list[Node]:
+    """The containers or volumes of a workload's pods."""
+    return [one for pod in _pods_of(document) for one in _listed(_at(pod, key))]
 
 
 @fault("pytorchjob-refused", SHELL)
@@ -173,7 +170,7 @@ def pytorchjob_refused(job: JobFile) -> Found:
             named = _listed(_at(spec, "template", "spec", "containers"))
             names = [value_at(one, "name") for one in named]
             if kind not in ("Master", "Worker"):
-                yield line, f"{printable(kind, 40)} is no part of a PyTorchJob", "Master or Worker"
+                yield line, f"a PyTorchJob has no {printable(kind, 40)}", "Master or Worker"
             elif kind == "Master" and (count := number(value_at(spec, "replicas"))) and count != 1:
                 yield _at(spec, "replicas").start_mark.line + 1, f"{count} replicas of Master", "replicas: 1"
             if names and all(names) and "pytorch" not in names and not re.search(r"[{$<]", "".join(names)):
@@ -255,9 +252,9 @@ def volume_not_mounted(job: JobFile) -> Found:
     Fix: `volumeMounts: [{name: dshm, mountPath: /dev/shm}]`.
     """
     for document in job.job.documents if job.launches else ():
-        containers = _containers_of(document)
+        containers = _in_pods(document, "containers")
         mounted = {value_at(m, "name") for one in containers for m in _listed(_at(one, "volumeMounts"))}
-        for volume in _volumes_of(document) if containers else ():
+        for volume in _in_pods(document, "volumes") if containers else ():
             name, medium = value_at(volume, "name"), value_at(volume, "emptyDir", "medium")
             if medium == "Memory" and name and name not in mounted:
                 found = f"the volume {printable(name, 60)} is mounted nowhere"
@@ -319,10 +316,8 @@ def service_named_vllm(job: JobFile) -> Found:
     Fix: another name for the Service, or `enableServiceLinks: false` in the pod.
     """
     for document in job.job.documents if any(one.launcher == "vllm" for one in job.launches) else ():
-        name, is_headless = (
-            _at(document, "metadata", "name"),
-            value_at(document, "spec", "clusterIP") == "None",
-        )
+        name = _at(document, "metadata", "name")
+        is_headless = value_at(document, "spec", "clusterIP") == "None"
         is_service = value_at(document, "kind") == "Service" and scalar(name) == "vllm"
         if is_service and not is_headless and "enableServiceLinks" not in job.text:
             yield name.start_mark.line + 1, "a Service named vllm", "another name"
@@ -404,9 +399,7 @@ def accelerate_config_wrong(job: JobFile) -> Found:
             yield line, found, "num_processes: the machines x their GPUs"
         elif all(map(str.isdecimal, ids)) and 0 < total // machines < len(ids):
             line = _at(document, "gpu_ids").start_mark.line + 1
-            found = (
-                f"gpu_ids has {len(ids)}, and {total // machines} processes on this machine: GPUs stay idle"
-            )
+            found = f"gpu_ids has {len(ids)}, and {total // machines} processes take them: GPUs stay idle"
             yield line, found, "num_processes: the machines x their GPUs"
         own = dict(pairs(_at(document, "deepspeed_config")))
         how = scalar(own.get("deepspeed_multinode_launcher"))

@@ -12,7 +12,7 @@ from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
 from ringup.launchfiles.programs import OF_OPEN_MPI
 from ringup.launchfiles.start import arguments
-from ringup.lint.job_environment import file_at_hand
+from ringup.lint.job_environment import file_at_hand, slots_in, text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_programs import gpus_of_nccl_tests, mpi_modules, tasks_of_litgpt
 from ringup.lint.rule import SHELL, Found, fault
@@ -171,16 +171,12 @@ def open_mpi_slots(job: JobFile) -> Found:
             found = f"the list of hosts ends at the blank: horovodrun takes {cut[0]} for the command"
             yield launch.line, found, f"-H {hosts},{cut[0]}"
             continue
-        name = given.get("--hostfile") or given.get("-hostfile") or ""
-        rows = [
-            row.split() for row in lines_of((file_at_hand(job, name) if name else "") or "") if row.strip()
-        ]
-        if rows and all(len(row) == 2 and re.fullmatch(r"slots=\d{1,4}", row[1]) for row in rows):
-            hosts = ",".join(f"{host}:{slots[6:]}" for host, slots in rows)
         is_listed = bool(_HOSTS.fullmatch(hosts))
-        slots = sum(int(host.partition(":")[2] or 1) for host in hosts.split(",")) if is_listed else total
+        slots = sum(int(host.partition(":")[2] or 1) for host in hosts.split(",")) if is_listed else 0
+        name = given.get("--hostfile") or given.get("-hostfile") or ""
+        slots = slots or slots_in(text_of(job, name)) or total
         if total > slots:
-            found = f"{plural(total, 'rank')} on {plural(slots, 'slot')}: {hosts}"
+            found = f"{plural(total, 'rank')} on {plural(slots, 'slot')}: {hosts or printable(name, 80)}"
             yield launch.line, found, "as many slots as ranks"
 
 
@@ -458,7 +454,7 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
         devices, nodes = _of_trainer(job, launch)
         step = launch.srun
         if step and not step.has("--ntasks-per-node", "--ntasks", "-n") and (line := _fewer(job)):
-            if _LIGHTNING.search(file_at_hand(job, launch.script) or ""):
+            if _LIGHTNING.search(text_of(job, launch.script)):
                 most = last(job.job.directives, "ntasks-per-node", "tasks-per-node")[0]
                 found = f"--ntasks decides: srun starts fewer than the {most} ranks a node of Lightning"
                 yield line, found, f"--ntasks-per-node={most} alone"
@@ -485,7 +481,7 @@ def _fewer(job: JobFile) -> int:
 
 def _of_trainer(job: JobFile, launch: Launch) -> tuple[int, int]:
     """(devices, nodes) of Lightning's Trainer or Fabric, by the command or the script; 0 and 1 if unknown."""
-    text = file_at_hand(job, launch.script) or ""
+    text = text_of(job, launch.script)
     is_read = bool(_LIGHTNING.search(text)) and ("devices" in text or "gpus" in text)
     own = {name: launch.arguments.get(f"trainer.{name}", "") for name in ("devices", "num-nodes")}
     given = {name.replace("-", "_"): value * value.isdecimal() for name, value in own.items()}
@@ -525,14 +521,13 @@ def gpu_hidden_from_task(job: JobFile) -> Found:
     value, line = last(job.job.directives, "gpus-per-task", "ntasks-per-gpu")
     is_bound = _ONE.fullmatch(value) and len(_BINDS.findall(job.text)) == 1
     for launch in job.launches:
-        step = launch.srun
-        asked = (step and (step.option("--gpus-per-task") or step.option("--ntasks-per-gpu"))) or ""
+        step, asked = launch.srun, launch.of_srun("--gpus-per-task", "--ntasks-per-gpu")
         if launch.launcher != "python" or step is None or not (is_bound or _ONE.fullmatch(asked)):
             continue
         several = step.has("--ntasks-per-gpu") or (launch.per_node or 2) > 1
         if len(_BINDS.findall(job.text)) > 1 or not several:
             continue
-        text = (file_at_hand(job, launch.script) if launch.script else "") or ""
+        text = text_of(job, launch.script)
         devices, own = _of_trainer(job, launch)[0], _BY_TASK.search(text)
         if devices > 1:
             taken = f"Lightning takes devices={devices}"

@@ -11,7 +11,7 @@ from ringup.launchfiles.directives import gpus_per_node
 from ringup.launchfiles.model import placed
 from ringup.launchfiles.shell import Command
 from ringup.launchfiles.start import Step, arguments
-from ringup.lint.job_environment import file_at_hand
+from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import Found
 from ringup.units import plural, printable
@@ -82,7 +82,7 @@ def _settings_of_fairseq(job: JobFile, start: StartedProgram) -> str:
         return words
     wanted = posixpath.join(given.get("config-dir", ""), given.get("config-name", "") + ".yaml")
     at_hand = [t for p, t in job.others.items() if posixpath.basename(p) == posixpath.basename(wanted)]
-    config = file_at_hand(job, wanted) or "".join(at_hand[:1])
+    config = text_of(job, wanted) or "".join(at_hand[:1])
     return f"{words}\n{config}" if config else ""
 
 
@@ -134,7 +134,7 @@ def tasks_of_litgpt(job: JobFile) -> Found:
             continue
         given = arguments(start.words)
         name = given.get("config", "")
-        own = _DEVICES.search((file_at_hand(job, name) if name else "") or "")
+        own = _DEVICES.search(text_of(job, name))
         devices = given.get("devices") or (own[1] if own else "")
         if start.each and devices.isdecimal() and int(devices) > 1 and int(devices) != start.each:
             found = f"{plural(start.each, 'task')} a node, and litgpt has devices={printable(devices, 8)}"

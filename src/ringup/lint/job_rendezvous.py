@@ -82,12 +82,10 @@ def rendezvous_id_of_each_node(job: JobFile) -> Found:
 def port_of_each_node(job: JobFile) -> Found:
     """A port that each node draws."""
     for launch in job.launches:
-        port = launch.endpoint.rpartition(":")[2] if ":" in launch.endpoint else ""
-        port = port or launch.setting("master-port") or launch.option("main-process-port")
-        new = [m for m in job.job.marks.all_of(port) if m.site == "task" and _DRAWN.search(m.name)]
+        new = [m for m in job.job.marks.all_of(launch.port) if m.site == "task" and _DRAWN.search(m.name)]
         is_one = launch.nodes == 1 or launch.nnodes == 1 or not launch.is_away or launch.replicas == 1
         if new and not is_one and launch.launcher in NODE_LAUNCHERS:
-            found = f"port {launch.shown(port)}: another on each node"
+            found = f"port {launch.shown(launch.port)}: another on each node"
             yield launch.line, printable(found, 120), "one port, drawn before the nodes are started"
 
 
@@ -152,7 +150,7 @@ def port_privileged(job: JobFile) -> Found:
     Fix: a port from 1024 to 65535.
     """
     for launch in job.launches:
-        port = launch.endpoint.rpartition(":")[2] or launch.option("main-process-port", "master-port")
+        port = launch.port
         low, high = _range_of(" ".join(mark.name for mark in job.job.marks.all_of(port)))
         if high and (low < 1024 or high > LAST_PORT):
             severity: Severity = "error" if high < 1024 or low > LAST_PORT else "warning"

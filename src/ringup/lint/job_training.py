@@ -46,12 +46,11 @@ def deepspeed_config_disagrees(job: JobFile) -> Found:
             if is_on and asked and kind not in launch.arguments:
                 yield launch.line, f"--{other}, and {shown} has {kind} enabled", '"auto"'
         whole, world = given.get("train_batch_size"), launch.world_size or 0
-        sizes = [launch.arguments.get(n, "1") for n in _NUMBERS.values() if n != "max-grad-norm"]
-        if type(whole) is int and world and all(map(str.isdecimal, sizes)):
-            each = int(sizes[0]) * int(sizes[1])
-            if each * world != whole:
-                found = f"{shown} has train_batch_size {whole}, and {each} x {world} ranks are {each * world}"
-                yield launch.line, found, '"auto"'
+        batch = launch.number(launch.arguments["per-device-train-batch-size"]) or 0
+        each = batch * (launch.number(launch.arguments.get("gradient-accumulation-steps", "1")) or 0)
+        if type(whole) is int and each * world not in (0, whole):
+            found = f"{shown} has train_batch_size {whole}, and {each} x {world} ranks are {each * world}"
+            yield launch.line, found, '"auto"'
         for key, argument in _NUMBERS.items():
             value, text = given.get(key), launch.arguments.get(argument, "")
             is_number = isinstance(value, int | float) and re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", text)
@@ -130,8 +129,7 @@ def trainer_refuses_arguments(job: JobFile) -> Found:
             continue
         if _is_on(given, "fp16") and _is_on(given, "bf16"):
             yield launch.line, "--fp16 and --bf16", "one of them"
-        config = (file_at_hand(job, launch.option("config-file")) if launch.has("config-file") else "") or ""
-        is_twice = re.search(r"fsdp_activation_checkpointing: *[\"']?[Tt]rue", config)
+        is_twice = launch.config.get("fsdp_activation_checkpointing", "").lower() == "true"
         if is_twice and _is_on(given, "gradient-checkpointing"):
             yield launch.line, "--gradient_checkpointing beside fsdp_activation_checkpointing", "one of them"
         saved = given.get("save-strategy", "steps")

@@ -14,7 +14,7 @@ from ringup.launchfiles.model import COUNT_NAMES, GPU_NAMES, Launch
 from ringup.launchfiles.passing import MPIRUN, keeps
 from ringup.launchfiles.shell import Command, Word
 from ringup.lint.across_files import All
-from ringup.lint.job_environment import file_at_hand
+from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import ACROSS, SHELL, Found, fault
 from ringup.lint.source import INIT
@@ -257,6 +257,7 @@ def variable_not_passed_on(job: JobFile) -> Iterator[Finding]:
             yield job.finding(launch.line, found, _HANDED.get(program, _QUOTED).format(names[0]))
 
 
+_OF_NCCL = re.compile(r"NCCL_(?!DEBUG)\w+")
 _READ_BY_PYTHON = re.compile(r"os\.environ\[[\"'](\w{1,60})[\"']\]")
 _PASSED = re.compile(r"(?:NCCL|GLOO|MASTER|UCX|TORCH|PYTORCH|HF|CUDA)_\w+|WORLD_SIZE|OMP_NUM_THREADS|PATH")
 
@@ -277,12 +278,12 @@ def step_without_environment(job: JobFile) -> Iterator[Finding]:
     for launch in job.launches:
         yield from _not_by_mpirun(job, launch)
         yield from _cut_at_commas(job, launch)
-        own = (launch.srun.option("--export") if launch.srun else None) or ""
-        told = own or ("" if is_reset else by_job)
-        listed = {part.partition("=")[0] for part in told.split(",")}
-        if not launch.srun or not told or "ALL" in listed or has_mark(told.partition("=")[0]):
+        own = launch.of_srun("--export")
+        export = own or ("" if is_reset else by_job)
+        listed = {part.partition("=")[0] for part in export.split(",")}
+        if not launch.srun or not export or "ALL" in listed or has_mark(export.partition("=")[0]):
             continue
-        text = (file_at_hand(job, launch.script) if launch.script else "") or ""
+        text = text_of(job, launch.script)
         needed = {*_READ_BY_PYTHON.findall(text)}
         env = [n for n in launch.command.env if n not in listed]
         lost = sorted(n for n in env if _PASSED.fullmatch(n) or n in needed)
@@ -296,8 +297,7 @@ def step_without_environment(job: JobFile) -> Iterator[Finding]:
 
 
 def _cut_at_commas(job: JobFile, launch: Launch) -> Iterator[Finding]:
-    parts = ((launch.srun.option("--export") if launch.srun else None) or "").split(",")
-    for before, part in pairwise(parts):
+    for before, part in pairwise(launch.of_srun("--export").split(",")):
         if "=" in before and _DEVICE.fullmatch(part) and part not in launch.command.variables:
             found = f"srun splits --export at every comma: {printable(before, 60)} ends there"
             yield job.finding(launch.line, found, f"export {before.partition('=')[0]}=..., srun --export=ALL")
@@ -316,10 +316,9 @@ def _not_by_mpirun(job: JobFile, launch: Launch) -> Iterator[Finding]:
     for step in (s for s in launch.steps if s.program == "mpirun" and not job.job.directives):
         given = {option.value.partition("=")[0] for option in step.options if option.name == "-x"}
         hosts = step.option("-H", "-host", "--host") or ""
-        listed = file_at_hand(job, step.option("-hostfile", "--hostfile", "-machinefile") or "") or ""
+        listed = text_of(job, step.option("-hostfile", "--hostfile", "-machinefile") or "")
         count = max(hosts.count(",") + 1, sum(bool(line.strip()) for line in lines_of(listed)))
-        of_nccl = re.compile(r"NCCL_(?!DEBUG)\w+")
-        lost = sorted(n for n in launch.command.env if of_nccl.fullmatch(n) and n not in given)
+        lost = sorted(n for n in launch.command.env if _OF_NCCL.fullmatch(n) and n not in given)
         if given and count > 1 and lost and not any(map(has_mark, given)):
             found = f"mpirun -x: the ranks of other hosts do not get {_few(lost)}"
             yield job.finding(launch.line, found, f"-x {lost[0]}")

@@ -20,7 +20,7 @@ from ringup.launchfiles.programs import (
 )
 from ringup.launchfiles.shell import Word
 from ringup.launchfiles.start import PYTHON, CommandLine
-from ringup.lint.job_environment import file_at_hand
+from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_programs import mpi_modules
 from ringup.lint.rule import SHELL, Found, fault, lines
@@ -442,7 +442,7 @@ def mpi_option_of_another(job: JobFile) -> Found:
     is_open, is_hydra = mpi_modules(job)
     for launch in job.launches:
         path = next((w for w in launch.command.texts if w.endswith("/mpirun")), "")
-        text = (file_at_hand(job, launch.script) if path and launch.script else "") or ""
+        text = text_of(job, launch.script) if path else ""
         if is_hydra and not is_open and "openmpi" in path and "mpi4py" in text:
             found = f"{printable(path, 60)}, and mpi4py's MPI is MPICH: each process is alone, rank 0 of 1"
             yield launch.line, found, "the mpirun of mpi4py's own MPI"

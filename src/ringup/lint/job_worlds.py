@@ -11,7 +11,7 @@ from ringup.launchfiles.directives import last, node_count, tasks_per_node
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
 from ringup.launchfiles.start import arguments
-from ringup.lint.job_environment import file_at_hand
+from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_numbers import coordinator_at_itself
 from ringup.lint.job_programs import worlds_of_fairseq
@@ -527,8 +527,7 @@ def step_exceeds_job(job: JobFile) -> Found:
     """
     nodes, line = node_count(job.job.directives)
     for launch in job.launches:
-        step = launch.srun
-        asked = launch.number((step.option("-N", "--nodes") if step else "") or "") or 0
+        step, asked = launch.srun, launch.number(launch.of_srun("-N", "--nodes")) or 0
         if step and 0 < nodes < asked and not step.has("--jobid", "--het-group"):
             yield (
                 launch.line,
@@ -549,10 +548,10 @@ def launcher_left_out(job: JobFile) -> Found:
         is_alone = launch.launcher == "python" and launch.started_by == "batch" and not starts_elsewhere(job)
         if is_alone and any("SLURM_NTASKS" in name for name in counted) and "RANK" not in launch.env:
             tasks = tasks_per_node(job.job.directives)
-            if tasks > 1 and "spawn" not in (file_at_hand(job, launch.script) or ""):
+            if tasks > 1 and "spawn" not in text_of(job, launch.script):
                 found = f"WORLD_SIZE counts {tasks} tasks a node, and without srun there is one"
                 yield launch.line, found, "srun in front of it"
-        text = (file_at_hand(job, launch.script) if is_alone and launch.script else "") or ""
+        text = text_of(job, launch.script) if is_alone else ""
         nodes, line = node_count(job.job.directives)
         if nodes > 1 and _BY_NODES.search(text) and "init_process_group" in text:
             found = f"the script counts {nodes} nodes (line {line}), and without srun it runs on one"
