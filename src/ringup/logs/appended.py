@@ -19,6 +19,7 @@ _FAILS = re.compile(
     rb"|exit ?(?:ed|s|code|status)|CANCELLED|Killed|Aborted|Segmentation fault|core dumped",
     re.MULTILINE,
 )
+_RANK = re.compile(rb"\[rank(\d{1,6})\]")
 _AGAIN = re.compile(rb"(?i)restart|requeue|retry|attempt")
 _END_BYTES = 16 << 10
 """Before a new start, where the end of the run before it is looked for."""
@@ -40,7 +41,7 @@ def last_run(path: str) -> LastRun:
 
     A run begins where the file's first line comes again, above one of the form of its second, after a
     failure.  Ranks and nodes have their number in the first line, or print it another number of times; a
-    launcher that restarts its ranks says so.
+    launcher that restarts its ranks says so.  Parts of different ranks are one run.
     Raises OSError.
     """
     if not 0 < Path(path).stat().st_size <= MOST_BYTES:
@@ -65,8 +66,17 @@ def _last_run(data: bytes) -> LastRun:
             groups.append([])
         groups[-1].append(at)
     same = len({len(group) for group in groups}) == 1
-    begin = groups[-1][0] if same else 0
+    begin = groups[-1][0] if same and not _of_two_ranks(data, groups) else 0
     return LastRun(begin, data[:begin].count(b"\n") + 1, len(groups)) if begin else LastRun()
+
+
+def _of_two_ranks(data: bytes, groups: list[list[int]]) -> bool:
+    """Whether the last two parts are other ranks' output, as `cat rank*.log` leaves it."""
+    if len(groups) < 2:
+        return False
+    (before, *_), (last, *_) = groups[-2:]
+    ranks = [set(_RANK.findall(part)) for part in (data[before:last], data[last:])]
+    return all(len(own) == 1 for own in ranks) and ranks[0] != ranks[1]
 
 
 def _starts(data: bytes, fixed: bytes, head: list[bytes]) -> Iterator[int]:

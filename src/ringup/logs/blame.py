@@ -165,7 +165,11 @@ def _named_first(causes: list[Cause]) -> list[Cause]:
     if vague and vague.rule == "nccl-error-without-detail":
         lines = {e.place for e in vague.evidence}
         named = [c for c in causes if c.severity != "note" and lines & {e.place for e in c.evidence}]
-    elif vague and vague.rule == "rank-raised-exception" and {e.tag for e in vague.evidence} == {"exit"}:
+    elif (
+        vague
+        and vague.rule == "rank-raised-exception"
+        and {e.tag for e in vague.evidence} <= {"exit", "last-words"}
+    ):
         ranks = {e.rank for e in vague.evidence}
         sure = [c for c in causes if place(c) < 8 and c.confidence != "low"]
         named = [c for c in sure if ranks & {e.rank for e in c.evidence}]

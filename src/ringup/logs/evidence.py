@@ -200,6 +200,14 @@ class LogEvidence:
         """The tags on an event's line, and on up to `below` lines after it."""
         return {e.tag for e in self.at(event.file, event.line, below)}
 
+    def last_words(self, rank: int | None) -> Event | None:
+        """The last line of a rank whose output is a file of its own; None without such a file."""
+        for number, (info, own) in enumerate(zip(self.files, self._file_ranks, strict=False)):
+            if own is not None and own == rank and info.last_line:
+                text, line = info.last_line, info.last_line_number
+                return Event("last-words", number, line, text, host=info.host, rank=rank)
+        return None
+
     @property
     def spans_hosts(self) -> bool:
         """Whether the log itself shows more than one host in the job."""

@@ -211,6 +211,16 @@ def texts_of(raw: bytes) -> list[str]:
     return unpacked(clean(raw))
 
 
+def begins_a_record(text: str) -> bool:
+    """
+    Whether a line begins with a record's own stamp, as glog and torch write it: it goes on with no other.
+
+    >>> begins_a_record("E1127 13:25:39.151000 6064 torch/distributed/api.py:986] failed (exitcode: -11)")
+    True
+    """
+    return bool(_GLOG.search(text[:120]))
+
+
 def unstamped(text: str) -> str:
     """A line without the time stamp at its beginning."""
     stamp = _STAMP.match(text) or _SINCE_1970.match(text)

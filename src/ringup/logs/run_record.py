@@ -13,6 +13,8 @@ from ringup.logs.lines import Event
 from ringup.units import printable
 
 MOST_BYTES = 16 << 20
+INTERRUPTED = ("interrupted", "not-saved")
+"""Outcomes of a run that its user ended."""
 MOST_LINES = 5
 """Lines of proof above the last line."""
 
@@ -30,8 +32,15 @@ class _FirstFailure(msgspec.Struct):
     left_before: tuple[str, ...] = ()
 
 
+class _Rank(msgspec.Struct):
+    rank: int
+    node: str
+    code: int | None = None
+
+
 class _Record(msgspec.Struct):
     outcome: str
+    ranks: tuple[_Rank, ...] = ()
     verdict: RunVerdict | None = None
     first_failure: _FirstFailure | None = None
 
@@ -45,7 +54,10 @@ class RunEnd(NamedTuple):
     proof: tuple[Event, ...] = ()
     """The lines above it: the place of the missing ranks, and their flight recorder entries."""
     left_before: tuple[str, ...] = ()
-    """Ranks that had ended with code 0 when the others lost them: "rank 3 on node1, 0.2 s before"."""
+    """
+    Ranks that had ended with code 0 when the others lost them, "rank 3 on node1, 0.2 s before", or when the
+    run was interrupted.
+    """
 
 
 def end_of_run(paths: Sequence[str]) -> RunEnd | None:
@@ -67,5 +79,8 @@ def end_of_run(paths: Sequence[str]) -> RunEnd | None:
     *proof, line = (
         Event("run-ended", own[0], n, printable(text.strip(), 300)) for n, text in [*shown, numbered[-1]]
     )
-    left = tuple(printable(one, 120) for one in (record.first_failure or _FirstFailure()).left_before[:8])
+    names = (record.first_failure or _FirstFailure()).left_before
+    if record.outcome in INTERRUPTED and any(one.code for one in record.ranks):
+        names = tuple(f"rank {one.rank} on {one.node}" for one in record.ranks if one.code == 0)
+    left = tuple(printable(one, 120) for one in names[:8])
     return RunEnd(record.outcome, record.verdict or RunVerdict(), line, tuple(proof), left)

@@ -24,6 +24,7 @@ from ringup.logs.lines import (
     TEXT_CHARS,
     Event,
     Head,
+    begins_a_record,
     body_of,
     excerpt,
     gate,
@@ -320,7 +321,8 @@ class Scanner:
         """The line's own head; a line without any belongs to the one just before it (wrapped records)."""
         head = head_of(text, self._labels)
         near_line, near = self._near
-        if head.rank is None and not head.pid and head.label == near.label and number - near_line <= 2:
+        is_near = number - near_line <= 2 and head.label == near.label
+        if head.rank is None and not head.pid and is_near and not begins_a_record(text):
             head = head._replace(rank=near.rank, host=head.host or near.host)
         self._near = (number, head)
         return head

@@ -13,16 +13,24 @@ from ringup.logs.causes.recorder_dumps import (
     recorded_mismatches,
     recorded_standing,
 )
-from ringup.logs.causes.symptoms import NEXT_TIME, bars_at_a_limit, ended_as, waits_of_the_program
+from ringup.logs.causes.symptoms import (
+    NEXT_TIME,
+    bars_at_a_limit,
+    ended_as,
+    garbled_objects,
+    waits_of_the_program,
+)
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, by_rank, ranks_of
 from ringup.logs.rule import MAX_EVIDENCE, Cause, Confidence, Found, cause, report
+from ringup.logs.run_record import INTERRUPTED
 from ringup.rules import Fix
 from ringup.units import grouped, ranges, show_ranks
 
 if TYPE_CHECKING:
     from ringup.logs.counts.run import Behind, Member
 
+_FRAME = r"#\d+ \S{1,80} from |^\s{0,20}File \""
 _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,64})[^]\w][^]]{0,300}\]")
 
 
@@ -107,7 +115,8 @@ def rank_busy(log: LogEvidence) -> Found:
     In logs: `main_process_first` with a timeout, a progress bar near the limit, `Saving` one
     timeout earlier.
     """
-    first, bars, words = log.all("main-first"), bars_at_a_limit(log), log.all("busy-word")
+    first, bars = log.all("main-first"), bars_at_a_limit(log)
+    words = log.all("busy-word", lacks=_FRAME)  # of the waiting rank's stack
     store = log.all("store-get", reason="(?i).*time.*")
     expired = ("gloo-recv-timeout", "rdzv-timeout", "store-timeout")
     waits = log.all("work", "monitored-victim", "store-wait", "work-aborted", *expired)
@@ -156,6 +165,8 @@ def rank_fell_behind(log: LogEvidence) -> Found:
     ended = ended_as(log, "rank-fell-behind")
     if ended and _LEFT_WELL in ended.text:
         return replace(ended, confidence="medium", fix=_SAME_CALLS)  # which call was too many is not known
+    if log.ended and log.ended.outcome in INTERRUPTED and (left := _ended_without_error(log)):
+        return replace(left, fix=_SAME_CALLS)
     return ended or agreeing(recorded_behind(log), _printed_behind(log))
 
 
@@ -288,7 +299,8 @@ def uneven_batches(log: LogEvidence) -> Found:
         text = f"{who} ended an epoch that others had not ended: {apart.text}"
         sure: Confidence = "low" if apart.confidence == "low" else "medium"
         return report([*left, *apart.evidence], text, sure, ranks=apart.ranks)
-    if recorded := _ended_without_error(log):
+    recorded = _ended_without_error(log)
+    if recorded and log.ended and log.ended.outcome not in INTERRUPTED:  # then which call it is is not known
         return recorded
     words = log.all("uneven-word")
     waits = log.all("work", "gloo-recv-timeout", "gloo-closed", "work-state")
@@ -365,6 +377,9 @@ def _printed_mismatch(log: LogEvidence) -> Cause | None:
     if apart := log.all("flight-mismatch", "preamble", "horovod-mismatch", "data-truncated"):
         text = "two ranks are in different collectives, or in one with different sizes"
         return report(apart, text, "medium" if apart[0].tag == "data-truncated" else "high")
+    if garbled := garbled_objects(log):
+        text = "a rank took another collective's data for the size or the bytes of an object"
+        return report(garbled, f"{text}: the ranks are in different collectives", "medium")
     through = by_rank(log.all("collective-frame"))
     if len({e["op"] for e in through.values()}) > 1 and log.has("gloo-recv-timeout", "gloo-closed", "work"):
         shown = "; ".join(f"rank {rank}: {e['op']}" for rank, e in sorted(through.items())[:3])

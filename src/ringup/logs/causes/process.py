@@ -10,6 +10,7 @@ from ringup.logs.causes.symptoms import (
     OWN_MODULES,
     UNBACKED,
     first_value,
+    garbled_objects,
     refused_semaphores,
     xid_codes,
 )
@@ -121,9 +122,12 @@ def node_lost(log: LogEvidence) -> Found:
     )
 
 
+_OF_A_CRASH = (4, 5, 6, 7, 8, 11)
+"""Signals by which a process's own fault ends it."""
+
 _WHO_ENDS_A_RANK = Fix(
     "find who ended it at that time: the scheduler's accounting of that job (`sacct -j JOB`), other users'"
-    " `pkill`, the script's own signals."
+    " `pkill`, the script's own signals and timers."
 )
 
 
@@ -148,9 +152,10 @@ def rank_killed(log: LogEvidence) -> Found:
             f"a worker of {_who(workers)}'s data loader was killed with SIGKILL; the log does not say by whom"
         )
         return report(workers, text, "medium", ranks=ranks_of(workers))
-    ended = [e for number, e in exits(log) if number == 15 and e["first"]][:1]
+    ended = [e for number, e in exits(log) if e["first"] and number not in (0, *_OF_A_CRASH)][:1]
     if ended and not (killed or words):
-        text = f"{_who(ended)} ended first, by a SIGTERM from outside; the log does not say by whom"
+        how = "a SIGTERM from outside" if (name := ended[0]["name"]) == "SIGTERM" else name
+        text = f"{_who(ended)} ended first, by {how}; the log does not say who sent it"
         return report(ended, text, "medium", fix=_WHO_ENDS_A_RANK, ranks=ranks_of(ended))
     text = f"{_who(killed)} was killed with SIGKILL; the log does not say by whom"
     ranks = ranks_of(killed)
@@ -225,7 +230,8 @@ def rank_raised_exception(log: LogEvidence) -> Found:
     if own := own_exceptions(log):
         own = [*filter(_is_its_own, own)]
         return _raised(log, own) if own else None
-    return [_kernel_failed(log), _ended_elsewhere(log), _loader_gone(log), _checkpoint_unfit(log)]
+    others = _kernel_failed(log), _ended_elsewhere(log), _loader_gone(log), _checkpoint_unfit(log)
+    return [*others, _thread_ended(log)]
 
 
 def own_exceptions(log: LogEvidence) -> list[Event]:
@@ -234,6 +240,8 @@ def own_exceptions(log: LogEvidence) -> list[Event]:
     own = [e for e in own if not LAUNCHER_FRAMES.search(e["frame"])]
     if log.has("oom-kill", "killed-word"):
         own = [e for e in own if not _OF_A_DEATH.search(e["text"])]
+    garbled = garbled_objects(log)
+    own = [e for e in own if e not in garbled]
     if all(e["carried"] for e in own):  # Ray's head names a type, and the line above it has the details
         told = {(e.file, e["type"].rpartition(".")[2]) for e in log.all("exception") if not e["carried"]}
         own = [e for e in own if (e.file, e["type"]) not in told]
@@ -302,7 +310,10 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     uncaught = [e for e in traced if e["uncaught"]]
     first = next((e for e in uncaught or traced or own if not e["carried"]), own[0])
     kind = first["type"].rpartition(".")[2]
+    inner = _inside(log, first)
     text = f"{_who([first])} raised {kind}: {first['text'][:120]}".rstrip(": ")
+    if inner:
+        text = f"{_who([first])} raised {kind}, and inside it {inner['type']}: {inner['text'][:120]}"
     if first["frame"] and "site-packages" not in first["frame"]:
         text += f" at {first['frame']}"
     below = [c for c in log.clues if c.event.place == (first.file, first.line + 1)]
@@ -317,8 +328,17 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     settled = log.has("exit", "child-failed", "gloo-closed", "gloo-reset", "closed-by-peer")
     same = [e for e in own if e["type"] == first["type"]]
     sure: Confidence = "high" if traced and settled else "low" if mild else "medium"
-    evidence = [*same[:1], *(clue.event for clue in below), *same[1:]]
+    evidence = [*([inner] if inner else ()), *same[:1], *(clue.event for clue in below), *same[1:]]
     return report(evidence, text, sure, severity="warning" if mild and not (traced or settled) else None)
+
+
+def _inside(log: LogEvidence, outer: Event) -> Event | None:
+    """The exception whose traceback is the message of another, as of torch's checkpoints."""
+    below = [e for e in log.at(outer.file, outer.line + 1) if e.tag == "traceback" and e.rank == outer.rank]
+    if not below and not outer["text"].endswith("Traceback (most recent call last):"):
+        return None
+    later = (e for e in log.all("exception") if e.file == outer.file and e.line > outer.line)
+    return next((e for e in later if e.rank == outer.rank), None)
 
 
 def _kernel_failed(log: LogEvidence) -> Cause | None:
@@ -332,6 +352,7 @@ def _kernel_failed(log: LogEvidence) -> Cause | None:
     return report(faults, text, "high" if asserted else "medium")
 
 
+_ITS_OUTPUT = Fix("read that rank's output up to this line.")
 _BELOW_A_TITLE = 12
 """Lines of an elastic agent's table of one failure."""
 
@@ -343,8 +364,11 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
     if proven := [e for e in codes if e["first"]][:1]:
         if any(e.rank == proven[0].rank for e in _in_other_words(log)):
             return None  # its own output is here
-        text = f"{_who(proven)} ended first, with exit code {proven[0]['code']}; its own output says why"
-        return report(proven, text, "medium")
+        text = f"{_who(proven)} ended first, with exit code {proven[0]['code']}"
+        if last := log.last_words(proven[0].rank):
+            said = f"{text}; its last line: {last.text[:160]}"
+            return report([last, *proven], said, "medium", fix=_ITS_OUTPUT)
+        return report(proven, f"{text}; its own output says why", "medium")
     roots = log.all("child-failed", has="Root Cause")
     first = [e for e in codes for r in roots if e.file == r.file and 0 < e.line - r.line < _BELOW_A_TITLE]
     first = first or [e for e in codes if e.rank is not None] or codes
@@ -365,6 +389,20 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
         return None
     text = f"{_who(first[:1])} ended first with exit code {first[0]['code']}; its own output says why"
     return report(first[:1], text, "medium" if silent else "low")
+
+
+def _thread_ended(log: LogEvidence) -> Cause | None:
+    """A thread of the rank for which the others wait ended before, and that rank went on without it."""
+    if not log.ended or log.ended.verdict.rule != "rank-fell-behind":
+        return None
+    ranks = {*log.ended.verdict.ranks}
+    died = [e for e in log.all("exception") if e["thread"] and e.rank in ranks]
+    if not died:
+        return None
+    kind, where = died[0]["type"].rpartition(".")[2], f" at {died[0]['frame']}" * bool(died[0]["frame"])
+    text = f"a thread of {_who(died[:1])}, for which the others wait, ended with {kind}{where}"
+    evidence = [*died, log.ended.line]
+    return report(evidence, f"{text}: {died[0]['text'][:120]}", "medium", ranks=ranks_of(died))
 
 
 def _loader_gone(log: LogEvidence) -> Cause | None:

@@ -15,7 +15,7 @@ from ringup.logs.causes.symptoms import (
     waits_of_the_program,
 )
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.lines import Event, message_of
+from ringup.logs.lines import Event, message_of, ranks_of
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
 from ringup.units import first_of_each, grouped
@@ -110,6 +110,10 @@ def store_unreachable(log: LogEvidence) -> Found:
         how += f"; {head} is not among the addresses shown here ({', '.join(shown[:4])})"
     only_refused = events and all(e.tag == "client-refused" and e["errno"] == "111" for e in events)
     text = f"nobody answered at {peer}{how}; the log of rank 0's host tells why"
+    if not events and 0 in ranks_of(e for e in jax if "RegisterTask" in e.text):
+        # It answers when all have called it (jax 0.11, xla/pjrt/distributed/coordination).
+        text = "the coordinator registered no process in time, not even its own: others cannot reach"
+        text += " its address, or fewer processes came than num_processes says"
     cut = log.all("recv-vector") if log.has("tcpstore-retry") else []
     return report([*cut[:1], *events, *jax, *unanswered], text, "low" if only_refused else "medium")
 

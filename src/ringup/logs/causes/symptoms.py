@@ -10,6 +10,7 @@ from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.outcome import PREPARES
 from ringup.logs.rule import Cause, report
+from ringup.logs.run_record import INTERRUPTED
 from ringup.rules import Fix
 from ringup.units import printable
 
@@ -69,7 +70,7 @@ NEXT_TIME = Fix(
 """For a run that has ended: the stacks that the rule asks for are gone."""
 _ENDED_AS = {
     "hung": "the run was ended as hung",
-    **dict.fromkeys(("interrupted", "not-saved"), "the run was interrupted while it hung"),
+    **dict.fromkeys(INTERRUPTED, "the run was interrupted while it hung"),
 }
 
 
@@ -107,6 +108,25 @@ def refused_semaphores(log: LogEvidence) -> list[Event]:
     made = {(e.file, e.line + below) for e in log.all("semaphore") for below in range(4)}
     lines = made & {e.place for e in log.all("disk-full")}
     return [e for e in log.all("exception") if e.place in lines]
+
+
+_GARBLED = r"more than 1EB|UnpicklingError|negative dimension"
+_BELOW_ITS_CALL = 8
+
+
+def garbled_objects(log: LogEvidence) -> list[Event]:
+    """
+    Exceptions of gather_object and its like that took the data of another collective for their own.
+
+    They first exchange the sizes of what they pickle, then the bytes (torch 2.13, distributed_c10d.py).
+    """
+    calls = [e for e in log.all("collective-frame") if "object" in e["op"]]
+
+    def is_below(event: Event) -> bool:
+        near = (c for c in calls if (c.file, c.rank) == (event.file, event.rank))
+        return any(0 < event.line - c.line <= _BELOW_ITS_CALL for c in near)
+
+    return [e for e in log.all("exception", has=_GARBLED) if is_below(e)]
 
 
 def first_value(events: Iterable[Event], *fields: str) -> str:
