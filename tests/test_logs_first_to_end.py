@@ -230,3 +230,32 @@ def test_logs_of_two_ranks_one_after_another_are_one_run(tmp_path: Path) -> None
         )
     )
     assert last_run(str(log)).runs == 1
+
+
+def test_killed_behind_a_progress_bar_is_seen(tmp_path: Path) -> None:
+    bar = "".join(
+        f"\r  9%|9         | {n}/11013 [2:00:{n % 60:02}<6:51:58,  2.52s/it]" for n in range(1190, 1199)
+    )
+    (first, *_) = causes(tmp_path, job=f"loading\n{bar}Killed\n")
+    assert (first.rule, first.confidence) == ("rank-killed", "medium")
+
+
+_HUNG_UP = """\
+[2025-02-18 15:50:58,685] torch.distributed.elastic.multiprocessing.api: [WARNING] Sending process 47144 closing signal SIGTERM
+Traceback (most recent call last):
+  File "/v/dist-packages/torch/distributed/elastic/multiprocessing/api.py", line 62, in _terminate_process_handler
+    raise SignalException(f"Process {os.getpid()} got signal: {sigval}", sigval=sigval)
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 47068 got signal: 1
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/usr/lib/python3.8/logging/__init__.py", line 1697, in isEnabledFor
+    return self._cache[level]
+KeyError: 30
+"""
+
+
+def test_an_exception_that_logging_handles_is_not_the_programs(tmp_path: Path) -> None:
+    (first, *_) = causes(tmp_path, job=STEPS + _HUNG_UP)
+    assert (first.rule, first.confidence) == ("terminal-closed", "high")

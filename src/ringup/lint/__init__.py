@@ -16,6 +16,7 @@ Files are read, never run or imported.  Only faults that the text shows are repo
     job_environment, job_variables   rules on containers and the environment, on variables that are empty
     job_numbers, job_manifest   rules on each rank's own settings, on pods
     job_training, job_and_script   rules on sizes, settings of DeepSpeed and FSDP, and scripts that differ
+    job_lsf   rules on job files of LSF
     job_programs   programs that choose GPUs or form a world themselves: fairseq, nccl-tests, litgpt
     across_files   rules between files
 """
@@ -36,6 +37,7 @@ from ringup.lint import (  # noqa: F401
     collectives,
     job_and_script,
     job_environment,
+    job_lsf,
     job_manifest,
     job_numbers,
     job_rendezvous,
@@ -124,7 +126,8 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
     findings: list[Finding] = []
     for path, text in files.items():
         if not is_script(path, text):
-            jobs.append(job_file(path, text, files, nearby))
+            own = "" if _REQUIREMENTS.search(path) else text
+            jobs.append(job_file(path, own, files, nearby))
             findings += _without_consequences([*judge(SHELL, jobs[-1])], jobs[-1])
             continue
         try:
@@ -140,6 +143,8 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
     return Examined(findings, jobs)
 
 
+_REQUIREMENTS = re.compile(r"(?:^|/)requirements[\w.-]{0,60}\.(?:txt|in)$")
+"""Files for pip, which others name: they have no commands."""
 _MALFORMED = re.compile("command-cut-short|backslash-before-space|launcher-(?:option-wrong|argument-misread)")
 _OF_WORLDS = ("several-worlds", "rendezvous-endpoint-missing", "node-rank-duplicate", "world-size-disagrees")
 

@@ -16,6 +16,31 @@ _LORA = re.compile(r"\b(?:LoraConfig|get_peft_model)\(")
 _OWN_OPTIMIZER = re.compile(r"\b(?:torch\.)?optim\.\w{1,40}\(")
 
 
+_LAUNCHES = re.compile(r"(?m)^[ \t]*launch\(([^()]{0,400}(?:\([^()]{0,200}\)[^()]{0,400}){0,4})\)")
+_MACHINES = re.compile(r"\bnum_machines *= *(\d{1,4})\b")
+
+
+@fault("ranks-have-no-address", SHELL)
+def ranks_have_no_address(job: JobFile) -> Found:
+    """
+    detectron2's `launch` is called for several machines without an address.
+
+    Why: `dist_url` is None then, and each process ends with an AttributeError; without `machine_rank` each
+    machine is number 0 (`detectron2/engine/launch.py`).
+
+    Fix: `dist_url="tcp://FIRST:PORT"` and `machine_rank=int(os.environ["SLURM_NODEID"])`.
+    """
+    for launch in job.launches:
+        text = text_of(job, launch.script)
+        if not re.search(r"(?m)^from detectron2\.engine(?:\.launch)? import .{0,200}\blaunch\b", text):
+            continue
+        for call in _LAUNCHES.findall(text):
+            count = _MACHINES.search(call)
+            if count and int(count[1]) > 1 and "dist_url" not in call and "*" not in call:
+                found = f"launch(num_machines={count[1]}) without dist_url"
+                yield launch.line, found, "dist_url= and machine_rank="
+
+
 @fault("script-unfit-for-configuration", SHELL)
 def script_unfit_for_configuration(job: JobFile) -> Found:
     """

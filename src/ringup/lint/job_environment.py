@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ringup.launchfiles.directives import tasks_per_node
+from ringup.launchfiles.manifests import value_at
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch, PodShare
 from ringup.launchfiles.passing import APPTAINER, DOCKER, keeps
@@ -104,6 +105,33 @@ def container_on_own_network(job: JobFile) -> Iterator[Finding]:
                 yield job.finding(launch.line, found, "--network=host")
 
 
+@fault("pod-without-cluster-names", SHELL)
+def pod_without_cluster_names(job: JobFile) -> Iterator[Finding]:
+    """
+    Ranks in a pod on the host's network meet at the name of a Service or a pod.
+
+    Why: with `hostNetwork: true` a pod asks the name server of its machine, which does not know the cluster's
+    names, unless dnsPolicy is ClusterFirstWithHostNet.
+
+    Fix: `dnsPolicy: ClusterFirstWithHostNet`.
+    """
+    for launch in job.launches:
+        if _is_cut_off(launch) and _is_named_here(job, launch.host):
+            found = f"{printable(launch.host, 80)} does not resolve: hostNetwork: true without dnsPolicy"
+            yield job.finding(launch.line, found, "dnsPolicy: ClusterFirstWithHostNet")
+
+
+def _is_cut_off(launch: Launch) -> bool:
+    by_name = not re.fullmatch(r"[\d.]+", launch.host)
+    return launch.pod is not None and launch.pod.is_cut_off and launch.nnodes != 1 and by_name
+
+
+def _is_named_here(job: JobFile, host: str) -> bool:
+    """Whether a Service or a pod of the file has this name."""
+    named = (value_at(document, "metadata", "name") for document in job.job.documents)
+    return bool(host) and host.partition(".")[0] in named
+
+
 @fault("loopback-between-nodes", SHELL)
 def loopback_between_nodes(job: JobFile) -> Iterator[Finding]:
     """
@@ -152,11 +180,13 @@ def _shards(job: JobFile) -> Iterator[Finding]:
 def _pod(job: JobFile, launch: Launch, pod: PodShare) -> Iterator[Finding]:
     if max(pod.gpu_count, launch.ranks_per_node or 0) > 1 and not pod.has_shared_memory:
         if pod.is_service:
-            yield job.finding(launch.line, "no shm_size, no ipc: /dev/shm has 64 MB", "ipc: host")
+            is_of_build = re.search(r"\bshm_size: *[\"'\d]", job.text)
+            found = "shm_size under build is for building the image" if is_of_build else "no shm_size, no ipc"
+            yield job.finding(launch.line, f"{found}: /dev/shm has 64 MB", "ipc: host")
         else:
             found = "no memory volume at /dev/shm: it has 64 MB"
             yield job.finding(launch.line, found, "emptyDir: {medium: Memory}")
-    if pod.is_cut_off and launch.nnodes != 1 and not re.fullmatch(r"[\d.]+", launch.host):
+    if _is_cut_off(launch) and not _is_named_here(job, launch.host):
         found = "hostNetwork: true without dnsPolicy: names of pods and services do not resolve"
         yield job.finding(launch.line, found, "dnsPolicy: ClusterFirstWithHostNet")
     if pod.has_rdma and not pod.can_lock:
@@ -387,5 +417,5 @@ def file_at_hand(job: JobFile, name: str) -> str | None:
     """A file that the line names, if it is available."""
     if not name or has_mark(name):
         return None
-    text = job.job.files.get(name) or job.others.get(name)
+    text = job.job.files.get(name) or job.others.get(name) or job.others.get(posixpath.normpath(name))
     return job.nearby(job.path, name) if text is None and job.nearby else text

@@ -11,7 +11,7 @@ from ringup.launchfiles.manifests import number, pairs, scalar, value_at
 from ringup.launchfiles.model import Launch
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
-from ringup.rules import Finding
+from ringup.rules import Finding, Fix
 from ringup.units import lines_of, printable
 
 Node = Any
@@ -295,7 +295,8 @@ def _pods_refused(document: Node) -> Found:
             asked, most = (_at(container, "resources", name) for name in ("requests", "limits"))
             for name, node in pairs(asked):
                 limit = value_at(most, name)
-                if name.endswith("/gpu") and limit != scalar(node):
+                is_extended = "/" in name and "kubernetes.io/" not in name
+                if is_extended and limit != scalar(node) and not re.search("[{$<]", limit + scalar(node)):
                     found = f"requests: {name} {printable(scalar(node), 20)}, limits: {limit or 'none'}"
                     yield node.start_mark.line + 1, found, "the same number as limit"
             for mount in _listed(_at(container, "volumeMounts")):
@@ -388,6 +389,7 @@ def accelerate_config_wrong(job: JobFile) -> Found:
     for document in job.job.documents:
         if value_at(document, "distributed_type") and value_at(document, "compute_environment"):
             yield from _values_of_accelerate(dict(pairs(document)))
+            yield from _offload_without_stage(job, dict(pairs(_at(document, "deepspeed_config"))))
         machines = number(value_at(document, "num_machines")) or 1
         total, ids = (
             number(value_at(document, "num_processes")) or 0,
@@ -448,6 +450,18 @@ def _values_of_accelerate(given: Mapping[str, Any]) -> Found:
     if kind == "MULTI_GPU" and ids.isdecimal() and (machines or 1) == 1:
         line = given["gpu_ids"].start_mark.line + 1
         yield line, f"MULTI_GPU, and gpu_ids has one GPU: {ids}", "two or more"
+
+
+def _offload_without_stage(job: JobFile, given: Mapping[str, Any]) -> Found:
+    """DeepSpeed 0.19.8 `runtime/zero/config.py`: offload_param is valid with stage 3 alone."""
+    stage, device = scalar(given.get("zero_stage")), scalar(given.get("offload_param_device"))
+    if stage in ("0", "1", "2") and device in ("cpu", "nvme"):
+        line, found = (
+            given["offload_param_device"].start_mark.line + 1,
+            f"offload_param_device at stage {stage}",
+        )
+        why = "only stage 3 splits and offloads parameters"
+        yield job.finding(line, found, "stage 3", severity="warning", why=why, fix=Fix("zero_stage: 3"))
 
 
 _OF_JOB, _OF_JOBSET = re.compile(r"\d{1,6}"), re.compile(r"[\w-]{1,99}-\d{1,6}-\d{1,6}")

@@ -25,7 +25,7 @@ from ringup.lint.job_file import JobFile
 from ringup.lint.job_programs import mpi_modules
 from ringup.lint.rule import SHELL, Found, fault, lines
 from ringup.rules import Severity
-from ringup.units import lines_of, printable
+from ringup.units import lines_of, plural, printable
 
 _DASHES = re.compile("^[–—−]{1,2}\\w")  # en dash, em dash, minus sign
 _FLAG_VALUE = re.compile(r"(?i)^(?:true|false|yes|no|none|0|1)$")
@@ -488,6 +488,57 @@ def mpirun_option_behind_program(job: JobFile) -> Found:
         given = [word for word in launch.start.arguments if word in _BEHIND]
         if is_mpi and len({*given}) > 1:
             yield launch.line, f"{', '.join(dict.fromkeys(given))} behind the program", "in front of it"
+
+
+_VARIABLE = "(?:NCCL|CUDA|MASTER|LD)_[A-Z_]{1,40}|(?:PYTHON)?PATH"
+
+
+@fault("mpirun-takes-name-for-program", SHELL)
+def mpirun_takes_name_for_program(job: JobFile) -> Found:
+    """
+    Several names follow one `-x` of Open MPI.
+
+    Why: `-x` takes one name; mpirun takes the next word for the program, and finds none of this name.
+
+    Fix: `-x PATH -x LD_LIBRARY_PATH`.
+    """
+    for command in job.job.commands:
+        steps = command.start.steps
+        at = next((n for n, one in enumerate(steps) if one.program in ("mpirun", "mpiexec")), None)
+        if at is None:
+            continue
+        step, name = steps[at], (*(one.program for one in steps[at + 1 :]), *command.start.rest, "")[0]
+        is_known = name in command.env or re.fullmatch(_VARIABLE, name)
+        if step.has("-x") and is_known and re.fullmatch("[A-Z][A-Z0-9_]{1,60}", name):
+            yield command.line, f"-x takes one name, and {name} is taken for the program", f"-x {name}"
+
+
+_PLACES = re.compile("bind|map-by|cpus-per|rankfile|mca|bycore|bysocket")
+
+
+@fault("mpirun-binds-to-core", SHELL)
+def mpirun_binds_to_core(job: JobFile) -> Found:
+    """
+    Open MPI binds each of one or two processes to one core, and they have several threads.
+
+    Why: mpirun(1) of Open MPI: without `--bind-to` up to two processes are bound to a core each, more of them
+    to a socket or NUMA node.  All threads of such a process, and data loaders' workers, share that core.
+
+    Fix: `--bind-to none`, or `--map-by slot:PE=THREADS`.
+    """
+    is_open = mpi_modules(job)[0]
+    for command in job.job.commands:
+        for step in (s for s in command.start.steps if s.program in ("mpirun", "mpiexec")):
+            names = [option.name.lstrip("-") for option in step.options]
+            given = dict(o.value.split("=", 1) for o in step.options if o.name == "-x" and "=" in o.value)
+            threads = given.get("OMP_NUM_THREADS") or command.env.get("OMP_NUM_THREADS", "")
+            count = step.option("-np", "--np", "-n", "-c") or ""
+            is_bound = any(map(_PLACES.match, names))
+            is_open_mpi = is_open or any(name in OF_OPEN_MPI for name in names)
+            is_threaded = threads.isdecimal() and int(threads) > 1
+            if is_open_mpi and not is_bound and count in ("1", "2") and is_threaded:
+                found = f"each of {plural(int(count), 'process')} has one core for {threads} threads"
+                yield command.line, found, "--bind-to none"
 
 
 @fault("program-is-an-output", SHELL)

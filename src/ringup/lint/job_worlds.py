@@ -431,11 +431,8 @@ def world_size_disagrees(job: JobFile) -> Found:
     together = Counter((one.script, one.nnodes_text) for one in job.launches)
     for launch in job.launches:
         count, wanted = launch.instances, launch.nnodes or 0
-        told = launch.number(launch.env.get("WORLD_SIZE", ""))
-        if launch.launcher == "python" and launch.is_away and "RANK" in launch.env and told and count:
-            if told != count and launch.started_by not in _PARTS:
-                found = f"WORLD_SIZE is {told}, and {launch.started_by} starts {count} ranks"
-                yield launch.line, found, f"WORLD_SIZE={count}"
+        if launch.launcher == "python" and launch.is_away and count:
+            yield from _of_programs(launch, count)
             continue
         rank = launch.number(launch.node_rank_text) or 0
         if launch.launcher in TORCH and launch.backend == "static" and rank >= wanted > 0:
@@ -476,6 +473,18 @@ def world_size_disagrees(job: JobFile) -> Found:
         else:
             continue
         yield launch.line, found, f"as many as it is started on: {_nodes_here(launch)}"
+
+
+def _of_programs(launch: Launch, count: int) -> Found:
+    """A world size by the environment or by fairseq's option, of ranks that are started one by one."""
+    wanted = launch.number(launch.env.get("WORLD_SIZE", "")) if "RANK" in launch.env else None
+    most = launch.number(launch.arguments.get("distributed-world-size", "")) or 0
+    if wanted and wanted != count and launch.started_by not in _PARTS:
+        found = f"WORLD_SIZE is {wanted}, and {launch.started_by} starts {count} ranks"
+        yield launch.line, found, f"WORLD_SIZE={count}"
+    elif 0 < most < count:
+        found = f"--distributed-world-size {most}, and {launch.started_by} starts {count} ranks"
+        yield launch.line, found, f"--distributed-world-size {count}"
 
 
 def _ranks_from(job: JobFile, launch: Launch) -> tuple[str, str] | None:

@@ -454,6 +454,8 @@ def _is_of_the_program(log: LogEvidence, event: Event) -> bool:
         return False
     if (WRAPPERS.search(event["type"]) and not empty_file) or _HARMLESS.search(event.text):
         return False
+    if event["type"] == "KeyError" and "logging/__init__.py" in event["frame"]:
+        return False  # a level that logging has not seen, which it handles
     stopped = log.outcome.interrupted.get((event.file, event.label), event.line)
     if event["type"].lower().endswith("warning") or stopped < event.line:
         return False
