@@ -129,9 +129,6 @@ SAID: list[tuple[str, str]] = [
     ("shm-too-small", "RuntimeError: unable to write to file </torch_411_77>: No space left on device (28)"),
     ("open-files-too-low", "RuntimeError: unable to open shared memory object </torch_40_1> in read-write mode: Too many open files (24)"),
     ("open-files-too-low", "n0:5:9 [0] misc/socket.cc:300 NCCL WARN ncclSocketInit: Socket creation failed : Too many open files"),
-    ("gpu-out-of-memory", "ValueError: Free memory on device (12.5/80.0 GiB) on startup is less than desired GPU memory utilization (0.9, 72.0 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."),
-    ("gpu-out-of-memory", "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."),
-    ("gpu-out-of-memory", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."),
     ("gpu-out-of-memory", "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB"),
     ("gpu-out-of-memory", "n0:5:9 [0] include/alloc.h:185 NCCL WARN Failed to CUDA calloc 10485760 bytes"),
     ("gpu-out-of-memory", "n0:5:9 [0] init.cc:1500 NCCL WARN Cuda failure 2 'out of memory'"),
@@ -628,4 +625,7 @@ SAID += [
         "disk-full",
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/job/train.py", line 9, in <module>\n[rank3]: RuntimeError: [enforce fail at inline_container.cc:778] . PytorchStreamWriter failed writing file data/3: file write failed',
     ),
+    ("gpu-out-of-memory", "ValueError: Free memory on device (12.5/80.0 GiB) on startup is less than desired GPU memory utilization (0.9, 72.0 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."),
+    ("gpu-out-of-memory", "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."),
+    ("gpu-out-of-memory", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."),
 ]
