@@ -625,7 +625,13 @@ SAID += [
         "disk-full",
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/job/train.py", line 9, in <module>\n[rank3]: RuntimeError: [enforce fail at inline_container.cc:778] . PytorchStreamWriter failed writing file data/3: file write failed',
     ),
-    ("gpu-out-of-memory", "ValueError: Free memory on device (12.5/80.0 GiB) on startup is less than desired GPU memory utilization (0.9, 72.0 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."),
+    (
+        "gpu-out-of-memory",
+        "ValueError: Free memory on device (12.5/80.0 GiB) on startup is less than desired GPU memory utilization (0.9, 72.0 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.",
+    ),
     ("gpu-out-of-memory", "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."),
-    ("gpu-out-of-memory", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."),
+    (
+        "gpu-out-of-memory",
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.",
+    ),
 ]
