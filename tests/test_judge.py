@@ -252,6 +252,37 @@ def test_calls_that_differ_are_a_hang_of_ranks_that_spin_once_they_are_pending_f
     assert any("broadcast [8] Float on rank 3" in line for line in verdict.lines)
 
 
+FLOATS = [rank(n, (own(52, source="total += float(loss)"),), cpu_s=9.0, state="R", io=682) for n in range(4)]
+"""Ranks that wait for the GPU inside Python's float(), or compute there."""
+
+
+@pytest.mark.parametrize(
+    ("age_s", "op", "kind"),
+    [(80.0, "broadcast", "stalled"), (80.0, "all_reduce", "busy"), (3.0, "broadcast", "busy")],
+)
+def test_calls_that_differ_are_a_hang_of_ranks_in_their_own_code(age_s: float, op: str, kind: str) -> None:
+    assert judged(*FLOATS).is_open  # only the recorder knows
+    calls = [recorded(age_s)] * 3 + [recorded(age_s, op=op)]
+    verdict = judged(*with_flights(FLOATS, *calls))
+    assert verdict.kind == kind, verdict
+    assert [m.rank for m in verdict.missing] == ([3] if kind == "stalled" else [])
+
+
+@pytest.mark.parametrize("io, kind", [(0, "stalled"), (5 << 20, "busy")])
+def test_a_rank_that_uses_nothing_is_missing_from_what_others_poll_for(io: int, kind: str) -> None:
+    spin = [dataclasses.replace(one, io_bytes=io) for one in FLOATS[:3]]
+    pending = [recorded(80.0)] * 3
+    gets = rank(3, (own(48, source="queue.get()"),), syscall="futex")
+    verdict = judged(*with_flights(spin, *pending), gets)
+    assert verdict.kind == kind and [m.rank for m in verdict.missing] == ([3] if kind == "stalled" else [])
+    left = judged(*with_flights(spin, *pending), ended=[Missing(3, "node1", DONE)])
+    assert left.kind == kind
+    asleep = judged(*with_flights(spin, *pending), rank(3, SLEEPS, syscall="clock_nanosleep"))
+    assert asleep.kind == "busy"  # it may sleep until one of them has computed something
+    computes = judged(*with_flights(spin, *pending), rank(3, (own(60),), cpu_s=9.0, io=1 << 20, state="R"))
+    assert computes.kind == "busy"
+
+
 @pytest.mark.parametrize("cpu_s", [10.0, 0.0])
 def test_a_rank_that_is_behind_and_at_its_gpu_may_compute_there(cpu_s: float) -> None:
     ranks = [rank(n, waits("barrier"), cpu_s=cpu_s) for n in range(1, 4)]

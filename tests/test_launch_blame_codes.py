@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 from dataclasses import replace
 
+from ringup.logs.blame import is_consequence
 from ringup.runtime import blame
 from ringup.runtime.blame import TRACEBACK, End
 from ringup.runtime.record import short
@@ -61,3 +62,17 @@ def test_a_rank_that_went_on_after_a_traceback_until_we_ended_it_is_not_said_to_
     assert (it.own_code, it.raised) == (-15, "")
     how = "a traceback; it went on until ringup ended it (killed by SIGTERM (15))"
     assert short(it) == f"rank 3 on node1: {how}"
+
+
+def test_the_words_of_an_abort_begin_at_its_exception_above_the_frames() -> None:
+    thrown = (
+        "terminate called after throwing an instance of 'c10::DistBackendError'",
+        "  what():  [Rank 0] Process group watchdog thread terminated with exception: NCCL error",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+        *(f"frame #{n}: <unknown function> + 0x129ecc (0x7f717b929ecc in libc.so.6)" for n in range(9)),
+    )
+    it = end(-6, ("step 4", *thrown))
+    assert it.last_words.splitlines() == [*thrown]
+    assert (it.own_code, it.raised) == (-6, "")
+    found = blame.first([it], is_consequence)
+    assert found is not None and found[1]

@@ -214,6 +214,27 @@ def test_a_rank_that_ended_with_0_while_another_waits_is_named_after_an_interrup
     assert (first.rule, first.confidence, first.ranks) == ("rank-fell-behind", "medium", (1,))
 
 
+@pytest.mark.parametrize("size, name", [(1, "rank-fell-behind"), (8320, "uneven-batches-between-ranks")])
+def test_a_call_of_one_number_is_no_uneven_data(tmp_path: Path, size: int, name: str) -> None:
+    logs = {
+        "rank_00000_node0": STEPS + ASYNC.replace("8320", str(size)),
+        "rank_00001_node1": STEPS + "done\n",
+    }
+    failure = {"left_before": ["rank 1 on node1, 69 s before"]}
+    record = {"outcome": "rank-failed", "first_failure": failure, "verdict": None}
+    end = "first failure seen: rank 0 on node0: killed by SIGABRT (6), 91 s after the start\n"
+    (first, *_) = causes(tmp_path, record, ringup=end, **logs)
+    assert (first.rule, first.confidence, first.ranks) == (name, "medium", (1,))
+
+
+def test_a_warning_about_a_conversion_is_no_long_work(tmp_path: Path) -> None:
+    warned = (
+        "/job/train.py:52: UserWarning: Converting a tensor with requires_grad=True to a scalar may lead\n"
+    )
+    rules = [one.rule for one in causes(tmp_path, rank0=warned + STEPS + ASYNC + _DUMP)]
+    assert "rank-busy-while-others-wait" not in rules
+
+
 def test_the_stack_of_the_rank_that_waits_is_no_long_work(tmp_path: Path) -> None:
     rules = [one.rule for one in causes(tmp_path, rank0=STEPS + ASYNC + _STACK + _DUMP)]
     assert "rank-busy-while-others-wait" not in rules

@@ -30,6 +30,8 @@ LEAST_ROUNDS = 3
 Kind = Literal["stalled", "busy", "flowing", "waiting", "meeting", "idle", "unknown"]
 PENDING_S = 50.0
 """A collective that is pending for this long counts as waiting."""
+LEAST_SPIN, MOST_OF_A_SPIN = 0.5, 64 << 10
+"""Cores that a rank which polls its GPU uses, and bytes that it may read or write meanwhile (its sockets)."""
 LEAST_FAULTS = 16
 """Pages touched for the first time during one read; this many show that its data arrives."""
 
@@ -131,6 +133,22 @@ class JudgedRank:
         return self.place.kind == "backward" or bool(again)
 
     @property
+    def only_computes(self) -> bool:
+        """
+        Whether it uses CPU time and nothing else.
+
+        `float(loss)` and `if done:` wait for the GPU inside C, in a line that may also compute.
+        """
+        on = self.move is not None and self.move.cpu_s >= LEAST_SPIN * self.move.seconds
+        quiet = self.move is not None and 0 <= self.move.io_bytes <= MOST_OF_A_SPIN
+        return self.place.kind == "own" and on and quiet
+
+    @property
+    def may_spin(self) -> bool:
+        """The same, while a collective of its own is pending for long."""
+        return self.only_computes and self.is_pending
+
+    @property
     def may_compute(self) -> bool:
         """Whether it waits for the GPU, which may wait for other ranks or may still have work."""
         return self.place.kind == "device" and not self.is_pending
@@ -224,7 +242,7 @@ class _Case:
         if not self.ranks:
             return self._say("unknown", "no rank is seen on the nodes")
         if self.busy:
-            return self._some_are_busy()
+            return self._if_it_spins() or self._some_are_busy()
         if not self.waiting:
             return self._nobody_waits()
         silent = [printable(node.node, 64) for node in self.second if node.problem]
@@ -292,6 +310,25 @@ class _Case:
         verdict = self._say("stalled", words, [*_named(self.missing), *self.gone], is_open=is_open)
         return replace(verdict, in_loop=any(seen.repeats for seen in self.waiting))
 
+    def _if_it_spins(self) -> Verdict | None:
+        """
+        The verdict where all busy ranks may only poll their GPUs; None if they may as well compute.
+
+        Calls that do not match never end, whatever the ranks do meanwhile.  Else the ranks that have not
+        called what is pending must use nothing, and not sleep: such a rank may wait for one that computes.
+        """
+        if not all(seen.may_spin for seen in self.busy):
+            return None
+        if known := self._by_recorder(only="mismatch"):
+            return known
+        quiet = [seen for seen in self.missing if seen not in self.busy]
+        unseen = any(node.problem for node in self.second)
+        if self.waiting or unseen or not (quiet or self.gone) or any(seen.is_asleep for seen in quiet):
+            return None
+        at_gpu = [replace(seen, place=replace(seen.place, kind="device", what=GPU[0])) for seen in self.busy]
+        self.waiting, self.missing, self.what = at_gpu, quiet, GPU[0]
+        return self._some_are_missing()
+
     def _some_are_busy(self) -> Verdict:
         lines = [self._busy_line(seen) for seen in self.busy[:3]]
         lines += grouping.lines(seen.look for seen in self.ranks if not (seen.works or seen.waits))
@@ -300,7 +337,7 @@ class _Case:
         if self.waiting:
             verb = "is" if len(self.busy) == 1 else "are"
             words = f"{_who(self.busy)} {verb} busy; {len(self.waiting)} wait {_in(self.what)}"
-        is_open = all(seen.place.kind == "backward" for seen in self.busy)
+        is_open = all(seen.place.kind == "backward" or seen.only_computes for seen in self.busy)
         return self._say("busy", words, lines=lines, is_open=is_open)
 
     def _busy_line(self, seen: JudgedRank) -> str:

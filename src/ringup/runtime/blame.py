@@ -23,6 +23,7 @@ SIGABRT = 6
 # C++'s message if a destructor meets a running thread. torch 2.13 causes it if Python ends with an open Gloo
 # process group, after the exception that ended it and in place of exit code 1.
 _TEARDOWN = "terminate called without an active exception"
+_THROWN = "terminate called after throwing an instance of"
 _EXCEPTION = re.compile(r"(?:\[rank\d+\]: )?([A-Za-z_][\w.]*(?:: .*)?)$")
 # A script that Python cannot compile: Python prints the place, but no traceback title.
 _UNREAD = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
@@ -114,8 +115,10 @@ class End:
 
     @property
     def last_words(self) -> str:
-        """Its output at the end: its last traceback and everything after it, or its last lines."""
+        """Its output at the end: its last traceback (C++: exception) and all after it, or its last lines."""
         begins = [i for i, line in enumerate(self.lines) if TRACEBACK in line]  # torch: "[rank3]: Traceback"
+        if self.code == -SIGABRT and not begins:
+            begins = [i for i, line in enumerate(self.lines) if line.startswith(_THROWN)]
         return "\n".join(self.lines[begins[-1] if begins else -LAST_WORDS_LINES :])
 
 

@@ -30,7 +30,8 @@ from ringup.units import grouped, ranges, show_ranks
 if TYPE_CHECKING:
     from ringup.logs.counts.run import Behind, Member
 
-_FRAME = r"#\d+ \S{1,80} from |^\s{0,20}File \""
+_NO_WORK = r"#\d+ \S{1,80} from |^\s{0,20}File \"|Warning: "
+"""Lines that name work without doing it: frames of a waiting rank's stack, warnings."""
 _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,64})[^]\w][^]]{0,300}\]")
 
 
@@ -116,7 +117,7 @@ def rank_busy(log: LogEvidence) -> Found:
     timeout earlier.
     """
     first, bars = log.all("main-first"), bars_at_a_limit(log)
-    words = log.all("busy-word", lacks=_FRAME)  # of the waiting rank's stack
+    words = log.all("busy-word", lacks=_NO_WORK)
     store = log.all("store-get", reason="(?i).*time.*")
     expired = ("gloo-recv-timeout", "rdzv-timeout", "store-timeout")
     waits = log.all("work", "monitored-victim", "store-wait", "work-aborted", *expired)
@@ -165,7 +166,7 @@ def rank_fell_behind(log: LogEvidence) -> Found:
     ended = ended_as(log, "rank-fell-behind")
     if ended and _LEFT_WELL in ended.text:
         return replace(ended, confidence="medium", fix=_SAME_CALLS)  # which call was too many is not known
-    if log.ended and log.ended.outcome in INTERRUPTED and (left := _ended_without_error(log)):
+    if _of_one_call(log) and (left := _ended_without_error(log)):
         return replace(left, fix=_SAME_CALLS)
     return ended or agreeing(recorded_behind(log), _printed_behind(log))
 
@@ -300,7 +301,7 @@ def uneven_batches(log: LogEvidence) -> Found:
         sure: Confidence = "low" if apart.confidence == "low" else "medium"
         return report([*left, *apart.evidence], text, sure, ranks=apart.ranks)
     recorded = _ended_without_error(log)
-    if recorded and log.ended and log.ended.outcome not in INTERRUPTED:  # then which call it is is not known
+    if recorded and not _of_one_call(log):
         return recorded
     words = log.all("uneven-word")
     waits = log.all("work", "gloo-recv-timeout", "gloo-closed", "work-state")
@@ -318,6 +319,12 @@ def uneven_batches(log: LogEvidence) -> Found:
     ranks = ranges(ranks_of(gone))
     text = f"rank {ranks} had come further, and ended without error"
     return report([*gone, *waits[:3]], text, "medium") if gone else None
+
+
+def _of_one_call(log: LogEvidence) -> bool:
+    """Whether others wait in a call that is not known, or of one number: it need not be of each step."""
+    interrupted = log.ended is not None and log.ended.outcome in INTERRUPTED
+    return interrupted or any(0 < e.number("nin") <= 2 for e in log.all("work"))
 
 
 def _ended_without_error(log: LogEvidence) -> Cause | None:
