@@ -68,7 +68,7 @@ def test_the_words_of_an_abort_begin_at_its_exception_above_the_frames() -> None
     thrown = (
         "terminate called after throwing an instance of 'c10::DistBackendError'",
         "  what():  [Rank 0] Process group watchdog thread terminated with exception: NCCL error",
-        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting.",
         *(f"frame #{n}: <unknown function> + 0x129ecc (0x7f717b929ecc in libc.so.6)" for n in range(9)),
     )
     it = end(-6, ("step 4", *thrown))
