@@ -33,6 +33,29 @@ spec:
 """
 OFFLOAD = "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: {}\n  offload_param_device: {}\n"  # noqa: E501
 
+IN_POD = """kind: Pod
+metadata: {{name: t}}
+spec:
+  containers:
+  - name: t
+    image: a
+    {}
+    env:
+    - name: MASTER_PORT
+      value: {}
+"""
+NAMED = """services:
+  a:
+    image: a
+    container_name: w
+    command: torchrun --standalone t.py
+    deploy: {{replicas: {}}}
+"""
+IN_DOCKER = "docker run --ipc=host --gpus '{}' -e CUDA_VISIBLE_DEVICES={} a torchrun --standalone t.py"
+MEETS = "torchrun --nnodes=2 --nproc_per_node=4 --node_rank=1 --master_addr={} --master_port=29500 t.py"
+MEETS_AT = "torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_id=1 --rdzv_endpoint={} t.py"
+FOUR_GPUS = "#SBATCH --gres=gpu:4"
+
 PLACES: dict[str, tuple[list[Files], list[Files]]] = {
     # bsub(1), lsf.conf(5): LSB_BSUB_PARSE_SCRIPT
     "bsub-reads-no-directives": (
@@ -89,13 +112,66 @@ PLACES: dict[str, tuple[list[Files], list[Files]]] = {
         [slurm("srun python train.py --distributed-world-size 2", asked="#SBATCH -N 2 --ntasks-per-node=8")],
         [slurm("srun python train.py --distributed-world-size 16", asked="#SBATCH -N 2 --ntasks-per-node=1")],
     ),
-    # Kubernetes, "Extended resources": requests equal limits
+    # Kubernetes, "Extended resources": requests equal limits; core/v1: Container.command is []string,
+    # EnvVar.value a string
     "manifest-refused": (
-        [{"a.yaml": ASCEND.format("cpu: 8", "huawei.com/ascend-1980")}],
-        [{"a.yaml": ASCEND.format("cpu: 8", "cpu")}],
+        [
+            {"a.yaml": ASCEND.format("cpu: 8", "huawei.com/ascend-1980")},
+            {"a.yaml": IN_POD.format("command: torchrun t.py", '"1"')},
+            {"a.yaml": IN_POD.format("command: [torchrun, t.py]", "29500")},
+        ],
+        [
+            {"a.yaml": ASCEND.format("cpu: 8", "cpu")},
+            {"a.yaml": IN_POD.format("command: [torchrun, t.py]", '"29500"')},
+            {"a.yaml": IN_POD.format("command: [torchrun, t.py]", "h-0.h")},
+        ],
     ),
     "accelerate-config-wrong": (
         [{"a.yaml": OFFLOAD.format(2, "cpu")}],
         [{"a.yaml": OFFLOAD.format(3, "cpu")}, {"a.yaml": OFFLOAD.format(2, "none")}],
+    ),
+    "assignment-without-effect": (
+        [
+            shell("#!/bin/bash", "set MASTER_ADDR=10.0.0.1", "echo $MASTER_ADDR", "torchrun t.py"),
+            shell("export $MASTER_ADDR=10.0.0.1", "torchrun t.py"),
+            shell("MASTER_ADDR = 10.0.0.1", "torchrun t.py"),
+        ],
+        [
+            shell("#!/bin/csh", "set A=10", "echo $A", "torchrun t.py"),
+            shell("set -e", "export MASTER_ADDR=10.0.0.1", "torchrun t.py"),
+            shell('set -- A=1 "$@"', "torchrun t.py $A"),
+        ],
+    ),
+    "compose-refused": ([{"c.yml": NAMED.format(2)}], [{"c.yml": NAMED.format(1)}]),
+    # docker: the devices of a container count from 0
+    "gpu-hidden-from-container": (
+        [shell(IN_DOCKER.format('"device=2,3"', "2,3")), shell(IN_DOCKER.format("2", "0,2"))],
+        [shell(IN_DOCKER.format('"device=2,3"', "0,1")), shell(IN_DOCKER.format("all", "2,3"))],
+    ),
+    # apptainer.conf: always use nv
+    "image-without-gpus": (
+        [slurm("srun apptainer exec a.sif python t.py", asked=FOUR_GPUS)],
+        [
+            slurm("srun apptainer exec --nv a.sif python t.py", asked=FOUR_GPUS),
+            slurm("srun apptainer exec rocm.sif python t.py", asked=FOUR_GPUS),
+            slurm("export APPTAINER_NV=1", "srun apptainer exec a.sif python t.py", asked=FOUR_GPUS),
+        ],
+    ),
+    # torch 2.13, elastic/rendezvous/utils.py
+    "rendezvous-address-wrong": (
+        [
+            shell(MEETS.format("10.0.0.1:29500")),
+            shell(MEETS.format("10.0.0.256")),
+            shell(MEETS_AT.format("http://10.0.0.1:29500")),
+        ],
+        [
+            shell(MEETS.format("10.0.0.1")),
+            shell(MEETS.format("fd00::1:29500")),
+            shell(MEETS_AT.format("10.0.0.1:29500")),
+        ],
+    ),
+    "background-not-waited-for": (
+        [slurm("srun python t.py | tee log &")],
+        [slurm("srun python t.py | tee log &", "wait"), slurm("srun python t.py | tee log")],
     ),
 }

@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from ringup.launchfiles.directives import tasks_per_node
+from ringup.launchfiles.directives import gpus_per_node, tasks_per_node
 from ringup.launchfiles.manifests import value_at
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch, PodShare
@@ -218,6 +218,58 @@ def _docker(job: JobFile, launch: Launch, step: Step) -> Iterator[Finding]:
     has_rdma = any("infiniband" in o.value for o in step.options if o.name == "--device")
     if has_rdma and not any("memlock" in o.value for o in step.options if o.name == "--ulimit"):
         yield job.finding(launch.line, "RDMA devices without --ulimit memlock=-1", "--ulimit memlock=-1")
+
+
+_INDICES = re.compile(r"\d{1,2}(?:,\d{1,2}){0,63}")
+
+
+@fault("gpu-hidden-from-container", SHELL)
+def gpu_hidden_from_container(job: JobFile) -> Iterator[Finding]:
+    """
+    A container sees some GPUs of its machine, and CUDA_VISIBLE_DEVICES names others in it.
+
+    Why: inside a container the GPUs that it was given count from 0: with `--gpus '"device=2,3"'` they are 0
+    and 1, and CUDA_VISIBLE_DEVICES=2,3 hides both.
+
+    Fix: leave CUDA_VISIBLE_DEVICES out.
+    """
+    for launch in job.launches:
+        visible = launch.env.get("CUDA_VISIBLE_DEVICES", "").strip("\"'")
+        if not _INDICES.fullmatch(visible):
+            continue
+        for step in launch.steps:
+            made = _container_of(job, step)
+            asked = ((made.option("--gpus") or "") if made else "").strip("\"'")
+            count = int(asked) if asked.isdecimal() else len(asked.removeprefix("device=").split(","))
+            is_part = asked.isdecimal() or asked.startswith("device=")
+            if is_part and max(map(int, visible.split(","))) >= count:
+                found = f"CUDA_VISIBLE_DEVICES={visible}, and the container has GPUs 0 to {count - 1}"
+                yield job.finding(launch.line, found, "no CUDA_VISIBLE_DEVICES")
+
+
+_ROCM = re.compile(r"(?i)rocm|\bhip\b|\bamd\b|miopen|rccl|\blumi")
+
+
+@fault("image-without-gpus", SHELL, severity="warning")
+def image_without_gpus(job: JobFile) -> Iterator[Finding]:
+    """
+    A job has GPUs, and apptainer (singularity) starts its image without them.
+
+    Why: without `--nv` the driver's libraries are missing inside: torch finds no GPU.  A site can make it the
+    default (`always use nv` in apptainer.conf); images for ROCm have their own libraries.
+
+    Fix: `apptainer exec --nv IMAGE ...`.
+    """
+    has_gpus = gpus_per_node(job.job.directives)[0] and not _ROCM.search(job.text)
+    for launch in job.launches if has_gpus else ():
+        for step in launch.steps:
+            is_one = posixpath.basename(step.program) in APPTAINER and step.subcommand in ("exec", "run")
+            given = ("--nv", "--nvccli")
+            by_variable = re.search(r"(?:APPTAINER|SINGULARITY)_(?:NV|NVCCLI)\b", job.text)
+            is_open = any(has_mark(option.name) for option in step.options)
+            if is_one and not step.has(*given) and not by_variable and not is_open:
+                found = f"{posixpath.basename(step.program)} {step.subcommand} without --nv"
+                yield job.finding(launch.line, found, "--nv")
 
 
 @fault("docker-gpus-in-quotes", SHELL)

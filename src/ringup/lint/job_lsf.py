@@ -13,7 +13,7 @@ from ringup.units import lines_of, printable
 _STARTS_ELSEWHERE = re.compile(r"\b(?:jsrun|lrun|mpirun|mpiexec|horovodrun|ddlrun|blaunch|ssh|pdsh)\b")
 
 
-@fault("bsub-reads-no-directives", SHELL)
+@fault("bsub-reads-no-directives", SHELL, severity="warning")
 def bsub_reads_no_directives(job: JobFile) -> Found:
     """
     A job file with `#BSUB` lines is given to bsub as a command.
@@ -28,7 +28,8 @@ def bsub_reads_no_directives(job: JobFile) -> Found:
         if words[:1] != ["bsub"] or "<" in " ".join(lines):
             continue
         name = next((word for word in words[1:] if re.search(r"\.(?:sh|lsf|bsub|job)$", word)), "")
-        if re.search(r"(?m)^#BSUB[ \t]+-", text_of(job, name)):
+        text = text_of(job, name)
+        if re.search(r"(?m)^#BSUB[ \t]+-", text) and "-nnodes" not in text:  # sites with it have set this
             found = f"bsub executes {printable(name, 80)}, and reads none of its #BSUB lines"
             yield command.line, found, f"bsub < {name}"
 

@@ -221,7 +221,7 @@ def compose_refused(job: JobFile) -> Found:
 
     Why: a service has a key that the Compose specification lacks ("additional properties ... not allowed");
     GPUs are under `deploy: resources: reservations: devices`, each with capabilities, and with count or
-    device_ids, not both.
+    device_ids, not both; a service with a container_name cannot have replicas.
 
     Fix: the key in its place.
     """
@@ -234,6 +234,10 @@ def compose_refused(job: JobFile) -> Found:
                 wanted = "under deploy:" if wrong == "resources" else near[0]
                 line = own[wrong].start_mark.line + (own[wrong].id == "scalar")
                 yield line, f"a service of compose has no key {printable(wrong, 40)}", wanted
+            copies = number(value_at(service, "deploy", "replicas") or value_at(service, "scale")) or 1
+            if copies > 1 and "container_name" in own:
+                line = own["container_name"].start_mark.line + 1
+                yield line, f"container_name, and {copies} containers", "no container_name"
             for device in _listed(_at(service, "deploy", "resources", "reservations", "devices")):
                 given, line = dict(pairs(device)), device.start_mark.line + 1
                 if {"count", "device_ids"} <= given.keys():
@@ -268,7 +272,7 @@ def manifest_refused(job: JobFile) -> Found:
 
     Why: a Job's pods need `restartPolicy: Never` or OnFailure; the selector of a Deployment or StatefulSet
     must fit the labels of its pods; GPUs are set as limits, and requests must be equal; a mount needs a
-    volume of its name.
+    volume of its name; a command is a list, and a variable's value a text.
 
     Fix: as Kubernetes asks for it; `kubectl apply --dry-run=server -f FILE` shows what it refuses.
     """
@@ -299,11 +303,28 @@ def _pods_refused(document: Node) -> Found:
                 if is_extended and limit != scalar(node) and not re.search("[{$<]", limit + scalar(node)):
                     found = f"requests: {name} {printable(scalar(node), 20)}, limits: {limit or 'none'}"
                     yield node.start_mark.line + 1, found, "the same number as limit"
+            yield from _text_refused(container)
             for mount in _listed(_at(container, "volumeMounts")):
                 name = value_at(mount, "name")
                 if name and name not in volumes and not re.search("[{$<]", name):
                     found = f"no volume is named {printable(name, 60)}"
                     yield mount.start_mark.line + 1, found, "a volume of this name"
+
+
+_NO_TEXT = re.compile(r"tag:yaml\.org,2002:(int|bool|float)")
+
+
+def _text_refused(container: Node) -> Found:
+    """A command in place of a list; a variable's value that YAML takes for a number."""
+    for key in ("command", "args"):
+        if (own := scalar(node := _at(container, key))) and not re.search("[{$<]", own):
+            found = f"{key}: `{printable(own, 60)}` is one text"
+            yield node.start_mark.line + 1, found, "[a, list, of, words]"
+    for variable in _listed(_at(container, "env")):
+        node = _at(variable, "value")
+        if kind := _NO_TEXT.match(getattr(node, "tag", "")):
+            name, value = printable(value_at(variable, "name"), 60), printable(scalar(node), 40)
+            yield node.start_mark.line + 1, f"{name}: {value} is of type {kind[1]}", f'"{value}" in quotes'
 
 
 @fault("service-named-vllm", SHELL)

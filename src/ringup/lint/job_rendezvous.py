@@ -162,6 +162,37 @@ def port_privileged(job: JobFile) -> Found:
             yield launch.line, f"port {port}", "a port above 1023"
 
 
+_OCTETS = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})\.(\d{1,4})")
+
+
+@fault("rendezvous-address-wrong", SHELL)
+def rendezvous_address_wrong(job: JobFile) -> Found:
+    """
+    The address at which the ranks meet cannot be one.
+
+    Why: `--master-addr` and MASTER_ADDR take a host alone, the port has its own option; an endpoint is
+    HOST:PORT without `http://` (torch 2.13 `elastic/rendezvous/utils.py` refuses it); a number of an IPv4
+    address is at most 255.
+
+    Fix: `--master-addr=10.0.0.1 --master-port=29500`, `--rdzv-endpoint=10.0.0.1:29500`.
+    """
+    for launch in job.launches:
+        host = launch.setting("master-addr") or launch.option("main-process-ip")
+        host = host or launch.env.get("MASTER_ADDR", "").strip("\"'")
+        octets = _OCTETS.fullmatch(launch.host)
+        if re.fullmatch(r"[\w.-]{1,255}:\d{1,5}", host):
+            yield launch.line, f"the address is {printable(host, 80)}, with a port", host.partition(":")[0]
+        elif (
+            launch.launcher in TORCH
+            and "://" in launch.option("rdzv-endpoint")
+            and "etcd" not in launch.backend
+        ):
+            found = f"the endpoint is {printable(launch.option('rdzv-endpoint'), 80)}"
+            yield launch.line, found, "HOST:PORT"
+        elif octets and max(map(int, octets.groups())) > 255:
+            yield launch.line, f"{launch.host} is no address", "numbers up to 255"
+
+
 @fault("port-in-file", SHELL, severity="note")
 def port_in_file(job: JobFile) -> Found:
     """

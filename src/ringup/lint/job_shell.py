@@ -295,6 +295,7 @@ def background_not_waited_for(job: JobFile) -> Found:
     rest = [
         "true" if not waits and _is_short(c.texts) else posixpath.basename(c.texts[0])
         for c in commands[at + 1 :]
+        if not c.detached
     ]
     if is_ended and not re.search(r"(?<![-\w])wait\b", code) and all(map(_ENDS_AT_ONCE.fullmatch, rest)):
         yield launch.line, "it runs in the background, and the file ends: the job kills it", "wait at the end"

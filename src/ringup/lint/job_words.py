@@ -25,7 +25,7 @@ from ringup.lint.job_file import JobFile
 from ringup.lint.job_programs import mpi_modules
 from ringup.lint.rule import SHELL, Found, fault, lines
 from ringup.rules import Severity
-from ringup.units import lines_of, plural, printable
+from ringup.units import lines_of, printable
 
 _DASHES = re.compile("^[–—−]{1,2}\\w")  # en dash, em dash, minus sign
 _FLAG_VALUE = re.compile(r"(?i)^(?:true|false|yes|no|none|0|1)$")
@@ -166,6 +166,39 @@ def export_takes_further_words(job: JobFile) -> Found:
         odd += [w for w in command.words[1:] if w.raw == "="]
         if odd:
             yield odd[0].line, f"`{odd[0].raw[:40]}` behind the assignment", "NAME=VALUE alone"
+
+
+_SETS = re.compile("([A-Z_][A-Z0-9_]{0,60})=.")
+_OF_A_VALUE = re.compile(r"\$[A-Za-z_]\w{0,60}=")
+
+
+@fault("assignment-without-effect", SHELL)
+def assignment_without_effect(job: JobFile) -> Found:
+    """
+    A line that should set a variable does not.
+
+    Why: in bash `set A=b` sets $1, `export $A=b` exports what $A holds, and `A = b` runs a command A.
+
+    Fix: `export A=b`.
+    """
+    if re.search(r"\A#!.{0,99}csh|(?m:^#PBS +-S +\S{0,99}csh)", job.text):
+        return
+    for command in job.commands:
+        if len(command.words) < 2:
+            continue
+        first, second = command.words[:2]
+        is_bash = job.text.startswith("#!") or not job.job.directives  # else the user's own shell reads it
+        name = (
+            _SETS.match(second.text) if is_bash and first.text == "set" and len(command.words) == 2 else None
+        )
+        if name and (f"${name[1]}" in job.text or f"${{{name[1]}" in job.text):
+            found, wanted = f"set {name[1]}=... sets $1", f"export {printable(second.text, 80)}"
+            yield command.line, found, wanted
+        elif first.text == "export" and _OF_A_VALUE.match(second.raw):
+            shown = printable(second.raw, 60)
+            yield command.line, f"export {shown}: what {shown.partition('=')[0]} holds", f"export {shown[1:]}"
+        elif second.raw == "=" and re.fullmatch("[A-Z][A-Z0-9_]{1,60}", first.raw):
+            yield command.line, f"`{first.raw} =` runs a command {first.raw}", f"{first.raw}=..."
 
 
 @fault("launcher-argument-misread", SHELL)
@@ -537,7 +570,7 @@ def mpirun_binds_to_core(job: JobFile) -> Found:
             is_open_mpi = is_open or any(name in OF_OPEN_MPI for name in names)
             is_threaded = threads.isdecimal() and int(threads) > 1
             if is_open_mpi and not is_bound and count in ("1", "2") and is_threaded:
-                found = f"each of {plural(int(count), 'process')} has one core for {threads} threads"
+                found = f"-np {count}: one core for the {threads} threads of each process"
                 yield command.line, found, "--bind-to none"
 
 
