@@ -55,6 +55,22 @@ IN_DOCKER = "docker run --ipc=host --gpus '{}' -e CUDA_VISIBLE_DEVICES={} a torc
 MEETS = "torchrun --nnodes=2 --nproc_per_node=4 --node_rank=1 --master_addr={} --master_port=29500 t.py"
 MEETS_AT = "torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_id=1 --rdzv_endpoint={} t.py"
 FOUR_GPUS = "#SBATCH --gres=gpu:4"
+OF_ACCELERATE = "compute_environment: LOCAL_MACHINE\ndistributed_type: {}\nfsdp_config:\n  fsdp_version: 2\n"
+SUBMITTED = "#!/bin/bash\n#SBATCH -p gpu\n{}srun python t.py\n"
+ON_PBS = "#!/bin/bash\n#PBS -l select=1:ngpus=4\n{}torchrun --standalone t.py\n"
+BY_DS = "torchrun --standalone t.py --deepspeed ds.json"
+WITH_DS = "accelerate launch --config_file a.yaml t.py"
+DS_FILE = "deepspeed_config:\n  deepspeed_config_file: ds.json\n"
+OWN_OPTIMIZER = "o = torch.optim.AdamW(p)\nm, o = accelerator.prepare(m, o)\n"
+ADDS = 'p.add_argument("--{}")\n'
+IN_COMPOSE = """services:
+  a:
+    image: a
+    ipc: host
+    environment: [CUDA_VISIBLE_DEVICES={}]
+    command: torchrun --standalone t.py
+    deploy: {{resources: {{reservations: {{devices: [{{device_ids: ["2", "3"], capabilities: [gpu]}}]}}}}}}
+"""
 
 PLACES: dict[str, tuple[list[Files], list[Files]]] = {
     # bsub(1), lsf.conf(5): LSB_BSUB_PARSE_SCRIPT
@@ -127,8 +143,13 @@ PLACES: dict[str, tuple[list[Files], list[Files]]] = {
         ],
     ),
     "accelerate-config-wrong": (
-        [{"a.yaml": OFFLOAD.format(2, "cpu")}],
-        [{"a.yaml": OFFLOAD.format(3, "cpu")}, {"a.yaml": OFFLOAD.format(2, "none")}],
+        [{"a.yaml": OFFLOAD.format(2, "cpu")}, {"a.yaml": OF_ACCELERATE.format("MULTI_GPU")}],
+        [
+            {"a.yaml": OFFLOAD.format(3, "cpu")},
+            {"a.yaml": OFFLOAD.format(2, "none")},
+            {"a.yaml": OF_ACCELERATE.format("FSDP")},
+            {**shell("accelerate launch --use_fsdp t.py"), "a.yaml": OF_ACCELERATE.format("MULTI_GPU")},
+        ],
     ),
     "assignment-without-effect": (
         [
@@ -145,8 +166,16 @@ PLACES: dict[str, tuple[list[Files], list[Files]]] = {
     "compose-refused": ([{"c.yml": NAMED.format(2)}], [{"c.yml": NAMED.format(1)}]),
     # docker: the devices of a container count from 0
     "gpu-hidden-from-container": (
-        [shell(IN_DOCKER.format('"device=2,3"', "2,3")), shell(IN_DOCKER.format("2", "0,2"))],
-        [shell(IN_DOCKER.format('"device=2,3"', "0,1")), shell(IN_DOCKER.format("all", "2,3"))],
+        [
+            shell(IN_DOCKER.format('"device=2,3"', "2,3")),
+            shell(IN_DOCKER.format("2", "0,2")),
+            {"c.yml": IN_COMPOSE.format("2,3")},
+        ],
+        [
+            shell(IN_DOCKER.format('"device=2,3"', "0,1")),
+            shell(IN_DOCKER.format("all", "2,3")),
+            {"c.yml": IN_COMPOSE.format("0,1")},
+        ],
     ),
     # apptainer.conf: always use nv
     "image-without-gpus": (
@@ -173,5 +202,76 @@ PLACES: dict[str, tuple[list[Files], list[Files]]] = {
     "background-not-waited-for": (
         [slurm("srun python t.py | tee log &")],
         [slurm("srun python t.py | tee log &", "wait"), slurm("srun python t.py | tee log")],
+    ),
+    # sbatch(1)
+    "submit-options-misplaced": (
+        [
+            {**shell("sbatch job.sh --nodes=2"), "job.sh": SUBMITTED.format("")},
+            shell("sbatch --parsable N48 --ntasks-per-node=8 job.sub"),
+        ],
+        [
+            {**shell("sbatch --nodes=2 job.sh"), "job.sh": SUBMITTED.format("")},
+            {**shell("sbatch -p gpu job.sh --lr=2"), "job.sh": SUBMITTED.format("")},
+            {**shell("sbatch job.sh --nodes=2"), "job.sh": SUBMITTED.format('run "$@"\n')},
+        ],
+    ),
+    "time-limit-in-minutes": (
+        [
+            slurm("srun python t.py", asked="#SBATCH -t 24"),
+            {"a.pbs": ON_PBS.format("#PBS -l walltime=12:00\ncd $PBS_O_WORKDIR\n")},
+        ],
+        [
+            slurm("srun python t.py", asked="#SBATCH -t 30"),
+            {"a.pbs": ON_PBS.format("#PBS -l walltime=12:00:00\ncd $PBS_O_WORKDIR\n")},
+        ],
+    ),
+    "job-starts-at-home": (
+        [{"a.pbs": ON_PBS.format("")}],
+        [{"a.pbs": ON_PBS.format("cd /work\n")}, {"a.pbs": ON_PBS.format("#PBS -d .\n")}],
+    ),
+    # torch 2.0, distributed/run.py
+    "option-of-later-torch": (
+        [shell("docker run pytorch/pytorch:1.10.0 torchrun --nproc-per-node=2 t.py")],
+        [
+            shell("docker run pytorch/pytorch:1.10.0 torchrun --nproc_per_node=2 t.py"),
+            shell("docker run pytorch/pytorch:2.4.0 torchrun --nproc-per-node=2 t.py"),
+        ],
+    ),
+    # DeepSpeed 0.19.8, runtime/zero/config.py
+    "deepspeed-config-wrong": (
+        [
+            {**shell(BY_DS), "ds.json": '{"zero_optimazation": {"stage": 2}}'},
+            {**shell(BY_DS), "ds.json": '{"zero_optimization": {"stage3_param_persitence_threshold": 1}}'},
+        ],
+        [
+            {**shell(BY_DS), "ds.json": '{"zero_optimization": {"stage3_param_persistence_threshold": 1}}'},
+            {**shell(BY_DS), "ds.json": '{"my_own_settings": {"stage": 2}}'},
+        ],
+    ),
+    # accelerate 1.15, accelerator.py
+    "script-unfit-for-configuration": (
+        [{**shell(WITH_DS), "a.yaml": DS_FILE, "ds.json": '{\n"optimizer": {}}', "t.py": OWN_OPTIMIZER}],
+        [
+            {**shell(WITH_DS), "a.yaml": DS_FILE, "ds.json": '{\n"scheduler": {}}', "t.py": OWN_OPTIMIZER},
+            {**shell(WITH_DS), "a.yaml": DS_FILE, "ds.json": '{\n"optimizer": {}}', "t.py": "train()\n"},
+        ],
+    ),
+    "launcher-option-behind-script": (
+        [{**shell("accelerate launch t.py --multi_gpu --num_processes 4"), "t.py": ADDS.format("lr")}],
+        [{**shell("accelerate launch t.py --num_processes 4"), "t.py": ADDS.format("num_processes")}],
+    ),
+    # Open MPI 5.0.11: "multiple definitions of the slot count for at least one node"
+    "hostfile-wrong": (
+        [{**shell("mpirun -np 2 --hostfile h python t.py"), "h": "a slots=4\na slots=2\n"}],
+        [{**shell("mpirun -np 2 --hostfile h python t.py"), "h": "a slots=4\nb slots=2\n"}],
+    ),
+    "variable-in-directive": (
+        [slurm("srun python t.py", asked="#SBATCH -o $HOME/logs/%j.out")],
+        [slurm("srun python t.py", asked="#SBATCH -o logs/%j.out")],
+    ),
+    # a file of settings has no commands
+    "slashes-are-no-comment": (
+        [shell("torchrun t.py // one node")],
+        [{**shell(BY_DS), "ds.json": '{"stage": 2, // gradients\n"a": 1}'}],
     ),
 }

@@ -62,3 +62,23 @@ def test_an_empty_or_odd_file_is_one_run(tmp_path: Path) -> None:
     for data in (b"", b"\n\n", b"x" * 5000, b"\0\xff\n" * 100):
         (tmp_path / "odd.log").write_bytes(data)
         assert last_run(str(tmp_path / "odd.log")).offset == 0
+
+
+def test_a_start_that_ended_without_a_word_is_a_run_of_its_own(tmp_path: Path) -> None:
+    log = tmp_path / "workerlog.2"
+    log.write_text(appended(OOM, OOM, "", KEY, OOM, KEY, ""), encoding="utf-8")
+    assert last_run(str(log))[1:] == (81, 6)
+    assert diagnose(tmp_path, log.read_text()).healthy
+
+
+def test_a_word_of_a_library_is_no_restart(tmp_path: Path) -> None:
+    frame = "9   paddle::memory::allocation::RetryAllocator::AllocateImpl(unsigned long)\n"
+    log = tmp_path / "job.log"
+    log.write_text(appended(frame + OOM, KEY), encoding="utf-8")
+    assert last_run(str(log)).runs == 2
+
+
+def test_sigterm_in_the_words_of_paddle_is_no_failure_of_its_own(tmp_path: Path) -> None:
+    ended = "FatalError: `Termination signal` is detected by the operating system.\n"
+    found = diagnose(tmp_path, WORK + "C++ Traceback (most recent call last):\n" + ended)
+    assert [(c.rule, c.severity) for c in found.causes] == [("job-cancelled", "note")]

@@ -233,6 +233,7 @@ def _of_service(text: str, service: Node) -> PodShare | None:
         return None
     text = text[service.start_mark.index : service.end_mark.index]
     counts = [number(count) or 0 for count in re.findall(r"\bcount: *(\w+)", text)]
+    counts += [ids.count(",") + 1 for ids in re.findall(r"\bdevice_ids: *\[([^\]]{1,400})\]", text)]
     is_privileged = scalar(items.get("privileged")) == "true"
     return PodShare(
         gpu_count=max(counts, default=0),

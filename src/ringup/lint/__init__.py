@@ -12,7 +12,7 @@ Files are read, never run or imported.  Only faults that the text shows are repo
     job_file   a shell or job file or manifest, read by `launchfiles`
     job_words   rules on the words of a command: options, the script
     job_worlds, job_rendezvous   rules on the number of nodes and ranks, on where they meet
-    job_shell   rules on directives and the shell
+    job_shell, job_submission   rules on directives and the shell, on how a job is submitted
     job_environment, job_variables   rules on containers and the environment, on variables that are empty
     job_numbers, job_manifest   rules on each rank's own settings, on pods
     job_training, job_and_script   rules on sizes, settings of DeepSpeed and FSDP, and scripts that differ
@@ -42,6 +42,7 @@ from ringup.lint import (  # noqa: F401
     job_numbers,
     job_rendezvous,
     job_shell,
+    job_submission,
     job_training,
     job_variables,
     job_words,
@@ -126,7 +127,7 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
     findings: list[Finding] = []
     for path, text in files.items():
         if not is_script(path, text):
-            own = "" if _REQUIREMENTS.search(path) else text
+            own = "" if _OTHERS.search(path) else text
             jobs.append(job_file(path, own, files, nearby))
             findings += _without_consequences([*judge(SHELL, jobs[-1])], jobs[-1])
             continue
@@ -143,8 +144,8 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
     return Examined(findings, jobs)
 
 
-_REQUIREMENTS = re.compile(r"(?:^|/)requirements[\w.-]{0,60}\.(?:txt|in)$")
-"""Files for pip, which others name: they have no commands."""
+_OTHERS = re.compile(r"(?:^|/)requirements[\w.-]{0,60}\.(?:txt|in)$|\.(?:jsonc?|toml|ini|cfg)$")
+"""Files without commands, which others name."""
 _MALFORMED = re.compile("command-cut-short|backslash-before-space|launcher-(?:option-wrong|argument-misread)")
 _OF_WORLDS = ("several-worlds", "rendezvous-endpoint-missing", "node-rank-duplicate", "world-size-disagrees")
 

@@ -70,6 +70,16 @@ def script_unfit_for_configuration(job: JobFile) -> Found:
             found, wanted = "LoRA, and fsdp_use_orig_params: false", "fsdp_use_orig_params: true"
             yield job.finding(launch.line, found, wanted, why=why, fix=Fix(wanted))
         yield from _with_deepspeed(job, launch, text)
+        yield from _with_accelerate(job, launch, text)
+
+
+def _with_accelerate(job: JobFile, launch: Launch, text: str) -> Found:
+    name = launch.config.get("deepspeed_config_file", "") if launch.launcher == "accelerate" else ""
+    has_own = re.search(r'(?m)^ {0,8}"optimizer" *:', text_of(job, name)) if name else None
+    if has_own and ".prepare(" in text and _OWN_OPTIMIZER.search(text) and "DummyOptim" not in text:
+        why = "accelerate takes the optimizer of the file or of the code, not both (`accelerator.py`, 1.15)"
+        found, fix = "an optimizer, and one in DeepSpeed's file", Fix("accelerate.utils.DummyOptim")
+        yield job.finding(launch.line, found, "one of them", why=why, fix=fix)
 
 
 def _with_deepspeed(job: JobFile, launch: Launch, text: str) -> Found:

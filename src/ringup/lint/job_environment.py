@@ -237,6 +237,10 @@ def gpu_hidden_from_container(job: JobFile) -> Iterator[Finding]:
         visible = launch.env.get("CUDA_VISIBLE_DEVICES", "").strip("\"'")
         if not _INDICES.fullmatch(visible):
             continue
+        given = launch.pod.gpu_count if launch.pod and launch.pod.is_service else 0
+        if given and max(map(int, visible.split(","))) >= given:
+            found = f"CUDA_VISIBLE_DEVICES={visible}, and the container has GPUs 0 to {given - 1}"
+            yield job.finding(launch.line, found, "no CUDA_VISIBLE_DEVICES")
         for step in launch.steps:
             made = _container_of(job, step)
             asked = ((made.option("--gpus") or "") if made else "").strip("\"'")
@@ -372,11 +376,16 @@ def _names_alone(job: JobFile, launch: Launch, name: str) -> Iterator[Finding]:
 
 
 def _slots_of_mpi(job: JobFile, launch: Launch) -> Iterator[Finding]:
-    """Open MPI starts no more ranks than its host file has slots (MPICH writes `HOST:N`)."""
+    """Open MPI 5 starts no more ranks than its host file has slots, each host's once (MPICH: `HOST:N`)."""
     for step in (s for s in launch.steps if s.program in ("mpirun", "mpiexec", "prterun")):
         name = step.option("--hostfile", "-hostfile", "--machinefile", "-machinefile") or ""
         total = launch.number(step.option("-np", "-n", "--np", "--n", "-c") or "") or 0
-        slots = slots_in(text_of(job, name))
+        text = text_of(job, name)
+        hosts = [match[1] for line in lines_of(text) if (match := _SLOTS.match(line.strip()))]
+        if twice := next((host for host in hosts if hosts.count(host) > 1), ""):
+            found = f"{printable(name, 80)} gives slots of {printable(twice, 60)} twice: Open MPI refuses it"
+            yield job.finding(launch.line, found, "each host once")
+        slots = slots_in(text)
         may = any("oversubscribe" in o.written.lower() for o in step.options) or "OVERSUBSCRIBE" in job.text
         if total > slots > 0 and not may:
             found = f"{total} processes, and {printable(name, 80)} has {slots} slots"

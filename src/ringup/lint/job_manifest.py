@@ -410,6 +410,7 @@ def accelerate_config_wrong(job: JobFile) -> Found:
     for document in job.job.documents:
         if value_at(document, "distributed_type") and value_at(document, "compute_environment"):
             yield from _values_of_accelerate(dict(pairs(document)))
+            yield from _settings_of_another_kind(job, document)
             yield from _offload_without_stage(job, dict(pairs(_at(document, "deepspeed_config"))))
         machines = number(value_at(document, "num_machines")) or 1
         total, ids = (
@@ -471,6 +472,22 @@ def _values_of_accelerate(given: Mapping[str, Any]) -> Found:
     if kind == "MULTI_GPU" and ids.isdecimal() and (machines or 1) == 1:
         line = given["gpu_ids"].start_mark.line + 1
         yield line, f"MULTI_GPU, and gpu_ids has one GPU: {ids}", "two or more"
+
+
+_BLOCKS = (
+    ("fsdp_config", "FSDP", re.compile(r"--use[-_]fsdp\b")),
+    ("deepspeed_config", "DEEPSPEED", re.compile(r"--use[-_]deepspeed\b")),
+)
+
+
+def _settings_of_another_kind(job: JobFile, document: Node) -> Found:
+    """accelerate 1.15 `commands/launch.py`: a block counts for its own distributed_type alone."""
+    kind = value_at(document, "distributed_type")
+    for key, wanted, option in _BLOCKS if kind in ("MULTI_GPU", "NO", "FSDP", "DEEPSPEED") else ():
+        block = pairs(node := _at(document, key))
+        if block and kind != wanted and not any(map(option.search, job.others.values())):
+            found = f"{key} is not read: distributed_type is {kind}"
+            yield node.start_mark.line, found, f"distributed_type: {wanted}"
 
 
 def _offload_without_stage(job: JobFile, given: Mapping[str, Any]) -> Found:

@@ -86,7 +86,9 @@ def variable_in_directive(job: JobFile) -> Iterator[Finding]:
         found = f"{program} takes {printable(one.value, 60)!r} as it is written"
         option = f"{dashes}{one.name}" + ("=" if len(one.name) > 1 else " ") + one.value
         fix = Fix(f"write the value, or give it to {program}: `{program} {printable(option, 80)} ...`")
-        severity: Severity = "error" if _asks(one) else "warning"
+        # A folder of this name does not exist, and the job ends at once.
+        is_sure = _asks(one) or (one.name in _PATHS[:4] and "/" in one.value.partition("$")[2])
+        severity: Severity = "error" if is_sure else "warning"
         yield job.finding(one.line, found, "a value", severity=severity, fix=fix)
 
 

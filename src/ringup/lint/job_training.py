@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ringup.launchfiles.manifests import pairs, scalar, value_at
@@ -64,8 +65,8 @@ def deepspeed_config_wrong(job: JobFile) -> Found:
     """
     DeepSpeed refuses its configuration.
 
-    Why: the file is not JSON; fp16 and bf16 are both enabled; the stage is above 3; or no batch size is given
-    where the script passes the file itself (`runtime/config.py`, 0.19.8).
+    Why: the file is not JSON; fp16 and bf16 are both enabled; the stage is above 3; a key is misspelt; or no
+    batch size is given where the script passes the file itself (`runtime/config.py`, 0.19.8).
 
     Fix: JSON without comments and without a comma behind the last entry; one of fp16 and bf16; a stage from 0
     to 3; train_micro_batch_size_per_gpu.
@@ -94,6 +95,8 @@ def deepspeed_config_wrong(job: JobFile) -> Found:
             yield launch.line, f"{shown} enables {' and '.join(on)}", "one of them"
         if isinstance(stage, int) and stage > 3:
             yield launch.line, f"{shown}: stage {stage}", "a stage from 0 to 3"
+        for name, near in _misspelt(parts):
+            yield launch.line, f"{shown}: DeepSpeed knows no {printable(name, 60)}", near
         offload = _value(parts, "zero_optimization", "offload_param", "device")
         if isinstance(stage, int) and stage < 3 and offload in ("cpu", "nvme"):
             found, why = (
@@ -103,6 +106,34 @@ def deepspeed_config_wrong(job: JobFile) -> Found:
             yield job.finding(launch.line, found, "stage 3", severity="warning", why=why, fix=Fix("stage 3"))
         if own and parts and not parts.keys() & {"train_batch_size", "train_micro_batch_size_per_gpu"}:
             yield launch.line, f"{shown} has no batch size", "train_micro_batch_size_per_gpu"
+
+
+_OF_CONFIG = """
+train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping optimizer
+scheduler zero_optimization zero_allow_untested_optimizer zero_force_ds_cpu_optimizer steps_per_print
+activation_checkpointing wall_clock_breakdown communication_data_type prescale_gradients flops_profiler
+"""
+_OF_ZERO = """
+stage contiguous_gradients reduce_scatter reduce_bucket_size allgather_partitions allgather_bucket_size
+overlap_comm load_from_fp32_weights elastic_checkpoint offload_param offload_optimizer sub_group_size
+cpu_offload_param cpu_offload_use_pin_memory cpu_offload prefetch_bucket_size param_persistence_threshold
+model_persistence_threshold max_live_parameters max_reuse_distance gather_16bit_weights_on_model_save
+gather_fp16_weights_on_model_save ignore_unused_parameters round_robin_gradients zero_hpz_partition_size
+zero_quantized_weights zero_quantized_gradients mics_shard_size mics_hierarchical_params_gather
+use_multi_rank_bucket_allreduce memory_efficient_linear pipeline_loading_checkpoint override_module_apply
+"""
+
+
+def _misspelt(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(key, the known one like it) of DeepSpeed 0.19.8 (`runtime/zero/config.py` forbids others)."""
+    known = _OF_ZERO.split()
+    zero = parts.get("zero_optimization")
+    listed = (zero if isinstance(zero, dict) else {}, [*known, *(f"stage3_{name}" for name in known)])
+    for given, names in ((parts, _OF_CONFIG.split()), listed):
+        for key in [*given][:200]:
+            near = difflib.get_close_matches(key, names, 1, 0.9) if key not in names else []
+            if near:
+                yield key, near[0]
 
 
 def _value(parts: Mapping[str, Any], *keys: str) -> Any:

@@ -406,6 +406,8 @@ _ITS_OWN = (
     *("num-machines", "machine-rank", "main-process-ip", "main-process-port"),
 )
 """Options of torchrun and accelerate that few scripts have."""
+_ALSO_ITS_OWN = ("multi-gpu", "num-processes", "mixed-precision", "use-deepspeed", "use-fsdp", "config-file")
+"""Options of accelerate that some scripts have."""
 
 
 @fault("launcher-option-behind-script", SHELL)
@@ -422,6 +424,9 @@ def launcher_option_behind_script(job: JobFile) -> Found:
     for launch in job.launches:
         options = OPTIONS.get(launch.launcher, {})
         late = [n for n in launch.arguments if n in _ITS_OWN and f"--{n}" in options and not launch.has(n)]
+        if launch.launcher == "accelerate" and "add_argument(" in (own := text_of(job, launch.script)):
+            named = [n for n in _ALSO_ITS_OWN if n in launch.arguments and not launch.has(n)]
+            late += [n for n in named if n.replace("-", "_") not in own and n not in own]
         is_read = bool(late) and not launch.is_opaque and not _DASHES.match(launch.start.script)
         if launch.launcher == "deepspeed":
             of_hosts = re.match(r"[\w.-]+:\d|[\w.-]+@", launch.arguments.get("include", ""))
@@ -447,6 +452,28 @@ def launcher_option_behind_script(job: JobFile) -> Found:
 
 def _word(launch: Launch, at: int) -> Word:
     return launch.command.words[min(at, len(launch.command.words) - 1)]
+
+
+_OLD_TORCH = re.compile(r"\b(?:pytorch[:/]v?|torch==)(1\.\d{1,2})\b")
+
+
+@fault("option-of-later-torch", SHELL)
+def option_of_later_torch(job: JobFile) -> Found:
+    """
+    An option of torchrun is spelt with dashes, and the file names a torch that does not know them.
+
+    Why: `--nproc-per-node` is accepted since torch 2.0; before, torchrun takes `--nproc_per_node` alone and
+    ends with "unrecognized arguments".
+
+    Fix: underscores, which every release takes.
+    """
+    versions = {*_OLD_TORCH.findall(job.text)}
+    for launch in job.launches if versions else ():
+        written = (o.written.partition("=")[0] for o in launch.start.options)
+        option = next((name for name in written if "-" in name[2:]), "")
+        if option and launch.launcher in TORCH:
+            found = f"{option}, and torch is {min(versions)}"
+            yield launch.line, found, f"--{option[2:].replace('-', '_')}"
 
 
 @fault("launcher-deprecated", SHELL, severity="note")

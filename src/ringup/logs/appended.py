@@ -10,6 +10,8 @@ from typing import NamedTuple
 MOST_BYTES = 32 << 20
 """Of a file that is searched."""
 MOST_STARTS = 4_000
+MOSTLY, FEWEST_RUNS = 0.5, 4
+"""Share of the runs that begin with one start of a file of so many: it is one rank's."""
 FEWEST_LINES = 8
 """Of a run; fewer are a banner that each rank prints."""
 _TIMES = re.compile(rb"\x1b\[[0-9;]*m|\d{2,4}[-/]\d\d[-/]\d{2,4}|\d\d?:\d\d(?::\d\d)?(?:[.,]\d{1,9})?")
@@ -20,7 +22,7 @@ _FAILS = re.compile(
     re.MULTILINE,
 )
 _RANK = re.compile(rb"\[rank(\d{1,6})\]")
-_AGAIN = re.compile(rb"(?i)restart|requeue|retry|attempt")
+_AGAIN = re.compile(rb"(?i)\brestart|\brequeue|\bretry(?! to connect|allocator)|\battempt")
 _END_BYTES = 16 << 10
 """Before a new start, where the end of the run before it is looked for."""
 
@@ -65,8 +67,10 @@ def _last_run(data: bytes) -> LastRun:
                 return LastRun()
             groups.append([])
         groups[-1].append(at)
-    same = len({len(group) for group in groups}) == 1
-    begin = groups[-1][0] if same and not _of_two_ranks(data, groups) else 0
+    sizes = [len(group) for group in groups]
+    begin = groups[-1][0] if len(set(sizes)) == 1 and not _of_two_ranks(data, groups) else 0
+    if not begin and sizes.count(1) >= MOSTLY * len(sizes) >= FEWEST_RUNS * MOSTLY:
+        begin = groups[-1][-1]  # one start a run, some of which ended without a word
     return LastRun(begin, data[:begin].count(b"\n") + 1, len(groups)) if begin else LastRun()
 
 

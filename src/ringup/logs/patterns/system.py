@@ -117,6 +117,8 @@ TAGS = (
         r"\bSLURM_(?P<name>NTASKS|NTASKS_PER_NODE|NNODES|JOB_NUM_NODES)[=:] ?(?P<value>\d+)"),
     # Schedulers, and the programs they stop, where a job is taken away.
     tag("cancelled", "",
+        # Paddle's handler
+        r"`Termination signal` is detected by the operating system",
         r"CANCELLED(?: AT| DUE TO| by|\+)(?:.{0,40}DUE TO (?P<why9>[A-Z]+(?: [A-Z]+)?))?|\b(?P<why10>TIMEOUT|PREEMPTED|NODE_FAIL) +\d+:\d+ *$|\bCANCELLED\b.{0,20}\*\*\*|DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)|slurmstepd: error: \*\*\* (?:JOB|STEP)(?:.{0,120}DUE TO (?P<why11>[A-Z]+(?: [A-Z]+)?))?|(?:PBS|qdel|bkill).{0,40}(?:(?P<why2>walltime)|killed|deleted)|(?P<why3>walltime) .{0,20}exceeded limit|exceeded (?:its )?(?P<why4>wall ?(?:time|clock)|time) limit|(?P<why5>time limit) for job execution has been reached|KeyboardInterrupt|[Kk]eyboard interrupt|Sending Ctrl-C to processes as requested|Received 15 death signal|\*\*\* SIGTERM received at time=|Received 2 death signal|got signal: (?:2|15)\b|Received Signals\.SIG(?:TERM|INT)|TERM_RUNLIMIT|job .{0,20}(?:(?P<why6>preempted)|deleted)|this job is (?P<why7>timed-out)|\(state: (?P<why8>TIMEOUT|PREEMPTED|NODE_FAIL|CANCELLED)|Received SIG(?:TERM|INT): \d|[Hh]andling (?:SLURM )?auto-requeue signal|DeadlineExceeded: Job was active|[Aa]llocation \d+ has been revoked|\b(?P<why12>Evicted) +(?:\d+[smh]|pod/|kubelet)|[Rr]eason: +(?P<why13>Evicted|Preempt\w+|NodeShutdown|NodeLost)|low on resource: (?P<why14>ephemeral-storage)|^(?!.{0,300}(?:handl|regist|install|ignor|SIGTERM|SIGHUP)).{0,300}\bSIGINT\b"),
     # Output of a host's own RDMA commands that somebody pasted into a log.
     tag("ibstatus-device", "", r"Infiniband device '(?P<device>[\w.]+)' port (?P<port>\d+) status"),
