@@ -175,7 +175,9 @@ class LogEvidence:
 
         `has` and `lacks` are patterns of the line, `fields` patterns of whole fields.
         """
-        found = [e for tag in tags for e in self.by_tag.get(tag, ())]
+        found = [e for tag in tags if tag in self.by_tag for e in self.by_tag[tag]]
+        if not found:  # nearly always
+            return found
         if has:
             found = [e for e in found if re.search(has, e.text)]
         if lacks:

@@ -96,6 +96,8 @@ def _finder(row: Row) -> Callable[[LogEvidence], Found]:
         if row.unless and log.has(*row.unless.split()):
             return None
         found = log.all(*row.tags.split(), has=row.has, lacks=row.lacks)
+        if not found:
+            return None
         ends = log.all(row.until) if row.until else []
         found = [e for e in found if not (made_do(e) or any(_ends(end, e) for end in ends))]
         if row.tags == "ssh-connect":
@@ -108,7 +110,7 @@ def _finder(row: Row) -> Callable[[LogEvidence], Found]:
         # A row of pods has a state but not its reason, which may be temporary.
         said = not (row.until and names) or any(fields.values())
         said = said and not (row.unsure and all(row.unsure in e.text for e in found))
-        beside = log.all(row.beside) if found and row.beside else []
+        beside = log.all(row.beside) if row.beside else []
         return report([*found, *beside], text, row.confidence if said else _MEDIUM)
 
     return find
