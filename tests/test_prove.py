@@ -112,10 +112,12 @@ class TestOfRanks:
         assert "sees no CUDA device here" in told["ranks"][0]["error"]
 
     @pytest.mark.parametrize(
-        ("fault", "words"),
-        [("dies", "killed by SIGSEGV"), ("stops", "stopped responding: the others waited for it")],
+        ("command", "fault", "words"),
+        [
+            ("bench", "dies", "killed by SIGSEGV"),
+            ("test", "stops", "stopped responding: the others waited for it"),
+        ],
     )
-    @pytest.mark.parametrize("command", ["test", "bench"])
     def test_a_rank_lost_in_the_middle_is_named_and_no_other(
         self, tmp_path: Path, command: str, fault: str, words: str
     ) -> None:
