@@ -116,6 +116,13 @@ def test_the_rank_that_holds_a_run_up_is_named_with_its_line(how: str, tmp_path:
         assert "no progress for" in run.said()
 
 
+def test_a_rank_is_named_for_which_the_other_polls_in_its_own_code(tmp_path: Path) -> None:
+    with Run(tmp_path, "stuck.py", "polled", "1", str(tmp_path)) as run:
+        hang = run.hang()
+        assert [m["rank"] for m in hang["missing"]] == [1], run.said()
+        assert hang["collective"] == "all_reduce" and "has not started collective" in run.said(), run.said()
+
+
 def test_a_rank_that_calls_another_shape_is_named_and_so_it_is_when_the_user_interrupts(
     tmp_path: Path,
 ) -> None:

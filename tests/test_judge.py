@@ -275,6 +275,7 @@ def test_a_rank_that_uses_nothing_is_missing_from_what_others_poll_for(io: int, 
     gets = rank(3, (own(48, source="queue.get()"),), syscall="futex")
     verdict = judged(*with_flights(spin, *pending), gets)
     assert verdict.kind == kind and [m.rank for m in verdict.missing] == ([3] if kind == "stalled" else [])
+    assert (verdict.headline == "rank 3 (node1) is missing from all_reduce") == (kind == "stalled")
     left = judged(*with_flights(spin, *pending), ended=[Missing(3, "node1", DONE)])
     assert left.kind == kind
     asleep = judged(*with_flights(spin, *pending), rank(3, SLEEPS, syscall="clock_nanosleep"))

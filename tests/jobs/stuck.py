@@ -66,6 +66,11 @@ def read():
     os.read(end, 1)  # here
 
 
+def polled():
+    """As read(); the other ranks poll for the result in their own code, as float() of a GPU's tensor does."""
+    read()
+
+
 def disk():
     """In state D: whoever makes a child as vfork does waits for it, and nothing can interrupt that."""
     # The child opens the FIFO before it becomes another program, and stays there.
@@ -94,7 +99,11 @@ for step, batch in enumerate(loader):
     if step == 3 and rank == culprit and how != "loader":
         print(f"rank {rank} {how}", flush=True)
         globals()[how]()
-    if not skipped or step != 3:
+    if how == "polled":
+        work = dist.all_reduce(batch, async_op=True)
+        while not work.is_completed():
+            pass
+    elif not skipped or step != 3:
         dist.all_reduce(batch)
     if skipped and step == 3:
         dist.broadcast(torch.ones(2), src=culprit)

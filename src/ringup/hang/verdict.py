@@ -120,8 +120,13 @@ class JudgedRank:
     def is_pending(self) -> bool:
         """Whether it has a collective that is pending for long, by torch's flight recorder."""
         flight = self.look.flight
-        pending = [e for e in flight.entries if not (e.is_done or e.is_p2p)] if flight else []
-        return flight is not None and any(flight.age_s(e) >= self.long_s for e in pending)
+        return flight is not None and any(flight.age_s(e) >= self.long_s for e in self.pending)
+
+    @property
+    def pending(self) -> list[Entry]:
+        """Its collectives that are pending, by torch's flight recorder."""
+        flight = self.look.flight
+        return [e for e in flight.entries if not (e.is_done or e.is_p2p)] if flight else []
 
     @property
     def repeats(self) -> bool:
@@ -325,8 +330,10 @@ class _Case:
         unseen = any(node.problem for node in self.second)
         if self.waiting or unseen or not (quiet or self.gone) or any(seen.is_asleep for seen in quiet):
             return None
-        at_gpu = [replace(seen, place=replace(seen.place, kind="device", what=GPU[0])) for seen in self.busy]
-        self.waiting, self.missing, self.what = at_gpu, quiet, GPU[0]
+        calls = Counter(entry.op.lstrip("_") for seen in self.busy for entry in seen.pending)
+        self.what = calls.most_common(1)[0][0]
+        place = Place("collective", self.what, "")
+        self.waiting, self.missing = [replace(seen, place=place) for seen in self.busy], quiet
         return self._some_are_missing()
 
     def _some_are_busy(self) -> Verdict:
