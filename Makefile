@@ -14,8 +14,8 @@ LAB_ARGS = -raR --reruns 2
 RECORD_ARGS = -p tests.record --record build/record/$@.jsonl $(if $(RESUME),--resume) $(if $(FOR),--for $(FOR))
 # Hundreds of short processes are started: each would compile ringup anew.
 unexport PYTHONDONTWRITEBYTECODE
-# Files with such tests: to read all takes each process seconds.
-files = $$(grep -lE 'mark\.($(1))\b' tests/test_*.py)
+# Files with such tests: to read all takes each process seconds, and so does it to find each of a list anew.
+files = ONLY_FILES="$$(grep -lE 'mark\.($(1))\b' "$(CURDIR)"/tests/test_*.py)"
 # Whoever is free takes the next test.
 SPREAD = --dist loadscope -p tests.spread
 
@@ -58,15 +58,15 @@ test: dev
 
 ## test-slow: the tests outside the lab that start processes and wait for them (those that train need `make torch`)
 test-slow: dev
-	@$(PYTEST) -n 8 $(SPREAD) -m "slow and not lab" $(RECORD_ARGS) $(PYTEST_ARGS) $(call files,slow|torch|alike)
+	@$(call files,slow|torch|alike) $(PYTEST) -n 8 $(SPREAD) -m "slow and not lab" $(RECORD_ARGS) $(PYTEST_ARGS)
 
 ## smoke: about 30 lab tests, one for each promise; needs root
 smoke: torch
-	@sh tools/lab-alone.sh $(PYTEST) -n 2 $(SPREAD) $(LAB_ARGS) -m smoke $(PYTEST_ARGS) $(call files,smoke)
+	@$(call files,smoke) sh tools/lab-alone.sh $(PYTEST) -n 2 $(SPREAD) $(LAB_ARGS) -m smoke $(PYTEST_ARGS)
 
 ## lab: all tests on clusters played on this machine; needs root
 lab: launchers
-	@sh tools/lab-alone.sh $(PYTEST) -n 5 $(SPREAD) $(LAB_ARGS) -m lab $(RECORD_ARGS) $(PYTEST_ARGS) $(call files,lab)
+	@$(call files,lab) sh tools/lab-alone.sh $(PYTEST) -n 5 $(SPREAD) $(LAB_ARGS) -m lab $(RECORD_ARGS) $(PYTEST_ARGS)
 
 ## mutation: plant 200 small faults in the pure code and see whether the fast tests notice
 mutation: $(VENV)/.mutation

@@ -41,6 +41,15 @@ WHOLE_TORCH = ("test_examples", "test_docs_console")
 """Files whose jobs are users' own."""
 
 
+ONLY_FILES = frozenset(os.environ.get("ONLY_FILES", "").splitlines())
+"""Files with tests to run, from the Makefile; pytest would list their folder for each of them."""
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    is_here = collection_path.parent == Path(__file__).parent and collection_path.suffix == ".py"
+    return True if ONLY_FILES and is_here and str(collection_path) not in ONLY_FILES else None
+
+
 def pytest_configure() -> None:
     """
     Signals as a terminal has them, whatever started the tests; no limit of time for an example.
