@@ -33,14 +33,14 @@ class _FirstFailure(msgspec.Struct):
 
 
 class _Rank(msgspec.Struct):
-    rank: int
-    node: str
+    rank: int = -1
+    node: str = ""
     code: int | None = None
 
 
 class _Record(msgspec.Struct):
     outcome: str
-    ranks: tuple[_Rank, ...] = ()
+    ranks: tuple[_Rank, ...] | None = ()
     verdict: RunVerdict | None = None
     first_failure: _FirstFailure | None = None
 
@@ -80,7 +80,8 @@ def end_of_run(paths: Sequence[str]) -> RunEnd | None:
         Event("run-ended", own[0], n, printable(text.strip(), 300)) for n, text in [*shown, numbered[-1]]
     )
     names = (record.first_failure or _FirstFailure()).left_before
-    if record.outcome in INTERRUPTED and any(one.code for one in record.ranks):
-        names = tuple(f"rank {one.rank} on {one.node}" for one in record.ranks if one.code == 0)
+    ranks = record.ranks or ()
+    if record.outcome in INTERRUPTED and any(one.code for one in ranks):
+        names = tuple(f"rank {one.rank} on {one.node}" for one in ranks if one.code == 0)
     left = tuple(printable(one, 120) for one in names[:8])
     return RunEnd(record.outcome, record.verdict or RunVerdict(), line, tuple(proof), left)
