@@ -62,6 +62,7 @@ BY_DS = "torchrun --standalone t.py --deepspeed ds.json"
 WITH_DS = "accelerate launch --config_file a.yaml t.py"
 DS_FILE = "deepspeed_config:\n  deepspeed_config_file: ds.json\n"
 OWN_OPTIMIZER = "o = torch.optim.AdamW(p)\nm, o = accelerator.prepare(m, o)\n"
+NEEDS = 'n = os.environ["NODE_RANK"]\n'
 ADDS = 'p.add_argument("--{}")\n'
 IN_COMPOSE = """services:
   a:
@@ -273,5 +274,44 @@ PLACES: dict[str, tuple[list[Files], list[Files]]] = {
     "slashes-are-no-comment": (
         [shell("torchrun t.py // one node")],
         [{**shell(BY_DS), "ds.json": '{"stage": 2, // gradients\n"a": 1}'}],
+    ),
+    # qsub of PBS Professional and Torque
+    "pbs-directive-refused": (
+        [
+            {"a.pbs": "#!/bin/bash\n#PBS walltime=1:00:00\ntorchrun t.py\n"},
+            {"a.pbs": "#!/bin/bash\n#PBS -l select= 2:ngpus=4\ntorchrun t.py\n"},
+        ],
+        [{"a.pbs": "#!/bin/bash\n#PBS -l select=2:ngpus=4 -l walltime=1:00:00\ntorchrun t.py\n"}],
+    ),
+    # Open MPI's FAQ, "running jobs under Slurm"
+    "open-mpi-slots": (
+        [slurm("module load openmpi", "mpirun -np 12 a", asked="#SBATCH --ntasks=1 --cpus-per-task=12")],
+        [
+            slurm("module load openmpi", "mpirun -np 12 a", asked="#SBATCH --ntasks=12"),
+            slurm("module load openmpi", "mpirun -np 12 a", asked="#SBATCH -N 1"),
+            slurm("module load openmpi", "mpirun --oversubscribe -np 12 a", asked="#SBATCH --ntasks=1"),
+        ],
+    ),
+    # detectron2 0.6, GPT-NeoX
+    "workers-started-per-task": (
+        [
+            slurm("srun python tools/train_net.py --num-gpus 4", asked="#SBATCH --ntasks-per-node=4"),
+            slurm("srun python deepy.py train.py", asked="#SBATCH -N 2 --ntasks-per-node=4"),
+        ],
+        [
+            slurm("srun python tools/train_net.py --num-gpus 4", asked="#SBATCH --ntasks-per-node=1"),
+            slurm("python deepy.py train.py", asked="#SBATCH -N 2 --ntasks-per-node=4"),
+            slurm("srun python t.py --num-gpus 4", asked="#SBATCH --ntasks-per-node=4"),
+        ],
+    ),
+    "variable-not-of-launcher": (
+        [{**shell("torchrun --standalone t.py"), "t.py": NEEDS}],
+        [
+            {
+                **shell("export NODE_RANK=0", "torchrun --standalone t.py"),
+                "t.py": 'n = os.environ["NODE_RANK"]\n',
+            },
+            {**shell("torchrun --standalone t.py"), "t.py": 'n = os.environ.get("NODE_RANK", 0)\n'},
+        ],
     ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ringup.launchfiles.model import Launch
+from ringup.launchfiles.model import TORCH, Launch
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
@@ -39,6 +39,25 @@ def ranks_have_no_address(job: JobFile) -> Found:
             if count and int(count[1]) > 1 and "dist_url" not in call and "*" not in call:
                 found = f"launch(num_machines={count[1]}) without dist_url"
                 yield launch.line, found, "dist_url= and machine_rank="
+
+
+_NODE_RANK = re.compile(r"os\.environ\[[\"']NODE_RANK[\"']\]")
+
+
+@fault("variable-not-of-launcher", SHELL)
+def variable_not_of_launcher(job: JobFile) -> Found:
+    """
+    The script needs NODE_RANK in its environment, and the launcher sets none.
+
+    Why: torchrun and torch.distributed.launch set GROUP_RANK, RANK and LOCAL_RANK (`elastic/agent/server`,
+    torch 2.13); a script that reads `os.environ["NODE_RANK"]` ends with a KeyError.
+
+    Fix: `export NODE_RANK=0` on each node with its number, or GROUP_RANK in the script.
+    """
+    for launch in job.launches:
+        is_set = "NODE_RANK" in launch.env or "NODE_RANK" in job.text or launch.pod is not None
+        if launch.launcher in TORCH and not is_set and _NODE_RANK.search(text_of(job, launch.script)):
+            yield launch.line, "the script reads NODE_RANK, which is not set", "GROUP_RANK"
 
 
 @fault("script-unfit-for-configuration", SHELL)

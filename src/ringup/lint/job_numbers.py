@@ -140,6 +140,7 @@ def open_mpi_slots(job: JobFile) -> Found:
     Fix: `-H node1:8,node2:8`, or a host file with slots=8; `select=2:ncpus=8:mpiprocs=8`.
     """
     yield from _slots_of_chunks(job)
+    yield from _slots_of_tasks(job)
     for command in job.job.commands:
         for step in (*command.around, *command.start.steps):
             hosts = step.option("-H", "--host", "-host") or ""
@@ -205,6 +206,24 @@ def _slots_of_chunks(job: JobFile) -> Found:
                 found += "" if each else " has no mpiprocs"
                 nodes = node_count(job.job.directives)[0]
                 yield command.line, found, f"mpiprocs={-(-int(count) // nodes)} in each chunk"
+
+
+def _slots_of_tasks(job: JobFile) -> Found:
+    """Open MPI's FAQ on Slurm: its slots are the tasks of the job, as far as the file asks for some."""
+    asks = [one for one in job.job.directives if one.scheduler == "SBATCH"]
+    each, total = tasks_per_node(asks), last(asks, "ntasks", "n")[0]
+    slots = int(total) if total.isdecimal() else each * (node_count(asks)[0] or 1)
+    is_open_ended = re.search(r"(?i)oversubscribe|SLURM_\w{1,40}=|--het|salloc", job.text)
+    is_asked = total or last(asks, "ntasks-per-node", "tasks-per-node")[0]
+    if not (slots and is_asked and mpi_modules(job)[0]) or is_open_ended:
+        return
+    for command in job.job.commands:
+        for step in (s for s in (*command.around, *command.start.steps) if s.program == "mpirun"):
+            count = step.option("-np", "--np", "-n", "-c") or ""
+            names = {option.name.lstrip("-") for option in step.options}
+            if count.isdecimal() and int(count) > slots and not names & _HOST_OPTIONS:
+                found = f"{plural(int(count), 'rank')}, and {plural(slots, 'task')} of Slurm: too few slots"
+                yield command.line, found, f"#SBATCH --ntasks={count}"
 
 
 _HOST_OPTIONS = {"H", "host", "hostfile", "machinefile", "default-hostfile"}
@@ -362,6 +381,32 @@ def port_used_twice(job: JobFile) -> Found:
             return
         if launch.command.detached:
             before[port] = launch
+
+
+_OF_DETECTRON = re.compile(r"(?:^|/)(?:\w{1,40}_)?train_net\.py$")
+
+
+@fault("workers-started-per-task", SHELL)
+def workers_started_per_task(job: JobFile) -> Found:
+    """
+    srun starts a program several times on a node, and each starts a worker for every GPU itself.
+
+    Why: `--num-gpus 4` of detectron2's train_net.py, `--multiprocessing-distributed` of torch's ImageNet
+    example and GPT-NeoX's deepy.py start the ranks of a node, or of all: copies fight for GPUs and a port.
+
+    Fix: `srun --ntasks-per-node=1`; deepy.py once, without srun.
+    """
+    for launch in job.launches:
+        is_task = launch.launcher == "python" and launch.srun is not None
+        each, name = launch.per_node or 0, launch.script.rpartition("/")[2]
+        gpus = launch.number(launch.arguments.get("num-gpus", "")) or 0
+        spawns = "multiprocessing-distributed" in launch.arguments
+        spawns = spawns or (gpus > 1 and _OF_DETECTRON.search(launch.script) is not None)
+        if is_task and each > 1 and spawns:
+            found = f"{plural(each, 'task')} on a node, and each starts a worker for every GPU"
+            yield launch.line, found, "--ntasks-per-node=1"
+        elif is_task and name == "deepy.py" and (launch.instances or 0) > 1:
+            yield launch.line, f"{launch.instances} tasks, and deepy.py starts all ranks itself", "no srun"
 
 
 @fault("gpus-left-idle", SHELL)

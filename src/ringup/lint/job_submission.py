@@ -10,7 +10,7 @@ from ringup.launchfiles.shell import Command
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
-from ringup.units import printable
+from ringup.units import lines_of, printable
 
 _OPTION = re.compile(
     r"(?:-[NnGct]|--(?:nodes|ntasks|ntasks-per-node|gres|gpus|gpus-per-node|gpus-per-task|cpus-per-task|time"
@@ -99,3 +99,27 @@ def job_starts_at_home(job: JobFile) -> Found:
         if re.match(r"[\w.][\w./-]{0,200}\.py$", launch.script) and not launch.steps:
             yield launch.line, f"{printable(launch.script, 80)} in the home directory", "cd $PBS_O_WORKDIR"
             return
+
+
+_PBS_REFUSES = re.compile(
+    r"#PBS[ \t]+(?:(?P<bare>(?:mem|walltime|nodes|select|ncpus|ngpus|vmem|pmem|place)=\S{0,80})"
+    r"|-l[ \t]+(?P<blank>\w{1,20}=)[ \t]+\S)"
+)
+
+
+@fault("pbs-directive-refused", SHELL)
+def pbs_directive_refused(job: JobFile) -> Found:
+    """
+    qsub refuses a line for PBS.
+
+    Why: a request needs `-l` in front of it, and no blank behind `=`; qsub ends with "directive error".
+
+    Fix: `#PBS -l walltime=24:00:00`, `#PBS -l select=2:ngpus=4`.
+    """
+    for number, line in enumerate(lines_of(job.text), 1):
+        if line.strip() and not line.startswith("#"):
+            return
+        if refused := _PBS_REFUSES.match(line):
+            what = refused["bare"] or refused["blank"]
+            found = f"{printable(what, 60)} without -l" if refused["bare"] else f"a blank behind {what}"
+            yield number, found, f"#PBS -l {printable(what, 60)}"
