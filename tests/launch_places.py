@@ -289,6 +289,7 @@ PLACES: dict[str, tuple[list[Files], list[Files]]] = {
         [
             slurm("module load openmpi", "mpirun -np 12 a", asked="#SBATCH --ntasks=12"),
             slurm("module load openmpi", "mpirun -np 12 a", asked="#SBATCH -N 1"),
+            slurm("module load openmpi", "mpirun -np 2 a", asked="#SBATCH -N $N --ntasks-per-node=1"),
             slurm("module load openmpi", "mpirun --oversubscribe -np 12 a", asked="#SBATCH --ntasks=1"),
         ],
     ),

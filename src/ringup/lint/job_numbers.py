@@ -212,7 +212,8 @@ def _slots_of_tasks(job: JobFile) -> Found:
     """Open MPI's FAQ on Slurm: its slots are the tasks of the job, as far as the file asks for some."""
     asks = [one for one in job.job.directives if one.scheduler == "SBATCH"]
     each, total = tasks_per_node(asks), last(asks, "ntasks", "n")[0]
-    slots = int(total) if total.isdecimal() else each * (node_count(asks)[0] or 1)
+    nodes = node_count(asks)[0] if last(asks, "nodes", "N")[0] else 1
+    slots = int(total) if total.isdecimal() else each * nodes
     is_open_ended = re.search(r"(?i)oversubscribe|SLURM_\w{1,40}=|--het|salloc", job.text)
     is_asked = total or last(asks, "ntasks-per-node", "tasks-per-node")[0]
     if not (slots and is_asked and mpi_modules(job)[0]) or is_open_ended:
