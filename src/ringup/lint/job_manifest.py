@@ -494,10 +494,8 @@ def _offload_without_stage(job: JobFile, given: Mapping[str, Any]) -> Found:
     """DeepSpeed 0.19.8 `runtime/zero/config.py`: offload_param is valid with stage 3 alone."""
     stage, device = scalar(given.get("zero_stage")), scalar(given.get("offload_param_device"))
     if stage in ("0", "1", "2") and device in ("cpu", "nvme"):
-        line, found = (
-            given["offload_param_device"].start_mark.line + 1,
-            f"offload_param_device at stage {stage}",
-        )
+        line = given["offload_param_device"].start_mark.line + 1
+        found = f"offload_param_device at stage {stage}"
         why = "only stage 3 splits and offloads parameters"
         yield job.finding(line, found, "stage 3", severity="warning", why=why, fix=Fix("zero_stage: 3"))
 

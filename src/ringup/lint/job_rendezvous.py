@@ -190,7 +190,7 @@ def rendezvous_address_wrong(job: JobFile) -> Found:
             found = f"the endpoint is {printable(launch.option('rdzv-endpoint'), 80)}"
             yield launch.line, found, "HOST:PORT"
         elif octets and max(map(int, octets.groups())) > 255:
-            yield launch.line, f"{launch.host} is no address", "numbers up to 255"
+            yield launch.line, f"no host can have the address {launch.host}", "numbers up to 255"
 
 
 @fault("port-in-file", SHELL, severity="note")
