@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ringup.launchfiles.directives import gpus_per_node, tasks_per_node
-from ringup.launchfiles.manifests import value_at
+from ringup.launchfiles.manifests import pairs, value_at
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch, PodShare
 from ringup.launchfiles.passing import APPTAINER, DOCKER, keeps
@@ -180,8 +180,8 @@ def _shards(job: JobFile) -> Iterator[Finding]:
 def _pod(job: JobFile, launch: Launch, pod: PodShare) -> Iterator[Finding]:
     if max(pod.gpu_count, launch.ranks_per_node or 0) > 1 and not pod.has_shared_memory:
         if pod.is_service:
-            is_of_build = re.search(r"\bshm_size: *[\"'\d]", job.text)
-            found = "shm_size under build is for building the image" if is_of_build else "no shm_size, no ipc"
+            of_build = _has_shm_size_under_build(job, launch)
+            found = "shm_size under build is for building the image" if of_build else "no shm_size, no ipc"
             yield job.finding(launch.line, f"{found}: /dev/shm has 64 MB", "ipc: host")
         else:
             found = "no memory volume at /dev/shm: it has 64 MB"
@@ -193,6 +193,13 @@ def _pod(job: JobFile, launch: Launch, pod: PodShare) -> Iterator[Finding]:
         yield job.finding(launch.line, "an RDMA device without IPC_LOCK", "IPC_LOCK in its capabilities")
     if launch.env.get("NCCL_IB_HCA") and not pod.has_rdma:
         yield job.finding(launch.line, "NCCL_IB_HCA is set, and the pod has no RDMA device", "its resource")
+
+
+def _has_shm_size_under_build(job: JobFile, launch: Launch) -> bool:
+    """Whether the launch's service of compose has it where it counts for `docker build` alone."""
+    services = [one for d in job.job.documents for _, one in pairs(dict(pairs(d)).get("services"))]
+    own = (one for one in services if one.start_mark.line < launch.line <= one.end_mark.line + 1)
+    return any(value_at(one, "build", "shm_size") for one in own)
 
 
 def _container_of(job: JobFile, step: Step) -> Step | None:
