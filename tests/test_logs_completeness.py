@@ -58,3 +58,51 @@ def test_what_a_line_says_itself_stays_as_sure_in_a_cut_log(tmp_path: Path) -> N
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n\n"])
 def test_a_last_line_that_was_ended_is_not_cut(tmp_path: Path, end: str) -> None:
     assert "cut off" not in first(tmp_path, WHOLE[:-1] + end).text
+
+
+@pytest.mark.parametrize("label", ["", "[rank3]: ", "n2: "])
+def test_a_log_that_ends_inside_a_traceback_has_failed(tmp_path: Path, label: str) -> None:
+    cause = first(tmp_path, "".join(label + line for line in ("step 9\n" + TRACEBACK).splitlines(True)))
+    assert (cause.rule, cause.severity, cause.confidence) == ("unnamed-failure", "error", "low")
+    assert cause.evidence[0].line == 3 and "ends inside a traceback" in cause.text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "You are using a model of type llama to instantiate a model of type x. This is not supported.",
+        "libfabric:7:1:core:core:ofi_init():339<warn> Failed to initialize hmem: No data available",
+        "Error while read file idx",
+    ],
+)
+def test_a_weak_line_explains_no_end_far_behind_it(tmp_path: Path, line: str) -> None:
+    def errors(behind: int) -> list[Cause]:
+        lines = "".join(f"loaded part {n} of the model\n" for n in range(behind))
+        (tmp_path / "job.log").write_text(f"start\n{line}\n{lines}", encoding="utf-8")
+        return [c for c in read_logs([str(tmp_path / "job.log")]).causes if c.severity == "error"]
+
+    assert [c.rule for c in errors(2)] == ["unnamed-failure"]
+    assert not errors(150)
+
+
+HANGUP = "/job/run.sh: line 57: 3698895 Hangup                  ( torchrun train.py )\n"
+
+
+def test_a_shell_that_is_hung_up_on_after_a_failure_is_no_cause(tmp_path: Path) -> None:
+    assert first(tmp_path, "step 9\n" + HANGUP).rule == "terminal-closed"
+    failed = "E1 failed (exitcode: 1) local_rank: 0 (pid: 7) of binary: /usr/bin/python3\n"
+    assert first(tmp_path, "step 9\n" + failed + HANGUP).rule != "terminal-closed"
+
+
+PLUGIN = "n0:5:5 [0] nccl_net_ofi_init:1415 NCCL WARN NET/OFI aws-ofi-nccl initialization failed\n"
+
+
+def test_a_plugin_that_gave_up_is_no_error_in_a_log_that_goes_on(tmp_path: Path) -> None:
+    assert first(tmp_path, PLUGIN + CLOSED + UNWIND + TRACEBACK + RAISED).severity == "error"
+    assert first(tmp_path, PLUGIN + 30 * "loading the model\n").severity == "warning"
+
+
+def test_an_exception_inside_main_process_first_is_no_long_work(tmp_path: Path) -> None:
+    text = TRACEBACK.replace("step(batch)", "with args.main_process_first():")
+    assert first(tmp_path, text).rule == "unnamed-failure"
+    assert first(tmp_path, text + "ValueError: no column 'prompt'\n").rule == "rank-raised-exception"

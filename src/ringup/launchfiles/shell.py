@@ -63,6 +63,7 @@ _READS_ARGUMENTS_IN_TURN = re.compile(r"\bgetopts?\b|\b(?:while|until|for)\b[^\n
 _POSITIONAL = re.compile(r"\$(?:[1-9@*]|\{[1-9@*])")
 _SPEAKING = re.compile("chmod|cat|cp|mv|rm|ls|scp|rsync|vim?|wget|curl|git|test|sed|grep|dos2unix")
 """Programs that work on a script but do not run it."""
+_STARTS_A_JOB = re.compile(r"\b(?:sbatch|qsub|bsub|torchrun|accelerate|deepspeed)\b")
 _ASKS_WHICH_TASK = re.compile(r"(?i)PROCID|NODEID|LOCALID|RANK|hostname")
 _CHANGE = re.compile(
     r"(?P<first>\+\+|--)(?P<before>[A-Za-z_]\w{0,60})"
@@ -509,6 +510,8 @@ class _Walk(Expansion):
             value = tuple(w for c in items for w in self._element_of(c, scope))
         else:
             value = self.value(value_node, scope, 0, True).replace(BREAK, " ").replace(EMPTY, "")[:MOST_VALUE]
+        if value_node is not None and _STARTS_A_JOB.search(self.raw(value_node)):
+            self._answered(value_node, scope, depth)
         known = scope.variables.get(name, () if index else "")
         if index:
             value = (*_listed(known), first(value))
@@ -523,6 +526,12 @@ class _Walk(Expansion):
         if self.nested < 2:
             self.job.assigned.append(made)
         return made
+
+    def _answered(self, node: Node, scope: Scope, depth: int) -> None:
+        """Walk the commands whose output a variable gets: `id=$(sbatch --parsable job.sh)`."""
+        for child in node.named_children if node.type == "string" else (node,):
+            if child.type == "command_substitution":
+                self.body(child.named_children, self.copied(scope), depth + 1)
 
     def _element_of(self, node: Node, scope: Scope) -> list[str]:
         """The elements that a word gives an array; a list in double quotes is one of them."""

@@ -150,6 +150,7 @@ class Scanner:
         self._kept = 0
         self._open: dict[str, str] = {}
         self._framed: tuple[str, int] = ("", -9)
+        self._innermost: Match | None = None
         self._code = -9
         """The last line of source below a frame."""
         self._notes: dict[str, dict[str, str]] = {}
@@ -225,6 +226,7 @@ class Scanner:
         events += [match if isinstance(match, Event) else match.event() for match in last]
         source, line = self._framed
         open_frame = line if source in self._open else 0
+        events += [self._innermost.event()] if open_frame and self._innermost else []
         events.sort(key=lambda e: e.line)
         clues = self._clues.result()
         scan = Scan(events, self._repeats, cut=self._cut, open_frame=open_frame, clues=clues)
@@ -392,7 +394,7 @@ class Scanner:
         """Remember the innermost line of the user's own code."""
         is_first = not self._repeats["traceback"] and match.line <= BELOW_A_FRAME
         self._headless = self._headless or (is_first and "function" in match.fields)
-        self._framed = source, match.line
+        self._framed, self._innermost = (source, match.line), match
         file = match.fields.get("file") or ""
         mine = not _LIBRARY_FRAME.search(file)
         if source in self._open or mine:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringup.logs.blame import place
+from ringup.logs.files import OPEN_TRACEBACK
 from ringup.logs.forms import Clue, Form
 from ringup.logs.lines import Event, ranks_of
 from ringup.logs.outcome import ENOUGH_OF_OTHERS
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 TO_THE_END = 0.05
 """A wait whose last line is in this last share of its file is a heartbeat: the job makes no progress."""
 BEATS = 3
+SOME, MUCH = 20, 100
+"""Lines behind a weak clue, and behind a program's own error, after which it does not explain an end."""
 SURE = Form.FAILING
 """Up to this form a clue alone proves a failure."""
 PER_DETAIL = 0.3
@@ -81,6 +84,15 @@ def standing(log: LogEvidence) -> list[Clue]:
     if log.good is not None:
         left = [clue for clue in left if not log.good.has(clue.event.text)]
     return sorted(left, key=lambda clue: weight(log, clue))
+
+
+def _went_on(log: LogEvidence, clue: Clue) -> bool:
+    """Whether much follows a line that only sounds like a failure: no exception, no library's error."""
+    is_strong = clue.form < Form.PROGRAM or clue.form == Form.ENDED or bool(_OF_THE_SCRIPT.match(clue.message))
+    if is_strong or len(log.clues) > MUCH:
+        return False
+    behind = log.files[clue.event.file].lines - clue.last_line
+    return behind > (MUCH if clue.form <= Form.ERROR else SOME)
 
 
 def heartbeat(log: LogEvidence) -> Clue | None:
@@ -204,15 +216,33 @@ def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | 
     """The failure of a log without a cause of severity error, None if it went well."""
     if log.outcome.all_ended_with_0:
         return None
-    named = {e.place for one in causes for e in one.evidence}
     beat = heartbeat(log)
     if beat is not None:
         return described(log, beat)
+    return _of_a_clue(log, best, causes) or _cut_traceback(log)
+
+
+def _cut_traceback(log: LogEvidence) -> Cause | None:
+    """The innermost frame of a traceback that the end of its file cuts off."""
+    cut = [n for n, info in enumerate(log.files) if OPEN_TRACEBACK in info.cut]
+    last = next((e for e in reversed(log.all("frame")) if e.file in cut), None)
+    begun = any(e.file == last.file and e.line < last.line for e in log.all("traceback")) if last else False
+    if last is None or not begun or log.all("exception"):
+        return None
+    text = "the log ends inside a traceback: the line with the exception is missing"
+    one = report([last], text, "low", fix=Fix("look for the rest of this output, or run it again"))
+    return replace(one, rule="unnamed-failure", severity="error") if one else None
+
+
+def _of_a_clue(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | None:
+    named = {e.place for one in causes for e in one.evidence}
     if best is not None and best.event.place in named:
         if causes[0].rule == "rank-raised-exception" and (reason := _reason_above(log, [best])):
             return described(log, reason)
         return None  # its meaning is known, and it is not an error
     if best is None or best.severity in ("warning", "info") or follows(best) or best.form > SURE:
+        return None
+    if _went_on(log, best):
         return None
     if log.outcome.work_after(best.event.file, best.event.line) >= ENOUGH_OF_OTHERS:
         return None  # whichever program prints it, the job continued

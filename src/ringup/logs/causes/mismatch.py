@@ -121,10 +121,11 @@ def rank_busy(log: LogEvidence) -> Found:
     store = log.all("store-get", reason="(?i).*time.*")
     expired = ("gloo-recv-timeout", "rdzv-timeout", "store-timeout")
     waits = log.all("work", "monitored-victim", "store-wait", "work-aborted", *expired)
-    if first and (store or waits or bars or log.has("exception", "traceback")):
+    if first and (store or waits or bars or log.has("exception")):
         text = "one rank prepares data inside main_process_first, the others run into the timeout"
-        return report([*first, *bars, *store, *waits[:2]], text)
-    if bars and (waits or store or log.has("traceback")):
+        sure: Confidence = "high" if store or waits else "low"
+        return report([*first, *bars, *store, *waits[:2]], text, sure)
+    if bars and (waits or store or log.has("exception", "wait-poll")):
         text = f"one rank is still busy ({bars[0]['what'] or 'a progress bar'}) when the others give up"
         return report([*bars, *waits[:2], *store], text, "high" if waits or store else "low")
     if bars and _ended_beside(log, bars[-1]):

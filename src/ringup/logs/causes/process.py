@@ -472,6 +472,9 @@ def terminal_closed(log: LogEvidence) -> Found:
     In logs: `Received 1 death signal`, `closing signal SIGHUP`.
     """
     events = log.all("sighup") + [e for number, e in exits(log) if number == 1]
+    failed = log.outcome.failed
+    if events and failed and failed.file == events[0].file and failed.line < events[0].line:
+        return None  # a shell whose work has failed is hung up on later
     return report(events, "the launcher was hung up on: its terminal or ssh session ended")
 
 

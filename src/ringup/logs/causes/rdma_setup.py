@@ -254,7 +254,9 @@ def network_plugin_init_failed(log: LogEvidence) -> Found:
     if failed and all(e["other"] for e in failed):
         elsewhere = False  # MPI's own abort follows from it
         text, sure = f"the network of MPI could not start: {failed[0]['other']}", "medium"
-    return report(failed, text, sure, severity="warning" if goes_on or elsewhere else None)
+    last = max((e.line for e in failed), default=0)
+    is_open = bool(failed) and log.outcome.stopped is None and log.files[failed[0].file].lines > last + 20
+    return report(failed, text, sure, severity="warning" if goes_on or elsewhere or is_open else None)
 
 
 @cause("sharp-unavailable", severity="warning")
