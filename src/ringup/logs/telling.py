@@ -88,8 +88,8 @@ def standing(log: LogEvidence) -> list[Clue]:
 
 def _went_on(log: LogEvidence, clue: Clue) -> bool:
     """Whether much follows a line that only sounds like a failure: no exception, no library's error."""
-    is_strong = clue.form < Form.PROGRAM or clue.form == Form.ENDED or bool(_OF_THE_SCRIPT.match(clue.message))
-    if is_strong or len(log.clues) > MUCH:
+    is_weak = clue.form >= Form.PROGRAM and clue.form != Form.ENDED and not _OF_THE_SCRIPT.match(clue.message)
+    if not is_weak or len(log.clues) > MUCH:
         return False
     behind = log.files[clue.event.file].lines - clue.last_line
     return behind > (MUCH if clue.form <= Form.ERROR else SOME)
