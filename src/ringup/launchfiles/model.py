@@ -27,7 +27,9 @@ from ringup.launchfiles.start import CommandLine, Step, arguments
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, TORCHRUN_PREFIXES
 from ringup.units import plural, printable
 
-NODE_LAUNCHERS = ("torchrun", "launch", "accelerate", "deepspeed", "llamafactory", "axolotl", "trl")
+BY_ENVIRONMENT = ("llamafactory", "swift")
+"""Launchers that take NNODES, NODE_RANK, NPROC_PER_NODE and the address from the environment."""
+NODE_LAUNCHERS = ("torchrun", "launch", "accelerate", "deepspeed", "axolotl", "trl", *BY_ENVIRONMENT)
 """Launchers that start all ranks of a node."""
 TORCH = ("torchrun", "launch")
 _SERVERS = ("ray", "vllm")
@@ -202,7 +204,7 @@ class Launch:
             return self.setting("nnodes")
         if self.launcher == "accelerate":
             return self.option("num-machines")
-        if self.launcher == "llamafactory":
+        if self.launcher in BY_ENVIRONMENT:
             return self.env.get("NNODES", "")
         if self.launcher in ("deepspeed", "colossalai"):
             return self.option("num-nodes")
@@ -240,7 +242,7 @@ class Launch:
         text = {
             "accelerate": self.option("num-processes"),
             "deepspeed": self.option("num-gpus", "num-accelerators"),
-            "llamafactory": self.env.get("NPROC_PER_NODE", ""),
+            **dict.fromkeys(BY_ENVIRONMENT, self.env.get("NPROC_PER_NODE", "")),
         }.get(self.launcher, self.setting("nproc-per-node"))
         if self.module.startswith("verl.") and not self.is_away:  # Ray starts its ranks
             return self.number(self.arguments.get("trainer.n-gpus-per-node", ""))
@@ -273,7 +275,7 @@ class Launch:
         """static or c10d, as the launcher reads it."""
         if self.start.option("standalone") is not None:
             return "c10d"
-        if self.launcher == "llamafactory":
+        if self.launcher in BY_ENVIRONMENT:
             return "c10d" if self.env.get("RDZV_ID") else "static"
         return self.setting("rdzv-backend") or "static"
 
@@ -319,7 +321,7 @@ class Launch:
 
     @property
     def node_rank_text(self) -> str:
-        if self.launcher == "llamafactory":
+        if self.launcher in BY_ENVIRONMENT:
             return self.env.get("NODE_RANK", "")
         if self.launcher == "accelerate":
             return self.option("machine-rank")
@@ -380,7 +382,7 @@ class Launch:
     @property
     def meets_itself(self) -> bool:
         """Whether each node's launcher can only join itself."""
-        if self.launcher == "llamafactory":
+        if self.launcher in BY_ENVIRONMENT:
             return bool(self.host_is_own)
         if self.launcher not in (*TORCH, "accelerate") or self.is_opaque:
             return False
@@ -640,7 +642,13 @@ def _by_mpi(launch: Launch, step: Step) -> tuple[int | None, int | None]:
         launch.number(total_text) if total_text else None,
     )
     nodes = _host_count(hosts) if hosts else launch.allocated or None
-    is_pernode = step.has("-pernode", "--pernode", "-bynode", "--bynode") or mapped == "node"
+    listed = launch.job.files.get(
+        step.option("--hostfile", "-hostfile", "-machinefile", "--machinefile") or ""
+    )
+    if listed and not nodes:
+        nodes = len([line for line in listed.splitlines() if line.split("#")[0].strip()]) or None
+    in_turn = step.has("-bynode", "--bynode") or mapped == "node"
+    is_pernode = step.has("-pernode", "--pernode") or (in_turn and launch.launcher in NODE_LAUNCHERS)
     if each is None and step.has("-pernode", "--pernode"):
         each = 1
     if launch.is_node_count(total_text):

@@ -185,6 +185,7 @@ LAUNCHERS = {
     "colossalai": ("colossalai", "run"),
     "llamafactory-cli": ("llamafactory", "train"),
     "lmf": ("llamafactory", "train"),
+    "swift": ("swift", "sft pt rlhf"),
     "axolotl": ("axolotl", "train"),
     "trl": ("trl", ""),
     "horovodrun": ("horovod", ""),
@@ -195,7 +196,7 @@ LAUNCHERS = {
     "ray": ("ray", "start"),
     "vllm": ("vllm", "serve"),
 }
-"""Program -> its launcher, and the subcommand that starts a job."""
+"""Program -> its launcher, and the subcommands that start a job."""
 MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "launch",

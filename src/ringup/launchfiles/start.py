@@ -126,7 +126,7 @@ def take_apart(words: Sequence[str]) -> CommandLine:
             at += 1
         program = posixpath.basename(words[at]) if at < len(words) else ""
         follows = "".join(words[at + 1 : at + 2])
-        if program not in PROGRAMS or (program in LAUNCHERS and follows == LAUNCHERS[program][1]):
+        if program not in PROGRAMS or (program in LAUNCHERS and follows in LAUNCHERS[program][1].split()):
             break
         after = _step(made, words, at, program)
         if after < 0 or made.text is not None:
@@ -278,7 +278,7 @@ def _launcher(made: CommandLine, words: Sequence[str], at: int) -> None:
         return
     if program in LAUNCHERS:
         launcher, subcommand = LAUNCHERS[program]
-        if subcommand and words[at + 1 : at + 2] != [subcommand]:
+        if subcommand and "".join(words[at + 1 : at + 2]) not in subcommand.split():
             made.rest = tuple(words[at:])
             return
         made.launcher = launcher
@@ -305,7 +305,7 @@ def _unknown(made: CommandLine, words: Sequence[str], at: int) -> None:
             program in LAUNCHERS
             and not is_value
             and folder in ("", "bin", "Scripts")
-            and (not LAUNCHERS[program][1] or follows[:1] == [LAUNCHERS[program][1]])
+            and (not LAUNCHERS[program][1] or "".join(follows[:1]) in LAUNCHERS[program][1].split())
         )
         if is_launcher and program not in ("tune", "ds", "fabric", "composer", "lightning", "trl"):
             break

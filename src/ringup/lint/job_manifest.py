@@ -221,7 +221,8 @@ def compose_refused(job: JobFile) -> Found:
 
     Why: a service has a key that the Compose specification lacks ("additional properties ... not allowed");
     GPUs are under `deploy: resources: reservations: devices`, each with capabilities, and with count or
-    device_ids, not both; a service with a container_name cannot have replicas.
+    device_ids, not both; `deploy: resources: limits` takes cpus, memory and pids alone; a service with a
+    container_name cannot have replicas.
 
     Fix: the key in its place.
     """
@@ -234,6 +235,12 @@ def compose_refused(job: JobFile) -> Found:
                 wanted = "under deploy:" if wrong == "resources" else near[0]
                 line = own[wrong].start_mark.line + (own[wrong].id == "scalar")
                 yield line, f"a service of compose has no key {printable(wrong, 40)}", wanted
+            limits = dict(pairs(_at(service, "deploy", "resources", "limits")))
+            for key in sorted(limits.keys() - {"cpus", "memory", "pids", "<<"}):
+                if not key.startswith("x-"):
+                    found = f"limits of a service have no key {printable(key, 40)}"
+                    wanted = "under the service itself" if key in _KEYS_OF_COMPOSE else "cpus, memory or pids"
+                    yield limits[key].start_mark.line + 1, found, wanted
             copies = number(value_at(service, "deploy", "replicas") or value_at(service, "scale")) or 1
             if copies > 1 and "container_name" in own:
                 line = own["container_name"].start_mark.line + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from itertools import pairwise
 
@@ -367,6 +368,7 @@ def port_used_twice(job: JobFile) -> Found:
             port = port or launch.option("main-process-port") or launch.setting("master-port")
             port = port or ("29500" if launch.launcher != "accelerate" else "")  # torch's default
         is_single = launch.launcher in (*TORCH, "accelerate", "deepspeed") and launch.nnodes == 1
+        hosts = launch.option("hostfile") if launch.launcher == "deepspeed" else ""
         if launch.launcher == "python" and _MANY_GPUS & launch.arguments.keys():
             # detectron2 and the like start their ranks themselves, at this address.
             own = next(
@@ -374,14 +376,15 @@ def port_used_twice(job: JobFile) -> Found:
             )
             own = own if _LOOPBACK.match(own) else ""
             port, is_single = own.rpartition(":")[2], True
-        if launch.is_away or not is_single or not port.isdecimal() or port == "0" or launch.command.branches:
+        is_open = launch.is_away or not (is_single or hosts) or bool(launch.command.branches)
+        if is_open or not port.isdecimal() or port == "0":
             continue
-        other = before.get(port)
+        other = before.get(port + hosts)
         if other is not None and not any(other.line < line < launch.line for line in waits):
             yield launch.line, f"port {port}, as the launch before it, which still runs", "another port"
             return
         if launch.command.detached:
-            before[port] = launch
+            before[port + hosts] = launch
 
 
 _OF_DETECTRON = re.compile(r"(?:^|/)(?:\w{1,40}_)?train_net\.py$")
@@ -410,6 +413,9 @@ def workers_started_per_task(job: JobFile) -> Found:
             yield launch.line, f"{launch.instances} tasks, and deepy.py starts all ranks itself", "no srun"
 
 
+_SEVERAL = re.compile(r"\d{1,2}(?:,\d{1,2}){1,15}")
+
+
 @fault("gpus-left-idle", SHELL)
 def gpus_left_idle(job: JobFile) -> Found:
     """
@@ -422,6 +428,8 @@ def gpus_left_idle(job: JobFile) -> Found:
     """
     for launch in job.launches:
         gpus = gpus_per_node(job.job.directives)[0] or (launch.pod.gpu_count if launch.pod else 0)
+        visible = launch.env.get("CUDA_VISIBLE_DEVICES", "")
+        gpus = gpus or (visible.count(",") + 1 if _SEVERAL.fullmatch(visible) else 0)
         is_open = launch.is_opaque or launch.is_set_outside or launch.setting("nproc-per-node")
         if launch.launcher in TORCH and not is_open and gpus > 1 and (launch.per_node or 1) == 1:
             found = f"1 rank on each node of {gpus} GPUs"
@@ -464,15 +472,28 @@ _BY_GLOBAL_RANK = re.compile(
 )
 
 
+_BY_REMAINDER = re.compile(r"\brank % (?:torch\.cuda\.device_count\(\)|\d{1,2}|\w{0,20}gpus\w{0,20})")
+
+
 @fault("gpu-by-global-rank", SHELL)
 def gpu_by_global_rank(job: JobFile) -> Found:
     """
     A rank's GPU is chosen by its number among all ranks, not among those of its node.
 
     Why: on the second node of four GPUs the ranks are 4 to 7, and the GPUs still 0 to 3: no such device.
+    `rank % 4` fits where a node has ranks in a row; `--map-by node` and `--distribution=cyclic` deal them out
+    in turn, and two ranks of a node take one GPU ("Duplicate GPU detected").
 
     Fix: SLURM_LOCALID, or OMPI_COMM_WORLD_LOCAL_RANK.
     """
+    for launch in job.launches:
+        nodes, each = launch.nodes or 1, launch.per_node or 1
+        starters = [s for s in launch.steps if s.option("--map-by", "-map-by") == "node" or s.has("-bynode")]
+        is_in_turn = bool(starters) or launch.of_srun("-m", "--distribution").startswith("cyclic")
+        taken = _BY_REMAINDER.search(text_of(job, launch.script)) if is_in_turn else None
+        if taken and math.gcd(nodes, each) > 1:
+            found = f"{taken[0]}, and the ranks of {nodes} nodes are dealt out in turn"
+            yield launch.line, found, "OMPI_COMM_WORLD_LOCAL_RANK" if starters else "SLURM_LOCALID"
     away = [one for one in job.launches if one.is_away and (one.nodes or 0) > 1]
     for number, line in enumerate(lines_of(job.text), 1):
         match = _BY_GLOBAL_RANK.search(line.partition(" #")[0])
@@ -549,7 +570,9 @@ _BINDS = re.compile(
     r"gpus?-per-task|tasks-per-gpu|(?i:gpu[-_]bind|tres[-_]bind|VISIBLE_DEVICES|LOCAL_DEVICE_IDS)"
 )
 """Options that decide which GPUs of its node a task sees."""
-_BY_TASK = re.compile(r"(?m)^ *(\w{1,60}) = int\(os\.environ\[.SLURM_LOCALID.\]\)$")
+_BY_TASK = re.compile(
+    r"(?m)^ {0,20}(\w{1,60}) = int\(os\.environ\[.(SLURM_LOCALID|OMPI_COMM_WORLD_LOCAL_RANK).\]\)$"
+)
 
 
 @fault("gpu-hidden-from-task", SHELL)
@@ -559,6 +582,7 @@ def gpu_hidden_from_task(job: JobFile) -> Found:
 
     Why: sbatch(1): `--gpus-per-task=1` and `--ntasks-per-gpu=1` bind each task to its GPU, number 0 there.
     JAX and `set_device` with SLURM_LOCALID then look for GPU 1 in task 1, and Lightning for all `devices`.
+    jsrun shows the tasks of a resource set its own GPUs alone: with `-a 1 -g 1` one, number 0.
     nccl-tests take the GPU of the process's number on its host (`src/common.cu`), even if there are fewer.
 
     Fix: `--gpus-per-node` in place of `--gpus-per-task`, or `--gpu-bind=none`.
@@ -568,6 +592,9 @@ def gpu_hidden_from_task(job: JobFile) -> Found:
     is_bound = _ONE.fullmatch(value) and len(_BINDS.findall(job.text)) == 1
     for launch in job.launches:
         step, asked = launch.srun, launch.of_srun("--gpus-per-task", "--ntasks-per-gpu")
+        sets = next((s for s in launch.steps if s.program == "jsrun"), None)
+        if sets is not None and "".join(sets.option("-a", "--tasks_per_rs") or "1") == "1":
+            step, asked = sets, sets.option("-g", "--gpu_per_rs") or ""
         if launch.launcher != "python" or step is None or not (is_bound or _ONE.fullmatch(asked)):
             continue
         several = step.has("--ntasks-per-gpu") or (launch.per_node or 2) > 1
@@ -580,11 +607,12 @@ def gpu_hidden_from_task(job: JobFile) -> Found:
         elif _JAX.search(text) and "VISIBLE_DEVICES" not in text:
             taken = "JAX takes the GPU of the task's number"
         elif own and f"set_device({own[1]})" in text and "VISIBLE_DEVICES" not in text:
-            taken = "set_device takes the GPU of SLURM_LOCALID"
+            taken = f"set_device takes the GPU of {own[2]}"
         else:
             continue
         found = f"each task sees one GPU, number 0, and {taken}"
-        yield line if is_bound else launch.line, found, "--gpus-per-node"
+        wanted = "--gpus-per-node" if sets is None else "set_device(0)"
+        yield line if is_bound else launch.line, found, wanted
         return
 
 

@@ -276,6 +276,9 @@ _ENDS_AT_ONCE = re.compile(
 )
 
 
+_ON_NODES = ("srun", "pbsdsh", "blaunch", "mpirun", "mpiexec", "jsrun")
+
+
 @fault("background-not-waited-for", SHELL)
 def background_not_waited_for(job: JobFile) -> Found:
     """
@@ -289,10 +292,15 @@ def background_not_waited_for(job: JobFile) -> Found:
     commands, launched = job.job.commands, {id(launch.command): launch for launch in job.launches}
     at = max((n for n, c in enumerate(commands) if id(c) in launched), default=-1)
     launch = launched.get(id(commands[at])) if at >= 0 else None
-    if launch is None or not launch.command.detached or _is_detached(launch.steps):
+    if launch is None and job.job.directives:  # what they start is in another file
+        at = max((n for n, c in enumerate(commands) if c.detached and c.texts[0] in _ON_NODES), default=-1)
+    one = commands[at] if at >= 0 else None
+    steps = launch.steps if launch else ()
+    if one is None or not one.detached or _is_detached(steps):
         return
     code = re.sub(r"(?m)(?:^|\s)#.*$", "", job.text)
-    is_ended = launch.launcher != "ray" and (bool(job.job.directives) or launch.replicas is not None)
+    is_ended = bool(job.job.directives) or (launch is not None and launch.replicas is not None)
+    is_ended = is_ended and (launch is None or launch.launcher != "ray")
     waits = re.search(r"\b(?:while|until)\b", code) is not None
     rest = [
         "true" if not waits and _is_short(c.texts) else posixpath.basename(c.texts[0])
@@ -300,7 +308,7 @@ def background_not_waited_for(job: JobFile) -> Found:
         if not c.detached
     ]
     if is_ended and not re.search(r"(?<![-\w])wait\b", code) and all(map(_ENDS_AT_ONCE.fullmatch, rest)):
-        yield launch.line, "it runs in the background, and the file ends: the job kills it", "wait at the end"
+        yield one.line, "it runs in the background, and the file ends: the job kills it", "wait at the end"
 
 
 def _is_short(texts: Sequence[str]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ringup.launchfiles.manifests import pairs, scalar, value_at
 from ringup.launchfiles.marks import has_mark
-from ringup.lint.job_environment import file_at_hand
+from ringup.lint.job_environment import file_at_hand, text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.rules import Fix
@@ -209,7 +209,7 @@ _LAYERS = {
     "RobertaLayer": "roberta",
     "Starcoder2DecoderLayer": "starcoder2",
     "T5Block": "t5",
-    "XLMRobertaLayer": "xlm-roberta",
+    "XLMRobertaLayer": "xlm-roberta bge-m3 multilingual-e5",
 }
 """Layer of transformers 5.17 (`_no_split_modules`), and THUDM's -> parts of its models' names."""
 _LAYER_OF = {model: layer for layer, models in _LAYERS.items() for model in models.split()}
@@ -219,6 +219,9 @@ _LOADED = re.compile(
     r"(?:from_pretrained\(\s{0,40}|--(?:model_name_or_path|base_model|model_path|model_id)[= \t]{1,40})"
     r"[\"']?([\w./-]{1,120})"
 )
+
+
+_LAYER_NAMED = re.compile(r"(?m)^ {1,20}fsdp_transformer_layer_cls_to_wrap: *[\"']?(\w{1,60})")
 
 
 @fault("fsdp-layer-unknown", SHELL)
@@ -235,6 +238,9 @@ def fsdp_layer_unknown(job: JobFile) -> Found:
     names = {name for text in texts for name in _LOADED.findall(text)}
     models = {match[1].lower() for name in names for match in _MODELS.finditer(name.rpartition("/")[2])}
     given = {one.line: one.arguments.get("fsdp-transformer-layer-cls-to-wrap", "") for one in job.launches}
+    for one in job.launches:
+        named = _LAYER_NAMED.search(text_of(job, one.option("config-file")))
+        given[one.line] = given[one.line] or (named[1] if named else "")
     for document in job.job.documents:
         own = dict(pairs(dict(pairs(document)).get("fsdp_config")))
         if (node := own.get("fsdp_transformer_layer_cls_to_wrap")) is not None:

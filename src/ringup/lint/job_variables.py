@@ -112,7 +112,7 @@ _ASKED_FOR = ("gres", "gpus", "G", "gpus-per-node", "gpus-per-task")
 @fault("slurm-variable-empty", SHELL)
 def slurm_variable_empty(job: JobFile) -> Found:
     """
-    A variable of Slurm is read that only another option sets.
+    A variable of Slurm is read that does not exist, or that only another option sets.
 
     Why: sbatch(1): SLURM_GPUS is "only set if the -G, --gpus option is specified", SLURM_GPUS_PER_NODE and
     SLURM_GPUS_PER_TASK with theirs.  It is empty after `--gres=gpu:4`.  SLURM_NTASKS_PER_NODE is set with
@@ -121,6 +121,8 @@ def slurm_variable_empty(job: JobFile) -> Found:
     Fix: SLURM_GPUS_ON_NODE, which is always set where there are GPUs; --ntasks-per-node.
     """
     given = {d.name for d in job.job.directives if d.scheduler == "SBATCH"}
+    if not given:
+        return
     asked = given & {*_ASKED_FOR}
     tested = {a or b for a, b in _TESTED.findall(job.text)} - {*_ENDS_WITHOUT.findall(job.text)}
     known = names_set(job) | tested
@@ -128,6 +130,14 @@ def slurm_variable_empty(job: JobFile) -> Found:
     for number, line in enumerate(lines_of(job.text), 1):
         for name in [] if _SPEAKS.match(line) else _WITHOUT_DEFAULT.findall(line):
             read.setdefault(name.strip("${}"), number)
+    for name in read.keys() - known:
+        plain = name.replace("_", "")
+        near = _SLIPS.get(name) or next((n for n in _OF_SLURM if n.replace("_", "") == plain != n), "")
+        if name.startswith("SLURM_") and near and name not in _OF_SLURM:
+            severity: Severity = "warning" if name.endswith("_") else "error"
+            found = f"Slurm has no ${name}: it is empty"
+            wanted = f"${{{near}}}_" if name.endswith("_") else f"${near}"
+            yield job.finding(read[name], found, wanted, severity=severity)
     for name, options in _ONLY_WITH.items() if asked else ():
         if name in read and name not in known and not asked & {*options}:
             found = f"${name} is empty: the file has no --{options[0]}"
@@ -138,6 +148,27 @@ def slurm_variable_empty(job: JobFile) -> Found:
         yield read[name], found, "--ntasks-per-node, or $SLURM_NTASKS"
 
 
+_OF_SLURM = frozenset(
+    f"SLURM_{name}"
+    for name in """
+    ARRAY_JOB_ID ARRAY_TASK_COUNT ARRAY_TASK_ID ARRAY_TASK_MAX ARRAY_TASK_MIN CLUSTER_NAME CPUS_ON_NODE
+    CPUS_PER_GPU CPUS_PER_TASK GPUS_ON_NODE GPUS_PER_NODE GPUS_PER_TASK JOBID JOB_ID JOB_NAME JOB_GPUS
+    JOB_NODELIST JOB_NUM_NODES JOB_PARTITION JOB_CPUS_PER_NODE LOCALID NNODES NODEID NODELIST NPROCS NTASKS
+    NTASKS_PER_NODE PROCID STEPID STEP_ID STEP_NODELIST STEP_NUM_NODES STEP_NUM_TASKS SUBMIT_DIR SUBMIT_HOST
+    TASKS_PER_NODE TASK_PID MEM_PER_CPU MEM_PER_NODE RESTART_COUNT LAUNCH_NODE_IPADDR
+    """.split()  # noqa: SIM905
+)
+"""Variables that sbatch(1) and srun(1) list: those of which other spellings are seen."""
+_SLIPS = {
+    "SLURM_NUM_NODES": "SLURM_NNODES",
+    "SLURM_NUM_TASKS": "SLURM_NTASKS",
+    "SLURM_NODENAME": "SLURMD_NODENAME",
+    "SLURM_NODE_NAME": "SLURMD_NODENAME",
+    "SLURM_JOB_NODE_LIST": "SLURM_JOB_NODELIST",
+    "SLURM_RANK": "SLURM_PROCID",
+    "SLURM_LOCAL_RANK": "SLURM_LOCALID",
+    "SLURM_NODE_RANK": "SLURM_NODEID",
+}
 _ENDS_WITHOUT = re.compile(
     r"-z {1,4}\"?\$\{?(\w{1,60})\}?\"? {0,4}\]{1,2}[^\n]{0,80}(?:\n[^\n]{0,120}){0,2}\bexit\b"
 )
@@ -153,15 +184,25 @@ _BY_LAUNCHERS |= {"CUDA_VISIBLE_DEVICES"}
 @fault("launcher-variable-misspelt", SHELL)
 def launcher_variable_misspelt(job: JobFile) -> Found:
     """
-    A variable given to the launcher is one letter away from one that launchers read.
+    A variable given to the launcher is one letter away from one that launchers read, or lacks its `$`.
 
-    Why: the default is taken in place of the value, without a message.
+    Why: the default is taken in place of the value, without a message; `NODE_RANK=node_rank` is a word.
 
-    Fix: the right name.
+    Fix: the right name, `$node_rank`.
     """
     scripts = "".join(text for path, text in job.others.items() if path != job.path)
     used = {*_USED.findall(job.text)}
+    known = names_set(job) if job.launches else set()
     for launch in job.launches:
+        given = [(name, launch.env[name]) for name in RANK_VARIABLES if name in launch.env]
+        given += [(o.name, o.value) for o in launch.start.options if o.name[2:] in _ONE_WORD.split()]
+        for name, value in given:
+            if value in known and len(value) > 3 and value not in ("c10d", "static", "true", "false"):
+                yield (
+                    launch.line,
+                    f"{printable(name, 40)} gets the word {value}, a variable's name",
+                    f"${value}",
+                )
         for name in sorted(launch.env.keys() - _BY_LAUNCHERS - _OF_ONES_OWN):
             near = next((known for known in _BY_LAUNCHERS if edits(name, known) == 1), "")
             is_own = name.replace("_", "") == near.replace("_", "") or name in scripts  # a script reads it
@@ -169,6 +210,10 @@ def launcher_variable_misspelt(job: JobFile) -> Found:
                 yield launch.line, f"{name} is set, and {near} is read", near
 
 
+_ONE_WORD = (
+    "nnodes nproc-per-node node-rank master-addr master-port num-machines num-processes machine-rank"
+    " main-process-ip main-process-port num-gpus num-nodes"
+)
 _USED = re.compile(r"\$\{?(\w{1,60})")
 _OF_ONES_OWN = {"NODES", "NNODE", "MASTER_ADDRS", "NODE_RANKS"}
 
@@ -313,12 +358,15 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _not_by_mpirun(job: JobFile, launch: Launch) -> Iterator[Finding]:
-    for step in (s for s in launch.steps if s.program == "mpirun" and not job.job.directives):
+    by_mpi = [s for s in launch.steps if posixpath.basename(s.program) == "mpirun" and not job.job.directives]
+    needed = {*_READ_BY_PYTHON.findall(text_of(job, launch.script))} if by_mpi else set()
+    for step in by_mpi:
         given = {option.value.partition("=")[0] for option in step.options if option.name == "-x"}
         hosts = step.option("-H", "-host", "--host") or ""
         listed = text_of(job, step.option("-hostfile", "--hostfile", "-machinefile") or "")
         count = max(hosts.count(",") + 1, sum(bool(line.strip()) for line in lines_of(listed)))
-        lost = sorted(n for n in launch.command.env if _OF_NCCL.fullmatch(n) and n not in given)
+        own = [n for n in launch.command.env if n not in given]
+        lost = sorted(n for n in own if n in needed or _OF_NCCL.fullmatch(n))
         if given and count > 1 and lost and not any(map(has_mark, given)):
             found = f"mpirun -x: the ranks of other hosts do not get {_few(lost)}"
             yield job.finding(launch.line, found, f"-x {lost[0]}")

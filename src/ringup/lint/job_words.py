@@ -178,11 +178,13 @@ def assignment_without_effect(job: JobFile) -> Found:
     A line that should set a variable does not.
 
     Why: in bash `set A=b` sets $1, `export $A=b` exports what $A holds, and `A = b` runs a command A.
+    `CUDA_VISIBLE_DEVICES=2,3` on a line of its own is the shell's own variable: the ranks do not get it.
 
     Fix: `export A=b`.
     """
     if re.search(r"\A#!.{0,99}csh|(?m:^#PBS +-S +\S{0,99}csh)", job.text):
         return
+    yield from _kept_by_the_shell(job)
     for command in job.commands:
         if len(command.words) < 2:
             continue
@@ -199,6 +201,25 @@ def assignment_without_effect(job: JobFile) -> Found:
             yield command.line, f"export {shown}: what {shown.partition('=')[0]} holds", f"export {shown[1:]}"
         elif second.raw == "=" and re.fullmatch("[A-Z][A-Z0-9_]{1,60}", first.raw):
             yield command.line, f"`{first.raw} =` runs a command {first.raw}", f"{first.raw}=..."
+
+
+_FOR_PROGRAMS = re.compile(r"CUDA_VISIBLE_DEVICES|(?:NCCL|GLOO)_[A-Z_]{2,40}")
+_ALL_EXPORTED = re.compile(r"(?m)^[ \t]{0,20}(?:set -\w{0,9}a|set -o allexport)\b")
+_READ_OR_EXPORTED = re.compile(r"\$\{?(\w{1,60})|(?:export|declare|typeset|-e|-x|--env)[ =]([^\n]{0,200})")
+
+
+def _kept_by_the_shell(job: JobFile) -> Found:
+    """Variables that only programs read, assigned without `export`."""
+    if job.job.directives or _ALL_EXPORTED.search(job.text):
+        return  # Slurm exports CUDA_VISIBLE_DEVICES itself
+    used = {
+        word for pair in _READ_OR_EXPORTED.findall(job.text) for word in re.findall(r"\w+", " ".join(pair))
+    }
+    for launch in job.launches:
+        for name in sorted(launch.command.variables.keys() - launch.env.keys() - used):
+            if _FOR_PROGRAMS.fullmatch(name):
+                line = next((w.line for w in job.job.assigned if w.text.startswith(f"{name}=")), launch.line)
+                yield line, f"{name} is not exported: the ranks do not get it", f"export {name}=..."
 
 
 @fault("launcher-argument-misread", SHELL)
@@ -307,10 +328,7 @@ def launcher_option_wrong(job: JobFile) -> Found:
     """
     yield from _refused_by_accelerate(job)
     yield from _hosts_missing(job)
-    for launch in job.launches:
-        backend = launch.option("rdzv-backend") if launch.launcher in TORCH else ""
-        if backend.lower() in ("nccl", "gloo", "mpi", "tcp", "env", "c10"):
-            yield launch.line, f"torchrun has no rendezvous backend {backend}", "c10d or static"
+    yield from _backend_wrong(job)
     for number, text in enumerate(lines_of(job.text), 1) if job.launches and not job.job.documents else ():
         if match := _UNFILLED.match(text):
             yield (
@@ -357,6 +375,18 @@ _UNFILLED = re.compile(
     r"\s*(?:export\s+)?[A-Za-z_]\w*=[^\s\"'<>#]*(<[A-Za-z][\w-]{0,60}>)[^\s\"'<>]*(?:\s+#.*)?$"
 )
 _KINDS = ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp")
+
+
+def _backend_wrong(job: JobFile) -> Found:
+    for launch in job.launches:
+        backend = launch.option("rdzv-backend") if launch.launcher in TORCH else ""
+        if backend.lower() in ("nccl", "gloo", "mpi", "tcp", "env", "c10"):
+            yield launch.line, f"torchrun has no rendezvous backend {backend}", "c10d or static"
+        port = launch.option("master-port") if backend == "c10d" and launch.endpoint else ""
+        if port and ":" not in launch.endpoint.strip("[]"):
+            found = "--master-port counts for static rendezvous alone: the endpoint takes 29400"
+            wanted = f"--rdzv-endpoint={launch.shown(launch.endpoint)}:{launch.shown(port)}"
+            yield job.finding(launch.line, found, wanted, severity="warning")
 
 
 def _refused_by_accelerate(job: JobFile) -> Found:

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 
 from ringup.launchfiles.directives import last, node_count, tasks_per_node
 from ringup.launchfiles.marks import has_mark
-from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
+from ringup.launchfiles.model import BY_ENVIRONMENT, NODE_LAUNCHERS, TORCH, Launch
 from ringup.launchfiles.start import arguments
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
@@ -281,7 +281,7 @@ def _ignores_rank(launch: Launch) -> bool:
 
 def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset()) -> str:
     """Why every started node gets the same node rank; "" if it does not, or may not."""
-    is_static = launch.launcher in (*TORCH, "accelerate", "llamafactory") and launch.backend == "static"
+    is_static = launch.launcher in (*TORCH, "accelerate", *BY_ENVIRONMENT) and launch.backend == "static"
     one = launch.nodes == 1 or launch.replicas == 1
     one = one or launch.started_by in ("kubectl", "xargs", "parallel")
     one = one or (launch.started_by == "ssh" and bool(launch.command.branches))
@@ -291,7 +291,7 @@ def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset(
     if not is_static or not launch.is_away or one or on_one or is_open or (launch.nnodes or 0) < 2:
         return ""
     text = launch.node_rank_text
-    if not text and launch.launcher == "llamafactory" and launch.srun is None:
+    if not text and launch.launcher in BY_ENVIRONMENT and launch.srun is None:
         return ""  # the machine may set NODE_RANK
     if not text:
         is_set = "rank=" in launch.option("rdzv-conf") or has_mark(launch.option("rdzv-conf"))
@@ -396,7 +396,7 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
     away = None
     for launch in job.launches:
         own = launch.unread_config or _by_deepspeed(launch) or launch.is_opaque
-        is_node_launcher = launch.launcher in ("torchrun", "launch", "accelerate", "llamafactory")
+        is_node_launcher = launch.launcher in (*TORCH, "accelerate", *BY_ENVIRONMENT)
         if launch.started_by != "batch" or launch.allocated < 2 or not is_node_launcher or own:
             continue
         away = starts_elsewhere(job) if away is None else away
@@ -408,7 +408,7 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
             launch.line,
             f"{launch.allocated} nodes are asked for, and {launch.launcher} {what}",
             "srun in front of it",
-            severity="warning" if is_one else "error",
+            severity="warning" if is_one and "ptile" not in job.text else "error",
         )
         return
 

@@ -11,6 +11,8 @@ from ringup.nccl.variables import number
 
 LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 """Kinds of paths, as `ncclGetLevel` (src/graph/paths.cc) compares them, by letters."""
+LOG_LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
+"""In capital or small letters (`src/debug.cc`)."""
 
 
 def all_traps(
@@ -150,6 +152,9 @@ def _switch_traps(
         value = environment.get(name, "")
         if value and not value.strip().lstrip("+-")[:1].isdigit():
             yield f"{name}={value} is not a number and counts as 0"
+    level = environment.get("NCCL_DEBUG", "")
+    if level and level.upper() not in LOG_LEVELS:
+        yield f"NCCL_DEBUG={level} is none of NCCL's levels, nothing is logged: {', '.join(LOG_LEVELS)}"
     for name in ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL"):
         value = environment.get(name, "")
         if value and value not in LEVELS and not value[:1].isdigit():

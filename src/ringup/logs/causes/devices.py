@@ -58,7 +58,7 @@ def open_files_too_low(log: LogEvidence) -> Found:
     return report(unopened, text, "medium")
 
 
-@cause("gpu-out-of-memory", overcome=None)
+@cause("gpu-out-of-memory")
 def gpu_out_of_memory(log: LogEvidence) -> Found:
     """
     A rank (or NCCL on it) got no GPU memory.
@@ -72,7 +72,9 @@ def gpu_out_of_memory(log: LogEvidence) -> Found:
     if not events:
         return None
     who = f"rank {events[0].rank}" if events[0].rank is not None else f"a rank{on(events[0].host)}"
-    text = f"{who} got no GPU memory; closed sockets and timeouts elsewhere follow from it"
+    went_on = all(map(log.outcome.overcome, events))
+    effect = "the job went on after it" if went_on else "closed sockets and timeouts elsewhere follow from it"
+    text = f"{who} got no GPU memory; {effect}"
     asked = _TOO_LARGE.search(refused[0].text) if refused else None
     if asked and parse_size_bytes(asked[1] + asked[2]) > parse_size_bytes(asked[3] + asked[4]):
         size, whole = f"{asked[1]} {asked[2]}", f"{asked[3]} {asked[4]}"

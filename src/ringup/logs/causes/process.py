@@ -473,8 +473,9 @@ def terminal_closed(log: LogEvidence) -> Found:
     """
     events = log.all("sighup") + [e for number, e in exits(log) if number == 1]
     failed = log.outcome.failed
-    if events and failed and failed.file == events[0].file and failed.line < events[0].line:
-        return None  # a shell whose work has failed is hung up on later
+    if failed:  # a shell whose work has failed is hung up on later
+        late = [e for e in events if " Hangup " in e.text and e.file == failed.file and e.line > failed.line]
+        events = [e for e in events if e not in late]
     return report(events, "the launcher was hung up on: its terminal or ssh session ended")
 
 

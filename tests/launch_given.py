@@ -1,0 +1,142 @@
+"""Launch files that give a launcher variables and options which it does not get, or reads otherwise."""
+
+from __future__ import annotations
+
+from tests.launch_cases import shell, slurm
+from tests.launch_starters import Files
+
+TWO_NODES = "#SBATCH --nodes=2 --ntasks-per-node=1"
+C10D = "--rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:29621 t.py"
+HOSTS = ["cat > hosts <<EOF", "a slots=4", "b slots=4", "EOF", "export MASTER_ADDR=a"]
+BY_HOSTS = "mpirun -np 8 --hostfile hosts {} python t.py"
+READS = 'import os\nurl = os.environ["MASTER_ADDR"]\n'
+REMAINDER = "import torch\nlocal = rank % torch.cuda.device_count()\n"
+OF_SET = 'local = int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])\ntorch.cuda.set_device(local)\n'
+IN_SETS = "#!/bin/bash\n#BSUB -nnodes 2\njsrun -n 12 -r 6 -a {} -g {} python t.py\n"
+COMPOSE = "services:\n  t:\n    image: a\n    command: torchrun --standalone t.py\n{}"
+LIMITS = "    deploy:\n      resources:\n        limits:\n          memory: 8G\n"
+WRAPPED = "distributed_type: FSDP\nfsdp_config:\n  fsdp_transformer_layer_cls_to_wrap: {}\nnum_processes: 4\n"
+BY_CONFIG = "accelerate launch --config_file f.yaml t.py --model_name_or_path BAAI/bge-m3"
+EIGHT = "deepspeed --num_gpus=8 --hostfile=h --master_port={} t.py > a.log 2>&1&"
+FAR = 'pbsdsh -n $n -v run.sh "$n" &'
+
+GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
+    # sbatch(1) and srun(1), environment variables
+    "slurm-variable-empty": (
+        [
+            slurm(f"srun torchrun --nnodes=$SLURM_JOB_NUMNODES {C10D}", asked=TWO_NODES),
+            slurm(f"srun torchrun --nnodes=$SLURM_NUM_NODES {C10D}", asked=TWO_NODES),
+        ],
+        [
+            slurm(f"srun torchrun --nnodes=$SLURM_JOB_NUM_NODES {C10D}", asked=TWO_NODES),
+            slurm(f"srun torchrun --nnodes=${{SLURM_NUM_NODES:-2}} {C10D}", asked=TWO_NODES),
+            slurm("SLURM_NUM_NODES=2", f"srun torchrun --nnodes=$SLURM_NUM_NODES {C10D}", asked=TWO_NODES),
+            slurm("srun torchrun --standalone t.py $SLURM_OF_MY_SITE", asked=TWO_NODES),
+        ],
+    ),
+    # a word in place of a variable
+    "launcher-variable-misspelt": (
+        [
+            shell("node_rank=$2", "NODE_RANK=node_rank WORLD_SIZE=2 python t.py"),
+            shell("first=n0", "torchrun --nnodes=2 --node-rank=$1 --master-addr=first t.py"),
+        ],
+        [
+            shell("node_rank=$2", "NODE_RANK=$node_rank WORLD_SIZE=2 python t.py"),
+            shell("hostfile=/tmp/h", "deepspeed --hostfile=hostfile t.py"),
+        ],
+    ),
+    # bash(1): only exported variables are in the environment of a command
+    "assignment-without-effect": (
+        [shell("CUDA_VISIBLE_DEVICES=2,3", "horovodrun -np 2 -H localhost:2 python t.py")],
+        [
+            shell("export CUDA_VISIBLE_DEVICES=2,3", "horovodrun -np 2 -H localhost:2 python t.py"),
+            shell("CUDA_VISIBLE_DEVICES=2,3", "export CUDA_VISIBLE_DEVICES", "torchrun --standalone t.py"),
+            shell("set -a", "CUDA_VISIBLE_DEVICES=2,3", "torchrun --standalone t.py"),
+            slurm("CUDA_VISIBLE_DEVICES=2,3", "torchrun --standalone t.py"),
+        ],
+    ),
+    # mpirun(1) of Open MPI: -x
+    "step-without-environment": (
+        [{**shell(*HOSTS, BY_HOSTS.format("-x PATH")), "t.py": READS}],
+        [
+            {**shell(*HOSTS, BY_HOSTS.format("-x PATH -x MASTER_ADDR")), "t.py": READS},
+            {
+                **shell(*HOSTS, BY_HOSTS.format("-x PATH")),
+                "t.py": READS.replace('["MASTER_ADDR"]', '["HOME"]'),
+            },
+            {**slurm(*HOSTS, BY_HOSTS.format("-x PATH")), "t.py": READS},
+        ],
+    ),
+    # two hosts of four: 0, 2, 4, 6 on the first
+    "gpu-by-global-rank": (
+        [{**shell(*HOSTS, BY_HOSTS.format("--map-by node")), "t.py": REMAINDER}],
+        [
+            {**shell(*HOSTS, BY_HOSTS.format("--map-by slot")), "t.py": REMAINDER},
+            {**shell(*HOSTS, BY_HOSTS.format("--map-by node").replace("8", "2")), "t.py": REMAINDER},
+        ],
+    ),
+    # jsrun(1): a resource set's GPUs are numbered from 0
+    "gpu-hidden-from-task": (
+        [{"a.lsf": IN_SETS.format(1, 1), "t.py": OF_SET}],
+        [
+            {"a.lsf": IN_SETS.format(1, 6), "t.py": OF_SET},
+            {"a.lsf": IN_SETS.format(1, 1), "t.py": OF_SET.replace("set_device(local)", "set_device(0)")},
+        ],
+    ),
+    # compose-spec.json: additionalProperties
+    "compose-refused": (
+        [{"compose.yml": COMPOSE.format(LIMITS + "          shm_size: 2G\n")}],
+        [{"compose.yml": COMPOSE.format(LIMITS + "          pids: 99\n    shm_size: 2G\n")}],
+    ),
+    # transformers 5.17, XLMRobertaPreTrainedModel
+    "fsdp-layer-unknown": (
+        [{**shell(BY_CONFIG), "f.yaml": WRAPPED.format("BertLayer")}],
+        [
+            {**shell(BY_CONFIG), "f.yaml": WRAPPED.format("XLMRobertaLayer")},
+            {**shell(BY_CONFIG.replace("bge-m3", "else")), "f.yaml": WRAPPED.format("BertLayer")},
+        ],
+    ),
+    # DeepSpeed 0.19, launcher/runner.py: the first host of the file listens
+    "port-used-twice": (
+        [shell(EIGHT.format(54321), EIGHT.format(54321))],
+        [
+            shell(EIGHT.format(54321), EIGHT.format(54322)),
+            shell(EIGHT.format(54321), "wait", EIGHT.format(54321)),
+            shell(EIGHT.format(54321), EIGHT.format(54321).replace("=h ", "=other ")),
+        ],
+    ),
+    "background-not-waited-for": (
+        [{"a.pbs": f"#!/bin/bash\n#PBS -l select=2\nfor n in 0 1; do\n{FAR}\ndone\n"}],
+        [
+            {"a.pbs": f"#!/bin/bash\n#PBS -l select=2\nfor n in 0 1; do\n{FAR}\ndone\nwait\n"},
+            {"a.sh": f"for n in 0 1; do\n{FAR}\ndone\n"},
+        ],
+    ),
+    # torch 2.13, rendezvous/c10d_rendezvous_backend.py: DEFAULT_PORT
+    "launcher-option-wrong": (
+        [shell("torchrun --rdzv_backend=c10d --rdzv_endpoint=n0 --master_port=1234 t.py")],
+        [shell("torchrun --rdzv_backend=c10d --rdzv_endpoint=n0:1234 t.py")],
+    ),
+    "gpus-left-idle": (
+        [shell('export CUDA_VISIBLE_DEVICES="1,2"', "torchrun t.py")],
+        [
+            shell('export CUDA_VISIBLE_DEVICES="1,2"', "torchrun --nproc-per-node=2 t.py"),
+            shell("export CUDA_VISIBLE_DEVICES=1", "torchrun t.py"),
+        ],
+    ),
+    # nccl 2.30, src/debug.cc
+    "preset-without-effect": (
+        [shell("export NCCL_DEBUG=DEBUG", "torchrun --standalone t.py")],
+        [shell("export NCCL_DEBUG=info", "torchrun --standalone t.py")],
+    ),
+    # its own launch line, inside `$(...)`
+    "submit-options-misplaced": (
+        [shell("id=$(sbatch --parsable N48 --ntasks-per-node=8 run.sub)")],
+        [shell("id=$(sbatch --parsable -N48 --ntasks-per-node=8 run.sub)")],
+    ),
+    # LSF runs the file on the first host
+    "launcher-on-first-node-alone": (
+        [{"a.lsf": '#BSUB -n 32\n#BSUB -R "span[ptile=16]"\ntorchrun --standalone t.py\n'}],
+        [{"a.lsf": '#BSUB -n 16\n#BSUB -R "span[ptile=16]"\ntorchrun --standalone t.py\n'}],
+    ),
+}
