@@ -106,3 +106,20 @@ def test_an_exception_inside_main_process_first_is_no_long_work(tmp_path: Path) 
     text = TRACEBACK.replace("step(batch)", "with args.main_process_first():")
     assert first(tmp_path, text).rule == "unnamed-failure"
     assert first(tmp_path, text + "ValueError: no column 'prompt'\n").rule == "rank-raised-exception"
+
+
+@pytest.mark.parametrize("indent", ["    ", "\t"])
+def test_a_log_in_an_indented_block_is_read_as_it_is(tmp_path: Path, indent: str) -> None:
+    text = "".join(indent + line for line in (TRACEBACK + OOM.removeprefix("[rank3]: ")).splitlines(True))
+    assert first(tmp_path, text).rule == "gpu-out-of-memory"
+    raised = first(
+        tmp_path, "".join(indent + line for line in (TRACEBACK + "app.Wrong: x\n").splitlines(True))
+    )
+    assert (raised.rule, raised.evidence[0].line) == ("rank-raised-exception", 4)
+
+
+@pytest.mark.parametrize("label", ["[pod/train-worker-0/pytorch] ", "train-worker-0  | ", "train-0: "])
+def test_a_name_is_no_word_of_a_training_that_finished(tmp_path: Path, label: str) -> None:
+    text = "step 8 loss 2.1\n" + TRACEBACK + "app.Wrong: x\nINFO:     Finished server process [52]\n"
+    cause = first(tmp_path, "".join(label + line for line in text.splitlines(True)))
+    assert (cause.rule, cause.severity) == ("rank-raised-exception", "error")

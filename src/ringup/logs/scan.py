@@ -63,11 +63,12 @@ _LIBRARY_FRAME = re.compile(
 
 _RAISED = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){1,12}[A-Za-z]\w{1,80}|[A-Z]\w{2,80}(?=:)|Stop(?:Async)?Iteration$)"
-    r"(?:: (?P<text>.*))?$"
+    r"(?:: (?!\[?(?:WARNING|INFO|DEBUG|ERROR)\b)(?P<text>.*))?$"
 )
 _CLASS = re.compile(r"(?:\w+\.)+[A-Z]|.*(?i:error|timeout|exception|iteration)$")
 _NOT_RAISED = re.compile(
-    r".*(?:Warning|Logger)|(?:Note|Info|Error|Usage|Rank|Step|Epoch|Loss|Last|Node|Job|Task)\d*"
+    r".*(?:Warning|Logger)"
+    r"|(?:Note|Info|Error|Usage|Rank|Step|Epoch|Loss|Last|Node|Job|Task|Hostname|Host|Device|Name|Model|Time)\d*"
 )
 _AT = r"[^\s:]{1,200}:\d+"
 QUOTED_CODE = re.compile(
@@ -166,6 +167,8 @@ class Scanner:
         self._headless = False
         self._began: tuple[int, float] | None = None
         self._quotes = False
+        self._indent = 0
+        """Blanks in front of every line: a block of code in Markdown."""
         self._cut = 0
         self._labels = Labels()
         self._clues = Clues()
@@ -195,6 +198,8 @@ class Scanner:
         texts = (texts_of(raw[:LINE_BYTES])[:1] for _, raw, _ in few)
         self._labels.learn(unstamped(text[:LONGEST_LABEL]) for first in texts for text in first)
         self._quotes = 2 * sum(raw.startswith(b"> ") for _, raw, _ in few) < len(few)
+        blanks = (len(raw) - len(raw.lstrip(b" \t")) for _, raw, _ in few if raw.strip())
+        self._indent = min(blanks, default=0)
         for number, raw, _ in few:
             text = (texts_of(raw[:LONGEST_LABEL]) or [""])[0]
             time_s = None if self._began or is_syslog(text) else seconds_of(text)
@@ -235,7 +240,8 @@ class Scanner:
 
     def _take(self, number: int, raw: bytes, patterns: tuple[Pattern, ...]) -> None:
         self._cut += len(raw) > LINE_BYTES and b"\r" not in raw  # a progress bar writes over itself
-        for text in texts_of(raw):
+        indent = 0 if raw[: self._indent].strip() else self._indent
+        for text in texts_of(raw[indent:]):
             self._read(number, raw, text, patterns)
 
     def _read(self, number: int, raw: bytes, text: str, patterns: tuple[Pattern, ...]) -> None:

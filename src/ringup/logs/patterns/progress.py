@@ -16,7 +16,7 @@ TAGS = (
     tag("finished", "context",
         r"Trainer\.fit` stopped: `max_\w+=|'train_runtime': '?[\d.]+|worker group successfully finished"
         r"|Process \d+ exits successfully|after training is done\]|# Avg bus bandwidth|- Destroy COMPLETE"
-        r"|(?:training|train|finetuning|fine-tuning|pretraining|benchmark|evaluation)\S* .{0,40}(?:finished|completed?|done)\b"
+        r"|(?:training|train(?:er)?|finetuning|fine-tuning|pretraining|benchmark|evaluation)[:.,]* [^|\]]{0,40}(?:finished|completed?|done)\b"
         r"|\b(?:Finished|Completed) (?:training|finetuning|fine-tuning|benchmark|all epochs)",
         r"\b(?:job|run|attempt|script)\b.{0,40} (?:finished|completed|succeeded|ended|exited)\b.{0,20}(?:exit )?(?:code|status)[ :=]{1,2}0\b",
         # torch's agent waits there once its own ranks have succeeded
