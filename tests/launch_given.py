@@ -20,6 +20,8 @@ BY_CONFIG = "accelerate launch --config_file f.yaml t.py --model_name_or_path BA
 EIGHT = "deepspeed --num_gpus=8 --hostfile=h --master_port={} t.py > a.log 2>&1&"
 FAR = 'pbsdsh -n $n -v run.sh "$n" &'
 
+STATIC = "--master-addr=$2 --master-port=29501 t.py"
+
 GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
     # sbatch(1) and srun(1), environment variables
     "slurm-variable-empty": (
@@ -98,10 +100,14 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     # DeepSpeed 0.19, launcher/runner.py: the first host of the file listens
     "port-used-twice": (
-        [shell(EIGHT.format(54321), EIGHT.format(54321))],
+        [
+            shell(EIGHT.format(54321), EIGHT.format(54321)),
+            shell("if [ $1 ]; then", EIGHT.format(54321), EIGHT.format(54321), "fi"),
+        ],
         [
             shell(EIGHT.format(54321), EIGHT.format(54322)),
             shell(EIGHT.format(54321), "wait", EIGHT.format(54321)),
+            shell("if [ $1 ]; then", EIGHT.format(1234), "else", EIGHT.format(1234), "fi"),
             shell(EIGHT.format(54321), EIGHT.format(54321).replace("=h ", "=other ")),
         ],
     ),
@@ -112,10 +118,18 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
             {"a.sh": f"for n in 0 1; do\n{FAR}\ndone\n"},
         ],
     ),
+    # bash(1): the arguments of a function are those of its call
+    "rendezvous-endpoint-own": (
+        [shell("f() {", f"torchrun --nnodes=2 --node-rank=$1 {STATIC}", "}", "f 0 localhost")],
+        [shell("main() {", f"torchrun --nnodes=2 --node-rank=$1 {STATIC}", "}", 'main "$@"')],
+    ),
     # torch 2.13, rendezvous/c10d_rendezvous_backend.py: DEFAULT_PORT
     "launcher-option-wrong": (
         [shell("torchrun --rdzv_backend=c10d --rdzv_endpoint=n0 --master_port=1234 t.py")],
-        [shell("torchrun --rdzv_backend=c10d --rdzv_endpoint=n0:1234 t.py")],
+        [
+            shell("torchrun --rdzv_backend=c10d --rdzv_endpoint=n0:1234 t.py"),
+            shell("main() {", "torchrun --nnodes=$3 --node-rank=$4 t.py", "}", 'main a "$@"'),
+        ],
     ),
     "gpus-left-idle": (
         [shell('export CUDA_VISIBLE_DEVICES="1,2"', "torchrun t.py")],

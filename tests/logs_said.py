@@ -634,4 +634,20 @@ SAID += [
         "gpu-out-of-memory",
         "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.",
     ),
+    (
+        "ray-node-address-differs",
+        "(autoscaler +10m11s) Error: No available node types can fulfill resource request {'node:n1.example.org': 0.001, 'GPU': 1.0}. Add suitable node types to this cluster.",
+    ),
+    (
+        "job-step-not-launched",
+        "srun: error: Task launch for StepId=96.0 failed on node n1: Socket timed out on send/recv operation\nsrun: Job step aborted",
+    ),
+    (
+        "job-step-not-launched",
+        "srun: error: Task launch for StepId=125452.4 failed on node n1: Unable to layout tasks on given cpus",
+    ),
+    (
+        "peer-unreachable-on-interface",
+        "n1:795:822 [0] include/socket.h:409 NCCL WARN Net : Connect to 192.168.1.9<54263> failed : No route to",
+    ),
 ]

@@ -192,6 +192,8 @@ class _Walk(Expansion):
     def __init__(self, job: Job, sibling: Sibling) -> None:
         super().__init__(job.marks, job.directives)
         self.job, self.sibling = job, sibling
+        self.whole = b""
+        """The file's own text."""
         self.alternatives: dict[str, list[str]] = {}
         """A mark -> the values that the branches of an `if` or `case` gave the variable."""
 
@@ -203,6 +205,7 @@ class _Walk(Expansion):
             self.job.is_cut = True
             return
         with self.reading(text.encode("utf-8", "replace")):
+            self.whole = self.whole or self.source
             nodes = parser().parse(self.source).root_node.children
             if self.nested == 1 and self.job.directives:
                 self._directives(nodes)
@@ -676,7 +679,8 @@ class _Walk(Expansion):
         command.reads_input, command.is_of_some = scope.reads_input, scope.is_of_some
         command.detached = scope.detached
         command.withheld = {n: by for n, by in scope.withheld.items() if n not in scope.variables}
-        command.background, command.is_nested = scope.background, self.nested > 1 or bool(scope.around)
+        is_of_file = self.nested == 1 or self.source is self.whole  # a function of it
+        command.background, command.is_nested = scope.background, not is_of_file or bool(scope.around)
         command.last_line = node.end_point[0] + 1 + offset if offset >= 0 else words[-1].line
         if words[0].text == "env" and self.nested < 2:
             self.job.assigned += [w for w in words if re.match(r"[A-Za-z_]\w*=", w.raw)]
@@ -828,6 +832,10 @@ class _Walk(Expansion):
         body, source, offset = scope.functions[name]
         inner = self.copied(scope)
         inner.arguments = tuple(command.texts[1:])
+        passed = [word.raw.strip('"') in ("$@", "$*", "${@}") for word in command.words[1:]]
+        if any(passed) and scope.arguments is None:  # those of the file, which are unknown
+            inner.variables |= {str(n + 1): command.texts[n + 1] for n in range(passed.index(True))}
+            inner.arguments = None
         inner.variables |= {n: v for n, v in command.env.items() if n not in scope.variables}
         inner.line_offset = offset
         inner.functions = {n: f for n, f in scope.functions.items() if n != name}  # it may call itself

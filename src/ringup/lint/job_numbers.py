@@ -376,15 +376,16 @@ def port_used_twice(job: JobFile) -> Found:
             )
             own = own if _LOOPBACK.match(own) else ""
             port, is_single = own.rpartition(":")[2], True
-        is_open = launch.is_away or not (is_single or hosts) or bool(launch.command.branches)
+        is_open = launch.is_away or not (is_single or hosts)
         if is_open or not port.isdecimal() or port == "0":
             continue
-        other = before.get(port + hosts)
+        own = f"{port}{hosts}{launch.command.branches}"
+        other = before.get(own)
         if other is not None and not any(other.line < line < launch.line for line in waits):
             yield launch.line, f"port {port}, as the launch before it, which still runs", "another port"
             return
         if launch.command.detached:
-            before[port + hosts] = launch
+            before[own] = launch
 
 
 _OF_DETECTRON = re.compile(r"(?:^|/)(?:\w{1,40}_)?train_net\.py$")

@@ -225,7 +225,7 @@ def on_this_machine(job: JobFile, launch: Launch) -> list[Launch]:
         and (one.script, one.endpoint, one.nnodes) == (launch.script, launch.endpoint, launch.nnodes)
     ]
     is_all = len(same) == launch.nnodes and all(one.command.detached for one in same[:-1])
-    return same if is_all and not any(one.command.branches for one in same) else []
+    return same if is_all and len({one.command.branches for one in same}) == 1 else []
 
 
 @fault("node-variable-read-too-early", SHELL)

@@ -174,13 +174,20 @@ def _on_one_bus_id(log: LogEvidence) -> list[Event]:
     return next((list(ranks.values())[:2] for ranks in found.values() if len(ranks) > 1), [])
 
 
+_IP = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
+
+
 @cause("ray-node-address-differs", overcome=None)
 def ray_node_address_differs(log: LogEvidence) -> Found:
     wanted = [e for e in log.all("ray-node-wanted") if not made_do(e)]
     known = {e[f] for e in log.all("ray-nodes") for f in ("address", "head", "local") if e[f]}
+    named = [e for e in wanted if not _IP.fullmatch(e["address"])]
     strange = [e for e in wanted if known and e["address"] not in known]
-    if not strange or log.has("job-allocated"):
+    if not (strange or named) or log.has("job-allocated"):
         return None
+    if not strange:
+        text = f"a placement is bound to the name {named[0]['address']}, Ray knows its nodes by address"
+        return report(named, text, "medium")
     address = strange[0]["address"]
     kinds = {network_of(other) for other in known}
     text = f"a placement is bound to {address}, Ray knows {', '.join(sorted(known)[:3])}"

@@ -73,7 +73,8 @@ TAGS = (
         r"(?P<why2>pull access denied for .{1,120}|manifest for \S{1,120} not found)"),
     tag("step-unlaunched", "",
         r"pyxis: (?P<why>(?:failed to|couldn't) (?:import|create|start) .{1,120})|(?P<why2>task \d{1,7} launch failed: .{1,80})"
-        r"|(?P<why3>StepId=\S{1,30} aborted before step completely launched)|Failed to invoke spank plugin stack"),
+        r"|(?P<why3>StepId=\S{1,30} aborted before step completely launched)|Failed to invoke spank plugin stack"
+        r"|Task launch for StepId=\S{1,30} failed on node (?P<host>\S{1,80}): (?P<why4>.{1,80})"),
     tag("container-started", "",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?:Successfully pulled image|Container image) \"(?P<image>[^\"]{1,200})\"",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?Started container [\w.-]{1,80}",

@@ -77,7 +77,7 @@ TAGS = (
     tag("no-placement", "",
         r"No available node types can fulfill|Cannot provide a placement group|required GPUs exceeds the total number of available"
         r"|Waiting for creating a placement group of specs for (?:[3-9]\d|\d{3,}) s"),
-    tag("ray-node-wanted", "", r"(?:resource request|specs=\[)\W{0,4}.{0,60}'node:(?P<address>\d{1,3}(?:\.\d{1,3}){3})'", keep=3),
+    tag("ray-node-wanted", "", r"(?:resource request|specs=\[)\W{0,4}.{0,60}'node:(?P<address>(?!__)[^']{1,80})'", keep=3),
     tag("ray-nodes", "context", r"'node:(?P<address>\d{1,3}(?:\.\d{1,3}){3})': 1\.0|Connecting to existing Ray cluster at address: (?P<head>\d{1,3}(?:\.\d{1,3}){3})|Local node IP: (?P<local>\d{1,3}(?:\.\d{1,3}){3})", keep=64),
     tag("job-allocated", "", r"has been allocated resources|Granted job allocation|autoscaler.{0,40}\bResized to \d+ CPUs"),
     tag("illegal-access", "",

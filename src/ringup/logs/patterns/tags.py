@@ -77,7 +77,7 @@ ADDRESS = (
 """A peer as NCCL prints it: `10.1.1.7<45123>`; IPv6 has its zone after `%`, no brackets; some print a host name."""
 
 ERRNO = (
-    r"(?P<reason>No route to host|Connection timed out|Connection refused|Network is unreachable"
+    r"(?P<reason>No route to(?: host)?|Connection timed out|Connection refused|Network is unreachable"
     r"|Software caused connection abort|Host is unreachable|Operation timed out|Network unreachable"
     r"|Transport endpoint is not connected|Cannot assign requested address|Invalid argument"
     r"|No such device|Protocol not available|Operation now in progress)"
