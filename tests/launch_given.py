@@ -49,12 +49,17 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     # bash(1): only exported variables are in the environment of a command
     "assignment-without-effect": (
-        [shell("CUDA_VISIBLE_DEVICES=2,3", "horovodrun -np 2 -H localhost:2 python t.py")],
+        [
+            shell("CUDA_VISIBLE_DEVICES=2,3", "horovodrun -np 2 -H localhost:2 python t.py"),
+            slurm('export CMD="torchrun --standalone t.py"', "echo done"),
+        ],
         [
             shell("export CUDA_VISIBLE_DEVICES=2,3", "horovodrun -np 2 -H localhost:2 python t.py"),
             shell("CUDA_VISIBLE_DEVICES=2,3", "export CUDA_VISIBLE_DEVICES", "torchrun --standalone t.py"),
             shell("set -a", "CUDA_VISIBLE_DEVICES=2,3", "torchrun --standalone t.py"),
             slurm("CUDA_VISIBLE_DEVICES=2,3", "torchrun --standalone t.py"),
+            slurm('export CMD="torchrun --standalone t.py"', "srun $CMD"),
+            slurm("export N=4 \\", "torchrun --standalone t.py"),
         ],
     ),
     # mpirun(1) of Open MPI: -x
@@ -148,9 +153,64 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
         [shell("id=$(sbatch --parsable N48 --ntasks-per-node=8 run.sub)")],
         [shell("id=$(sbatch --parsable -N48 --ntasks-per-node=8 run.sub)")],
     ),
-    # LSF runs the file on the first host
+    # LSF and Slurm run the file on the first host
     "launcher-on-first-node-alone": (
-        [{"a.lsf": '#BSUB -n 32\n#BSUB -R "span[ptile=16]"\ntorchrun --standalone t.py\n'}],
-        [{"a.lsf": '#BSUB -n 16\n#BSUB -R "span[ptile=16]"\ntorchrun --standalone t.py\n'}],
+        [
+            {"a.lsf": '#BSUB -n 32\n#BSUB -R "span[ptile=16]"\ntorchrun --standalone t.py\n'},
+            slurm("ray start --address=$HEAD:6379 --num-gpus $N --block", asked=TWO_NODES),
+        ],
+        [
+            {"a.lsf": '#BSUB -n 16\n#BSUB -R "span[ptile=16]"\ntorchrun --standalone t.py\n'},
+            slurm("srun ray start --address=$HEAD:6379 --num-gpus $N --block", asked=TWO_NODES),
+        ],
+    ),
+    # ray 2.55, scripts/scripts.py: start
+    "ray-port-differs": (
+        [shell("ray start --head", "ray start --address=")],
+        [shell("ray start --head", "ray start --address=$1:6379"), shell("ray start --head --port 5678")],
+    ),
+    # DeepSpeed 0.19, launcher/runner.py: --num_gpus is the number on each node
+    "world-size-disagrees": (
+        [
+            shell(
+                "ALL=$(($GPUS*$NODES))", "deepspeed --hostfile h --num_nodes ${NODES} --num_gpus ${ALL} t.py"
+            )
+        ],
+        [
+            shell(
+                "ALL=$(($GPUS*$NODES))",
+                "deepspeed --hostfile h --num_nodes ${NODES} --num_gpus $GPUS t.py $ALL",
+            )
+        ],
+    ),
+    # bash(1): single quotes inside double quotes quote nothing
+    "node-variable-read-too-early": (
+        [
+            shell(
+                """ssh n1 "pgrep -fl python | awk '{print $1}' | xargs kill\"""", "torchrun --standalone t.py"
+            )
+        ],
+        [
+            shell(
+                """ssh n1 "pgrep -fl python | awk '{print \\$1}' | xargs kill\"""",
+                "torchrun --standalone t.py",
+            ),
+            shell("""echo "RAM: $(free -h | awk '{print $4}')\"""", "torchrun --standalone t.py"),
+        ],
+    ),
+    # the first task answers, which is on the first node
+    "head-is-elsewhere": (
+        [],
+        [
+            slurm(
+                "head=`srun sh -c 'if test $SLURM_PROCID -eq 0; then hostname; fi'`",
+                "srun torchrun --nnodes=2 --node-rank=$SLURM_NODEID --master-addr $head t.py",
+                asked=TWO_NODES,
+            )
+        ],
+    ),
+    "launcher-argument-misread": (
+        [],
+        [shell("pip install datasets deepspeed"), {"a.pbs": "#PBS -l select=2\nmulti.sh torchrun.py\n"}],
     ),
 }

@@ -303,6 +303,7 @@ def _unknown(made: CommandLine, words: Sequence[str], at: int) -> None:
         is_value = before.startswith("--") and "=" not in before and program in ("deepspeed", "ds")
         is_launcher = (
             program in LAUNCHERS
+            and follows
             and not is_value
             and folder in ("", "bin", "Scripts")
             and (not LAUNCHERS[program][1] or "".join(follows[:1]) in LAUNCHERS[program][1].split())

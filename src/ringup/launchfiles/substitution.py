@@ -131,6 +131,8 @@ def _elsewhere(words: list[str], site: str, known: Marks) -> str:
     text = " ".join(words)
     if "hostname" not in text and "ip " not in text and "getent" not in text:
         return ""
+    if re.search(r"\b(?:ba)?sh -|PROCID|NODEID", text):
+        return ""  # one of its tasks answers
     is_address = re.search(r"hostname +-\w{0,9}[iI]|--ip-address|\bip (?:-\w{1,9} )?addr|getent", text)
     if any(mark.name == marks.FIRST_NODE for mark in held):
         return known.make(marks.FIRST_ADDRESS if is_address else marks.FIRST_NODE, site)

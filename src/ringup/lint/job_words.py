@@ -179,12 +179,14 @@ def assignment_without_effect(job: JobFile) -> Found:
 
     Why: in bash `set A=b` sets $1, `export $A=b` exports what $A holds, and `A = b` runs a command A.
     `CUDA_VISIBLE_DEVICES=2,3` on a line of its own is the shell's own variable: the ranks do not get it.
+    `CMD="torchrun train.py"` runs nothing, as long as no line has $CMD.
 
     Fix: `export A=b`.
     """
     if re.search(r"\A#!.{0,99}csh|(?m:^#PBS +-S +\S{0,99}csh)", job.text):
         return
     yield from _kept_by_the_shell(job)
+    yield from _never_run(job)
     for command in job.commands:
         if len(command.words) < 2:
             continue
@@ -201,6 +203,28 @@ def assignment_without_effect(job: JobFile) -> Found:
             yield command.line, f"export {shown}: what {shown.partition('=')[0]} holds", f"export {shown[1:]}"
         elif second.raw == "=" and re.fullmatch("[A-Z][A-Z0-9_]{1,60}", first.raw):
             yield command.line, f"`{first.raw} =` runs a command {first.raw}", f"{first.raw}=..."
+
+
+_HOLDS_A_START = re.compile(r"\b(?:torchrun|accelerate launch|deepspeed|torch\.distributed\.(?:run|launch)) ")
+
+
+def _never_run(job: JobFile) -> Found:
+    """A start line in a variable that is the end of its file."""
+    if job.launches or not job.job.directives or not job.job.assigned:
+        return
+    last = max(job.job.assigned, key=lambda word: word.line)
+    name, _, value = last.text.partition("=")
+    value = value if re.match(r"\w+=[\"']", last.raw) else ""
+    behind = [
+        c for c in job.job.commands if c.line > last.line and c.texts[0] not in ("echo", "export", "exit")
+    ]
+    is_start = ".py" in value and _HOLDS_A_START.search(value[:4000])
+    if is_start and not behind and not _sourced_elsewhere(job):
+        yield last.line, f"{name} holds a start line, and nothing runs it", f"srun ${name}"
+
+
+def _sourced_elsewhere(job: JobFile) -> bool:
+    return any(posixpath.basename(job.path) in text for path, text in job.others.items() if path != job.path)
 
 
 _FOR_PROGRAMS = re.compile(r"CUDA_VISIBLE_DEVICES|(?:NCCL|GLOO)_[A-Z_]{2,40}")

@@ -238,6 +238,7 @@ def node_variable_read_too_early(job: JobFile) -> Found:
 
     Fix: `srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'`, in single quotes.
     """
+    yield from _fields_of_awk(job)
     wanted = "single quotes around the command, so that each task reads its own"
     seen = set()
     by_command = {id(launch.command): launch for launch in job.launches}
@@ -262,6 +263,18 @@ def node_variable_read_too_early(job: JobFile) -> Found:
             if early := read_early(job, command.env.get(name, ""), starter):
                 yield command.line, f"{name}: {early}", f"{name} set in each task"
                 break
+
+
+_IN_QUOTES = re.compile(r"\"(?:[^\"$`]|\$(?!\())*\bawk '[^'\"]{0,200}\{ ?print +(\$\d{1,2})[^'\"]{0,100}'")
+
+
+def _fields_of_awk(job: JobFile) -> Found:
+    """`ssh n1 "ps | awk '{print $2}'"`: in double quotes $2 is the script's own argument."""
+    for command in job.job.commands:
+        for word in command.words:
+            if match := _IN_QUOTES.match(word.raw[:2000]):
+                found = f"{match[1]} of awk in double quotes: this shell replaces it"
+                yield word.line, found, f"\\{match[1]}"
 
 
 def read_early(job: JobFile, text: str, starter: str) -> str:
@@ -369,15 +382,15 @@ QUERIES = ("hostname", "nvidia-smi", "echo", "cat", "mkdir", "rm", "date", "ls",
 OTHERS = ("ray", "ringup", "dask", "flux", "horovodrun")
 
 
-def starts_elsewhere(job: JobFile) -> bool:
-    """Whether anything in the file starts more than a query on other nodes."""
+def starts_elsewhere(job: JobFile, apart: str = "") -> bool:
+    """Whether anything in the file, except the program `apart`, starts more than a query on other nodes."""
     for command in job.job.commands:
         start = command.start
         program = posixpath.basename((start.rest or (start.script or start.program,))[0])
         is_away = any(step.role == "starter" for step in (*command.around, *start.steps))
         if is_away and program not in QUERIES:
             return True
-        if any(posixpath.basename(text) in OTHERS for text in command.texts[:2]):
+        if any(posixpath.basename(text) in OTHERS and text != apart for text in command.texts[:2]):
             return True
     return False
 
@@ -395,20 +408,22 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
     """
     away = None
     for launch in job.launches:
-        own = launch.unread_config or _by_deepspeed(launch) or launch.is_opaque
-        is_node_launcher = launch.launcher in (*TORCH, "accelerate", *BY_ENVIRONMENT)
+        is_ray = launch.launcher == "ray"  # `ray start`
+        own = launch.unread_config or _by_deepspeed(launch) or (launch.is_opaque and not is_ray)
+        is_node_launcher = is_ray or launch.launcher in (*TORCH, "accelerate", *BY_ENVIRONMENT)
         if launch.started_by != "batch" or launch.allocated < 2 or not is_node_launcher or own:
             continue
-        away = starts_elsewhere(job) if away is None else away
+        away = starts_elsewhere(job, "ray" * is_ray) if away is None else away
         if away:
             return
-        is_one = launch.nnodes == 1
-        what = "trains on the first node alone" if is_one else "waits for nodes on which nothing starts it"
+        is_one, by_lsf = is_ray or launch.nnodes == 1, "ptile" in job.text
+        alone = f"{'starts' if is_ray else 'trains'} on the first node alone"
+        what = alone if is_one else "waits for nodes on which nothing starts it"
         yield job.finding(
             launch.line,
             f"{launch.allocated} nodes are asked for, and {launch.launcher} {what}",
             "srun in front of it",
-            severity="warning" if is_one and "ptile" not in job.text else "error",
+            severity="warning" if is_one and not (is_ray or by_lsf) else "error",
         )
         return
 
@@ -416,6 +431,24 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
 _SLOTS_OF_LSF = re.compile(r"\$\(echo \"?\$\{?LSB_HOSTS\}?\"? ?\| ?wc -w ?\)")
 _PARTS = ("manifest", "Pod")
 """Starters of one part of a world; others start the rest."""
+
+
+_PRODUCT = re.compile(
+    r"(?m)(?:^|\s)(\w{1,40})=\"?\$\(\( {0,4}\$?\{?(\w{1,40})\}? {0,4}\* {0,4}\$?\{?(\w{1,40})\}? {0,4}\)\)"
+)
+_EACH = re.compile(r"--(?:num[_-]gpus|nproc[_-]per[_-]node)[= ]\"?\$\{?(\w{1,40})")
+_NODES_GIVEN = re.compile(r"--(?:num[_-]nodes|nnodes)[= ]\"?\$\{?(\w{1,40})")
+
+
+def _of_all_nodes(job: JobFile) -> Found:
+    """A number of ranks for each node that was multiplied by the nodes."""
+    products = {name: {a, b} for name, a, b in _PRODUCT.findall(job.text)}
+    for launch in (one for one in job.launches if products and one.launcher in (*TORCH, "deepspeed")):
+        written = " ".join(word.raw for word in launch.command.words)
+        each, nodes = _EACH.search(written), _NODES_GIVEN.search(written)
+        if each and nodes and nodes[1] in products.get(each[1], ()) and nodes[1] != each[1]:
+            own = "".join(products[each[1]] - {nodes[1]})
+            yield launch.line, f"${each[1]} are the ranks of all nodes: started on each of them", f"${own}"
 
 
 @fault("world-size-disagrees", SHELL)
@@ -428,6 +461,7 @@ def world_size_disagrees(job: JobFile) -> Found:
             line = next(n for n, t in enumerate(lines_of(job.text), 1) if t.startswith("num_processes:"))
             found = f"{total} processes over {machines} machines: {total // machines} on each"
             yield line, found, "a multiple of the machines: num_processes is the total"
+    yield from _of_all_nodes(job)
     together = Counter((one.script, one.nnodes_text) for one in job.launches)
     for launch in job.launches:
         count, wanted = launch.instances, launch.nnodes or 0
@@ -505,10 +539,10 @@ _BY_NODES = re.compile(r"world_size *= *int\(os\.(?:environ\[|getenv\()[\"']SLUR
 @fault("ray-port-differs", SHELL)
 def ray_port_differs(job: JobFile) -> Found:
     """
-    Nodes of Ray are started with another port than that of the head.
+    Nodes of Ray are started with another port than that of the head, or without an address.
 
     Why: nothing listens there, and `ray start` ends after its attempts to connect; the head's port is 6379
-    without --port.
+    without --port.  Without --head and without an address `ray start` ends with a usage message.
 
     Fix: one port for `--port` and `--address`.
     """
@@ -518,6 +552,12 @@ def ray_port_differs(job: JobFile) -> Found:
         port = given.get("port") or "6379"
         if "head" in given:
             heads.add(port)
+        elif given.get("address", "") == "" and not launch.is_opaque and "RAY_ADDRESS" not in job.text:
+            yield (
+                launch.line,
+                "`ray start` without --head, and without the head's address",
+                "--address=HEAD:6379",
+            )
         elif (address := given.get("address", "")) and ":" in address:
             seen.append((launch.line, address.rpartition(":")[2]))
     for line, port in seen:
