@@ -15,6 +15,10 @@ OF_SET = 'local = int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])\ntorch.cuda.set_
 IN_SETS = "#!/bin/bash\n#BSUB -nnodes 2\njsrun -n 12 -r 6 -a {} -g {} python t.py\n"
 COMPOSE = "services:\n  t:\n    image: a\n    command: torchrun --standalone t.py\n{}"
 LIMITS = "    deploy:\n      resources:\n        limits:\n          memory: 8G\n"
+SEES = (
+    "    environment: [CUDA_VISIBLE_DEVICES=2]\n    deploy:\n      resources:\n        reservations:\n"
+    "          devices:\n            - capabilities: [gpu]\n"
+)
 WRAPPED = "distributed_type: FSDP\nfsdp_config:\n  fsdp_transformer_layer_cls_to_wrap: {}\nnum_processes: 4\n"
 BY_CONFIG = "accelerate launch --config_file f.yaml t.py --model_name_or_path BAAI/bge-m3"
 EIGHT = "deepspeed --num_gpus=8 --hostfile=h --master_port={} t.py > a.log 2>&1&"
@@ -94,6 +98,17 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
     "compose-refused": (
         [{"compose.yml": COMPOSE.format(LIMITS + "          shm_size: 2G\n")}],
         [{"compose.yml": COMPOSE.format(LIMITS + "          pids: 99\n    shm_size: 2G\n")}],
+    ),
+    # GPUs in any way of writing
+    "gpu-hidden-from-container": (
+        [
+            {
+                "compose.yml": COMPOSE.format(
+                    SEES + "              device_ids:\n                - '2'\n                - '3'\n"
+                )
+            }
+        ],
+        [{"compose.yml": COMPOSE.format(SEES + "              count: 4\n")}],
     ),
     # transformers 5.17, XLMRobertaPreTrainedModel
     "fsdp-layer-unknown": (

@@ -151,11 +151,21 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
             yield from _containers(value, around, count, depth + 1)
 
 
-def value_at(node: Node, *keys: str) -> str:
-    """The scalar at the keys of nested mappings; "" for none."""
+def node_at(node: Node, *keys: str) -> Node:
+    """The node at the keys of nested mappings; None for none."""
     for key in keys:
         node = dict(pairs(node)).get(key)
-    return scalar(node)
+    return node
+
+
+def value_at(node: Node, *keys: str) -> str:
+    """The scalar at the keys of nested mappings; "" for none."""
+    return scalar(node_at(node, *keys))
+
+
+def listed(node: Node) -> list[Node]:
+    """The elements of a sequence; [] for anything else."""
+    return list(node.value) if getattr(node, "id", "") == "sequence" else []
 
 
 def _replicas(kind: str, items: dict[str, Node], outer: int | None) -> int | None:
@@ -232,8 +242,8 @@ def _of_service(text: str, service: Node) -> PodShare | None:
     if not items.keys() & {"image", "build"} or items.keys() & {"<<", "extends"}:
         return None
     text = text[service.start_mark.index : service.end_mark.index]
-    counts = [number(count) or 0 for count in re.findall(r"\bcount: *(\w+)", text)]
-    counts += [ids.count(",") + 1 for ids in re.findall(r"\bdevice_ids: *\[([^\]]{1,400})\]", text)]
+    devices = listed(node_at(service, "deploy", "resources", "reservations", "devices"))
+    counts = [number(value_at(d, "count")) or len(listed(node_at(d, "device_ids"))) for d in devices]
     is_privileged = scalar(items.get("privileged")) == "true"
     return PodShare(
         gpu_count=max(counts, default=0),

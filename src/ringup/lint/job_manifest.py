@@ -7,25 +7,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ringup.launchfiles.manifests import number, pairs, scalar, value_at
+from ringup.launchfiles.manifests import listed, node_at, number, pairs, scalar, value_at
 from ringup.launchfiles.model import Launch
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.rules import Finding, Fix
-from ringup.units import lines_of, printable
+from ringup.units import printable
 
 Node = Any
-
-
-def _at(node: Node, *keys: str) -> Node:
-    """The node at the keys of nested mappings; None for none."""
-    for key in keys:
-        node = dict(pairs(node)).get(key)
-    return node
-
-
-def _listed(node: Node) -> list[Node]:
-    return list(node.value) if getattr(node, "id", "") == "sequence" else []
 
 
 def _within(job: JobFile, node: Node) -> list[Launch]:
@@ -46,11 +35,11 @@ def gang_larger_than_job(job: JobFile) -> Found:
     Fix: minAvailable = the number of pods, or no minAvailable.
     """
     for document in job.job.documents:
-        tasks = _listed(_at(document, "spec", "tasks"))
-        specs = [spec for _, spec in pairs(_at(document, "spec", "pytorchReplicaSpecs"))]
-        asked = [(_at(document, "spec", "minAvailable"), tasks)] if tasks else []
-        asked += [(_at(document, "spec", "runPolicy", "schedulingPolicy", "minAvailable"), specs)]
-        asked += [(_at(task, "minAvailable"), [task]) for task in tasks]
+        tasks = listed(node_at(document, "spec", "tasks"))
+        specs = [spec for _, spec in pairs(node_at(document, "spec", "pytorchReplicaSpecs"))]
+        asked = [(node_at(document, "spec", "minAvailable"), tasks)] if tasks else []
+        asked += [(node_at(document, "spec", "runPolicy", "schedulingPolicy", "minAvailable"), specs)]
+        asked += [(node_at(task, "minAvailable"), [task]) for task in tasks]
         for node, parts in asked:
             counts = [number(value_at(part, "replicas") or "1") for part in parts]
             least = number(scalar(node)) or 0
@@ -78,7 +67,7 @@ def pods_start_in_turn(job: JobFile) -> Found:
         if not is_set or value_at(document, "spec", "podManagementPolicy") == "Parallel":
             continue
         name = value_at(document, "metadata", "name")
-        for container in _listed(_at(document, "spec", "template", "spec", "initContainers")):
+        for container in listed(node_at(document, "spec", "template", "spec", "initContainers")):
             text = job.text[container.start_mark.index : container.end_mark.index]
             others = any(part[:1] in "$123456789" for part in text.split(f"{name}-")[1:] if part)
             if others and _WAITS.search(text):
@@ -88,7 +77,10 @@ def pods_start_in_turn(job: JobFile) -> Found:
 
 _LITERAL = re.compile(r"\$(?:\{[A-Za-z_]\w{0,99}\}|[A-Za-z_]\w{0,99})")
 
-_FILLED_IN = re.compile(r"[ \t-]{0,99}[\w./-]{1,99}:[ \t]{1,9}[\"']?[\w./:-]{0,200}\$\{?[A-Za-z_]")
+_FILLED_IN = re.compile(
+    r"\b(?:image|replicas|namespace|name|cpu|memory|gpu|efa)[\"']?:[ \t]{0,9}[\"']?[\w./:-]{0,200}"
+    r"\$\{?[A-Za-z_]"
+)
 """`image: $IMAGE`: a template that `envsubst` turns into a manifest."""
 
 
@@ -102,7 +94,7 @@ def variable_without_shell(job: JobFile) -> Iterator[Finding]:
 
     Fix: `$(NAME)`, or `command: ["bash", "-c", "torchrun --node-rank=$RANK ..."]`.
     """
-    if any(map(_FILLED_IN.match, lines_of(job.text))):
+    if _FILLED_IN.search(job.text):
         return
     for launch in job.launches:
         words = launch.command.words if launch.pod is not None and not launch.command.around else ()
@@ -130,7 +122,7 @@ def command_in_one_string(job: JobFile) -> Found:
     """
     for document in job.job.documents:
         for container in _in_pods(document, "containers"):
-            first = next(iter(_listed(_at(container, "command"))), None)
+            first = next(iter(listed(node_at(container, "command"))), None)
             if first is not None and _IN_ONE.match(scalar(first)):
                 found = f"`{printable(scalar(first), 60)}` is one word: no program has this name"
                 yield first.start_mark.line + 1, found, "an entry for each word, or bash -c"
@@ -138,18 +130,18 @@ def command_in_one_string(job: JobFile) -> Found:
 
 def _pods_of(document: Node) -> list[Node]:
     """The pods' specs of a workload, also of the parts of a PyTorchJob, Volcano Job or JobSet."""
-    parts = [document, *_listed(_at(document, "spec", "tasks"))]
-    parts += [spec for _, spec in pairs(_at(document, "spec", "pytorchReplicaSpecs"))]
-    parts += [_at(one, "template") for one in _listed(_at(document, "spec", "replicatedJobs"))]
-    group = _at(document, "spec", "leaderWorkerTemplate")
-    pods = [_at(group, "leaderTemplate", "spec"), _at(group, "workerTemplate", "spec")]
-    pods += [_at(part, *keys) for part in parts for keys in (("spec",), ("template", "spec"))]
-    return [*pods, *(_at(part, "spec", "template", "spec") for part in parts)]
+    parts = [document, *listed(node_at(document, "spec", "tasks"))]
+    parts += [spec for _, spec in pairs(node_at(document, "spec", "pytorchReplicaSpecs"))]
+    parts += [node_at(one, "template") for one in listed(node_at(document, "spec", "replicatedJobs"))]
+    group = node_at(document, "spec", "leaderWorkerTemplate")
+    pods = [node_at(group, "leaderTemplate", "spec"), node_at(group, "workerTemplate", "spec")]
+    pods += [node_at(part, *keys) for part in parts for keys in (("spec",), ("template", "spec"))]
+    return [*pods, *(node_at(part, "spec", "template", "spec") for part in parts)]
 
 
 def _in_pods(document: Node, key: str) -> list[Node]:
     """The containers or volumes of a workload's pods."""
-    return [one for pod in _pods_of(document) for one in _listed(_at(pod, key))]
+    return [one for pod in _pods_of(document) for one in listed(node_at(pod, key))]
 
 
 @fault("pytorchjob-refused", SHELL)
@@ -165,17 +157,18 @@ def pytorchjob_refused(job: JobFile) -> Found:
     for document in job.job.documents:
         if value_at(document, "kind") != "PyTorchJob":
             continue
-        for kind, spec in pairs(_at(document, "spec", "pytorchReplicaSpecs")):
+        for kind, spec in pairs(node_at(document, "spec", "pytorchReplicaSpecs")):
             line = spec.start_mark.line
-            named = _listed(_at(spec, "template", "spec", "containers"))
+            named = listed(node_at(spec, "template", "spec", "containers"))
             names = [value_at(one, "name") for one in named]
             if kind not in ("Master", "Worker"):
                 yield line, f"a PyTorchJob has no {printable(kind, 40)}", "Master or Worker"
             elif kind == "Master" and (count := number(value_at(spec, "replicas"))) and count != 1:
-                yield _at(spec, "replicas").start_mark.line + 1, f"{count} replicas of Master", "replicas: 1"
+                line = node_at(spec, "replicas").start_mark.line + 1
+                yield line, f"{count} replicas of Master", "replicas: 1"
             if names and all(names) and "pytorch" not in names and not re.search(r"[{$<]", "".join(names)):
                 found = f"{kind}: no container is named pytorch"
-                yield _at(named[0], "name").start_mark.line + 1, found, "name: pytorch"
+                yield node_at(named[0], "name").start_mark.line + 1, found, "name: pytorch"
 
 
 @fault("mpi-job-slots", SHELL)
@@ -227,7 +220,7 @@ def compose_refused(job: JobFile) -> Found:
     Fix: the key in its place.
     """
     for document in job.job.documents if job.launches else ():
-        for _, service in pairs(_at(document, "services")):
+        for _, service in pairs(node_at(document, "services")):
             own = dict(pairs(service))
             wrong = next((k for k in own if k not in _KEYS_OF_COMPOSE and not k.startswith("x-")), "")
             if wrong and own.keys() & {"image", "build"}:
@@ -235,7 +228,7 @@ def compose_refused(job: JobFile) -> Found:
                 wanted = "under deploy:" if wrong == "resources" else near[0]
                 line = own[wrong].start_mark.line + (own[wrong].id == "scalar")
                 yield line, f"a service of compose has no key {printable(wrong, 40)}", wanted
-            limits = dict(pairs(_at(service, "deploy", "resources", "limits")))
+            limits = dict(pairs(node_at(service, "deploy", "resources", "limits")))
             for key in sorted(limits.keys() - {"cpus", "memory", "pids", "<<"}):
                 if not key.startswith("x-"):
                     found = f"limits of a service have no key {printable(key, 40)}"
@@ -245,7 +238,7 @@ def compose_refused(job: JobFile) -> Found:
             if copies > 1 and "container_name" in own:
                 line = own["container_name"].start_mark.line + 1
                 yield line, f"container_name, and {copies} containers", "no container_name"
-            for device in _listed(_at(service, "deploy", "resources", "reservations", "devices")):
+            for device in listed(node_at(service, "deploy", "resources", "reservations", "devices")):
                 given, line = dict(pairs(device)), device.start_mark.line + 1
                 if {"count", "device_ids"} <= given.keys():
                     yield line, "count and device_ids for one device", "one of them"
@@ -264,7 +257,7 @@ def volume_not_mounted(job: JobFile) -> Found:
     """
     for document in job.job.documents if job.launches else ():
         containers = _in_pods(document, "containers")
-        mounted = {value_at(m, "name") for one in containers for m in _listed(_at(one, "volumeMounts"))}
+        mounted = {value_at(m, "name") for one in containers for m in listed(node_at(one, "volumeMounts"))}
         for volume in _in_pods(document, "volumes") if containers else ():
             name, medium = value_at(volume, "name"), value_at(volume, "emptyDir", "medium")
             if medium == "Memory" and name and name not in mounted:
@@ -284,26 +277,28 @@ def manifest_refused(job: JobFile) -> Found:
     Fix: as Kubernetes asks for it; `kubectl apply --dry-run=server -f FILE` shows what it refuses.
     """
     for document in job.job.documents if job.launches and "{{" not in job.text else ():
-        kind, template = value_at(document, "kind"), _at(document, "spec", "template")
+        kind, template = value_at(document, "kind"), node_at(document, "spec", "template")
         policy = value_at(template, "spec", "restartPolicy")
         is_batch = value_at(document, "apiVersion").startswith("batch/")
         if kind == "Job" and is_batch and template is not None and policy not in ("Never", "OnFailure"):
             found = f"a Job with restartPolicy: {printable(policy or 'Always', 40)}"
             yield template.start_mark.line + 1, found, "Never or OnFailure"
-        wanted = {k: scalar(v) for k, v in pairs(_at(document, "spec", "selector", "matchLabels"))}
-        labels = {k: scalar(v) for k, v in pairs(_at(template, "metadata", "labels"))}
+        wanted = {k: scalar(v) for k, v in pairs(node_at(document, "spec", "selector", "matchLabels"))}
+        labels = {k: scalar(v) for k, v in pairs(node_at(template, "metadata", "labels"))}
         if kind in ("Deployment", "StatefulSet") and labels and not wanted.items() <= labels.items():
-            line = _at(document, "spec", "selector").start_mark.line + 1
+            line = node_at(document, "spec", "selector").start_mark.line + 1
             yield line, "the selector does not fit the pods' labels", "the same labels in both"
         yield from _pods_refused(document)
 
 
 def _pods_refused(document: Node) -> Found:
-    claims = {value_at(c, "metadata", "name") for c in _listed(_at(document, "spec", "volumeClaimTemplates"))}
+    claims = {
+        value_at(c, "metadata", "name") for c in listed(node_at(document, "spec", "volumeClaimTemplates"))
+    }
     for pod in _pods_of(document):
-        volumes = {value_at(volume, "name") for volume in _listed(_at(pod, "volumes"))} | claims
-        for container in _listed(_at(pod, "containers")):
-            asked, most = (_at(container, "resources", name) for name in ("requests", "limits"))
+        volumes = {value_at(volume, "name") for volume in listed(node_at(pod, "volumes"))} | claims
+        for container in listed(node_at(pod, "containers")):
+            asked, most = (node_at(container, "resources", name) for name in ("requests", "limits"))
             for name, node in pairs(asked):
                 limit = value_at(most, name)
                 is_extended = "/" in name and "kubernetes.io/" not in name
@@ -311,7 +306,7 @@ def _pods_refused(document: Node) -> Found:
                     found = f"requests: {name} {printable(scalar(node), 20)}, limits: {limit or 'none'}"
                     yield node.start_mark.line + 1, found, "the same number as limit"
             yield from _text_refused(container)
-            for mount in _listed(_at(container, "volumeMounts")):
+            for mount in listed(node_at(container, "volumeMounts")):
                 name = value_at(mount, "name")
                 if name and name not in volumes and not re.search("[{$<]", name):
                     found = f"no volume is named {printable(name, 60)}"
@@ -324,11 +319,11 @@ _NO_TEXT = re.compile(r"tag:yaml\.org,2002:(int|bool|float)")
 def _text_refused(container: Node) -> Found:
     """A command in place of a list; a variable's value that YAML takes for a number."""
     for key in ("command", "args"):
-        if (own := scalar(node := _at(container, key))) and not re.search("[{$<]", own):
+        if (own := scalar(node := node_at(container, key))) and not re.search("[{$<]", own):
             found = f"{key}: `{printable(own, 60)}` is one text"
             yield node.start_mark.line + 1, found, "[a, list, of, words]"
-    for variable in _listed(_at(container, "env")):
-        node = _at(variable, "value")
+    for variable in listed(node_at(container, "env")):
+        node = node_at(variable, "value")
         if kind := _NO_TEXT.match(getattr(node, "tag", "")):
             name, value = printable(value_at(variable, "name"), 60), printable(scalar(node), 40)
             yield node.start_mark.line + 1, f"{name}: {value} is of type {kind[1]}", f'"{value}" in quotes'
@@ -345,7 +340,7 @@ def service_named_vllm(job: JobFile) -> Found:
     Fix: another name for the Service, or `enableServiceLinks: false` in the pod.
     """
     for document in job.job.documents if any(one.launcher == "vllm" for one in job.launches) else ():
-        name = _at(document, "metadata", "name")
+        name = node_at(document, "metadata", "name")
         is_headless = value_at(document, "spec", "clusterIP") == "None"
         is_service = value_at(document, "kind") == "Service" and scalar(name) == "vllm"
         if is_service and not is_headless and "enableServiceLinks" not in job.text:
@@ -392,9 +387,9 @@ def deepspeed_settings_twice(job: JobFile) -> Found:
     Fix: these settings in the file of DeepSpeed's alone.
     """
     for document in job.job.documents:
-        own = dict(pairs(_at(document, "deepspeed_config")))
+        own = dict(pairs(node_at(document, "deepspeed_config")))
         is_given = any(_PRECISION.search(text) for text in job.others.values())
-        also = {"mixed_precision": _at(document, "mixed_precision")} if not is_given else {}
+        also = {"mixed_precision": node_at(document, "mixed_precision")} if not is_given else {}
         own |= {n: v for n, v in also.items() if scalar(v) not in ("", "null", "~")}
         both = [name for name in (*_OF_DEEPSPEED, "mixed_precision") if name in own]
         if both and scalar(own.get("deepspeed_config_file")):
@@ -418,21 +413,21 @@ def accelerate_config_wrong(job: JobFile) -> Found:
         if value_at(document, "distributed_type") and value_at(document, "compute_environment"):
             yield from _values_of_accelerate(dict(pairs(document)))
             yield from _settings_of_another_kind(job, document)
-            yield from _offload_without_stage(job, dict(pairs(_at(document, "deepspeed_config"))))
+            yield from _offload_without_stage(job, dict(pairs(node_at(document, "deepspeed_config"))))
         machines = number(value_at(document, "num_machines")) or 1
         total, ids = (
             number(value_at(document, "num_processes")) or 0,
             value_at(document, "gpu_ids").split(","),
         )
         if all(map(str.isdecimal, ids)) and total // machines > len(ids):
-            line = _at(document, "gpu_ids").start_mark.line + 1
+            line = node_at(document, "gpu_ids").start_mark.line + 1
             found = f"{total // machines} processes on this machine, and gpu_ids has {len(ids)}"
             yield line, found, "num_processes: the machines x their GPUs"
         elif all(map(str.isdecimal, ids)) and 0 < total // machines < len(ids):
-            line = _at(document, "gpu_ids").start_mark.line + 1
+            line = node_at(document, "gpu_ids").start_mark.line + 1
             found = f"gpu_ids has {len(ids)}, and {total // machines} processes take them: GPUs stay idle"
             yield line, found, "num_processes: the machines x their GPUs"
-        own = dict(pairs(_at(document, "deepspeed_config")))
+        own = dict(pairs(node_at(document, "deepspeed_config")))
         how = scalar(own.get("deepspeed_multinode_launcher"))
         if machines > 1 and how not in ("", "standard") and not scalar(own.get("deepspeed_hostfile")):
             line = own["deepspeed_multinode_launcher"].start_mark.line + 1
@@ -491,7 +486,7 @@ def _settings_of_another_kind(job: JobFile, document: Node) -> Found:
     """accelerate 1.15 `commands/launch.py`: a block counts for its own distributed_type alone."""
     kind = value_at(document, "distributed_type")
     for key, wanted, option in _BLOCKS if kind in ("MULTI_GPU", "NO", "FSDP", "DEEPSPEED") else ():
-        block = pairs(node := _at(document, key))
+        block = pairs(node := node_at(document, key))
         if block and kind != wanted and not any(map(option.search, job.others.values())):
             found = f"{key} is not read: distributed_type is {kind}"
             yield node.start_mark.line, found, f"distributed_type: {wanted}"
@@ -524,18 +519,18 @@ def pod_name_unknown(job: JobFile) -> Iterator[Finding]:
     """
     documents = job.job.documents
     services = {
-        value_at(d, "metadata", "name"): dict(pairs(_at(d, "spec", "selector")))
+        value_at(d, "metadata", "name"): dict(pairs(node_at(d, "spec", "selector")))
         for d in documents
         if value_at(d, "kind") == "Service"
     }
     for document in documents:
         kind, name = value_at(document, "kind"), value_at(document, "metadata", "name")
-        template = _at(document, "spec", "template")
-        node = _at(document, "spec", "serviceName") or _at(template, "spec", "subdomain")
+        template = node_at(document, "spec", "template")
+        node = node_at(document, "spec", "serviceName") or node_at(template, "spec", "subdomain")
         if kind == "JobSet":
-            node = _at(document, "spec", "network", "subdomain") or _at(document, "metadata", "name")
+            node = node_at(document, "spec", "network", "subdomain") or node_at(document, "metadata", "name")
         elif kind in ("StatefulSet", "Job") and template is not None:
-            labels = {key: scalar(value) for key, value in pairs(_at(template, "metadata", "labels"))}
+            labels = {key: scalar(value) for key, value in pairs(node_at(template, "metadata", "labels"))}
             yield from _unserved(job, node, services, labels)
         else:
             continue
@@ -543,7 +538,7 @@ def pod_name_unknown(job: JobFile) -> Iterator[Finding]:
             pod, _, rest = launch.host.partition(".")
             domain = rest.partition(".")[0]
             number_of = _OF_JOBSET if kind == "JobSet" else _OF_JOB
-            jobs = [value_at(one, "name") for one in _listed(_at(document, "spec", "replicatedJobs"))]
+            jobs = [value_at(one, "name") for one in listed(node_at(document, "spec", "replicatedJobs"))]
             number_alone = (one for one in jobs if _OF_JOB.fullmatch(pod.removeprefix(f"{name}-{one}-")))
             short = next(number_alone, "")
             if kind == "JobSet" and short and domain:
@@ -584,16 +579,17 @@ def rank_starts_after_another(job: JobFile) -> Found:
     Fix: no condition (compose: `depends_on: [rank0]`; JobSet: `status: Ready`), as all ranks start at once.
     """
     for document in job.job.documents:
-        services = dict(pairs(_at(document, "services")))
-        jobs = {value_at(one, "name"): one for one in _listed(_at(document, "spec", "replicatedJobs"))}
+        services = dict(pairs(node_at(document, "services")))
+        replicated = listed(node_at(document, "spec", "replicatedJobs"))
+        jobs = {value_at(one, "name"): one for one in replicated}
         waits = [
-            (name, first, _at(how, "condition"), services)
+            (name, first, node_at(how, "condition"), services)
             for name, service in services.items()
-            for first, how in pairs(_at(service, "depends_on"))
+            for first, how in pairs(node_at(service, "depends_on"))
         ]
         for name, one in jobs.items():
-            listed = _listed(_at(one, "dependsOn"))
-            waits += [(name, value_at(first, "name"), _at(first, "status"), jobs) for first in listed]
+            for first in listed(node_at(one, "dependsOn")):
+                waits.append((name, value_at(first, "name"), node_at(first, "status"), jobs))
         for name, first, how, parts in waits:
             if scalar(how) not in ("service_completed_successfully", "Complete") or first not in parts:
                 continue
