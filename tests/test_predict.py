@@ -467,6 +467,19 @@ def test_lines_of_clush_are_split_by_their_hosts(tmp_path: Path, capsys: pytest.
     assert [n["name"] for n in nodes] == ["n1", "n2"]
 
 
+@pytest.mark.parametrize("name", ["eight-hcas.txt", "hdr-addresses.txt", "roce.txt", "desktop.txt"])
+@pytest.mark.parametrize(
+    "form", ["    {}", "> {}", "\t{}", "\x1b[32m{}\x1b[0m", "gpu01: {}", "2026-11-27T10:00:00.5Z {}"]
+)
+def test_a_paste_is_read_behind_what_each_of_its_lines_begins_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, form: str
+) -> None:
+    lines = (RECORDED / name).read_text(encoding="utf-8").splitlines()
+    (tmp_path / "wrapped.txt").write_text("\n".join(map(form.format, lines)) + "\n", encoding="utf-8")
+    as_it_is = predicted(capsys, "--output", name)
+    assert predicted(capsys, "--output", str(tmp_path / "wrapped.txt")) == as_it_is
+
+
 def test_a_part_of_the_interfaces_is_said_to_be_a_part(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

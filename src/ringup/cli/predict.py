@@ -21,7 +21,7 @@ from ringup.nccl.selection import Known, Prediction
 from ringup.network.predictions import known as known_of
 from ringup.network.predictions import together as compared
 from ringup.output import prediction_report, terminal
-from ringup.parse.pasted import MOST_CHARACTERS, Pasted, hosts_in, parse_pasted, together
+from ringup.parse.pasted import MOST_CHARACTERS, Pasted, hosts_in, parse_pasted, together, unwrapped
 from ringup.parse.topology import Topology, parse_topology
 from ringup.units import plural, printable, ranges, summarize_names
 
@@ -103,7 +103,7 @@ def _pasted(words: list[str], is_all: bool) -> dict[str, Pasted]:
     not_understood = []
     for node, path in split:
         name = node or (named[0] if named else UNNAMED)
-        text = read_text(path, MOST_CHARACTERS + 1)
+        text = unwrapped(read_text(path, MOST_CHARACTERS + 1))
         parts = hosts_in(text) if not node else {"": text}
         for host, part in parts.items():
             made = parse_pasted(part)

@@ -24,6 +24,9 @@ PROMPT = re.compile(
 )
 """A shell's prompt with its host: user@host:~$ COMMAND, [user@host dir]# COMMAND, node1:~ # COMMAND."""
 _PREFIX = re.compile(r"([A-Za-z][\w.-]{0,62}?\d[\w.-]{0,62}): ?(.*)")
+_COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+_QUOTE = re.compile(r"[ \t]{0,8}>(?: |(?=\r?\n?$))")
+_STAMP = re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]{0,10}(?:Z|[+-]\d\d:?\d\d)?\]? ?")
 _UNUSED = {
     "ethtool": re.compile(r"(?m)^Settings for \S+:$"),
     "lspci": re.compile(r"(?m)^(?:-\[[0-9a-f]{4}:[0-9a-f]{2}\]|[ |\\+-]+[0-9a-f]{2}\.[0-7][- ])"),
@@ -115,6 +118,23 @@ def _strange(text: str) -> Iterator[int]:
             yield number
 
 
+def unwrapped(text: str) -> str:
+    """
+    A paste without what each of its lines has in front: a quotation mark, a time, the same indentation.
+
+    Colours are left out as well.
+
+    >>> unwrapped("> 1: lo: x\\n>     inet 127.0.0.1/8\\n")
+    '1: lo: x\\n    inet 127.0.0.1/8\\n'
+    """
+    lines = _COLOUR.sub("", text[: MOST_CHARACTERS + 1]).splitlines(keepends=True)
+    for form in (_STAMP, _QUOTE, _STAMP):
+        if all(form.match(line) for line in lines if line.strip()):
+            lines = [form.sub("", line, count=1) for line in lines]
+    indent = min((len(line) - len(line.lstrip(" \t")) for line in lines if line.strip()), default=0)
+    return "".join(line[indent:] if line.strip() else line for line in lines)
+
+
 def hosts_in(text: str) -> dict[str, str]:
     """
     Host -> its part of a paste from several hosts, by the prompts or by the prefix of clush and pdsh on each
@@ -126,12 +146,12 @@ def hosts_in(text: str) -> dict[str, str]:
     lines = text[:MOST_CHARACTERS].splitlines(keepends=True)
     prefixed = [_PREFIX.match(line) for line in lines if line.strip()]
     names = {match[1] for match in prefixed if match}
-    if len(names) > 1 and all(prefixed) and len(prefixed) > 2 * len(names):
+    if names and all(prefixed) and len(prefixed) > 2 * len(names):
         found: dict[str, str] = dict.fromkeys(sorted(names, key=natural), "")
         for match in prefixed:
             assert match is not None
             found[match[1]] += match[2] + "\n"
-        return found
+        return found if len(names) > 1 else {"": "".join(found.values())}
     found, current = {"": ""}, ""
     for line in lines:
         if match := PROMPT.match(line):
