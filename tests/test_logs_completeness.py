@@ -123,3 +123,23 @@ def test_a_name_is_no_word_of_a_training_that_finished(tmp_path: Path, label: st
     text = "step 8 loss 2.1\n" + TRACEBACK + "app.Wrong: x\nINFO:     Finished server process [52]\n"
     cause = first(tmp_path, "".join(label + line for line in text.splitlines(True)))
     assert (cause.rule, cause.severity) == ("rank-raised-exception", "error")
+
+
+PROSE = "Hi all, my training fails on two nodes with an error:\n\n"
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["```\n{}```\n", "```shell\n{}```\n", "<details>\n\n```\n{}```\n</details>\n"],
+    ids=["plain", "shell", "details"],
+)
+def test_a_person_s_own_words_around_a_log_are_no_lines_of_it(tmp_path: Path, form: str) -> None:
+    cause = first(
+        tmp_path, PROSE + form.format("step 8\n" + TRACEBACK + "app.Wrong: x\n") + "\nAny help is welcome.\n"
+    )
+    assert cause.rule == "rank-raised-exception"
+
+
+def test_a_block_of_code_below_a_person_s_words_is_read(tmp_path: Path) -> None:
+    block = "".join("    " + line for line in ("step 8 loss 2.1\n" + WHOLE).splitlines(True))
+    assert first(tmp_path, PROSE + block + "\nAny help is welcome.\n").rule == first(tmp_path, WHOLE).rule

@@ -55,15 +55,23 @@ _ANSWERS_NO = re.compile(
     re.IGNORECASE,
 )
 
+_BY_A_PERSON = re.compile(
+    r"(?:^|\s)(?:[Mm]y|I'm|I've|I (?:am|was|have|had|get|got|can|cannot|tried|try|see|saw|use|used|run|ran"
+    r"|think|want|set|installed|followed|found))\s|\b[Aa]ny (?:help|ideas?|suggestions?|advice)\b"
+)
+"""Words in which people write of themselves, and programs do not."""
+
 
 def is_mention(body: str) -> bool:
     """
-    Whether a line is a command, code, a comment, a help text or a remedy.
+    Whether a line is a command, code, a comment, a help text, a remedy, or a person's own sentence.
 
     >>> is_mention("+ pkill -9 train.py"), is_mention("    os.kill(pid, SIGKILL)"), is_mention("Killed")
     (True, True, False)
+    >>> is_mention("Hi, my training fails on two nodes"), is_mention("/my/train.py failed")
+    (True, False)
     """
-    return bool(CODE.match(body))
+    return bool(CODE.match(body) or _BY_A_PERSON.search(body[:1000]))
 
 
 def says_no(text: str, end: int) -> bool:

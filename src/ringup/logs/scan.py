@@ -168,7 +168,7 @@ class Scanner:
         self._began: tuple[int, float] | None = None
         self._quotes = False
         self._indent = 0
-        """Blanks in front of every line: a block of code in Markdown."""
+        """Blanks in front of every line, or of a block of code in Markdown."""
         self._cut = 0
         self._labels = Labels()
         self._clues = Clues()
@@ -198,8 +198,15 @@ class Scanner:
         texts = (texts_of(raw[:LINE_BYTES])[:1] for _, raw, _ in few)
         self._labels.learn(unstamped(text[:LONGEST_LABEL]) for first in texts for text in first)
         self._quotes = 2 * sum(raw.startswith(b"> ") for _, raw, _ in few) < len(few)
-        blanks = (len(raw) - len(raw.lstrip(b" \t")) for _, raw, _ in few if raw.strip())
+        blanks = [len(raw) - len(raw.lstrip(b" \t")) for _, raw, _ in few if raw.strip()]
         self._indent = min(blanks, default=0)
+        block = [count for count in blanks if count >= 4]
+        if (
+            not self._indent
+            and len(block) >= 3 * blanks.count(0)
+            and len(block) + blanks.count(0) == len(blanks)
+        ):
+            self._indent = min(block, default=0)  # Markdown's, below a person's words
         for number, raw, _ in few:
             text = (texts_of(raw[:LONGEST_LABEL]) or [""])[0]
             time_s = None if self._began or is_syslog(text) else seconds_of(text)
