@@ -105,3 +105,37 @@ def test_a_file_that_is_one_long_line_without_an_end_is_not_empty(tmp_path: Path
     path.write_bytes(b"x" * (2 << 20))
     diagnosis = read_logs([str(path)])
     assert [file.lines for file in diagnosis.story.files] == [1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rank{}.log",
+        "train_rank_{}.out",
+        "globalrank-{}_localrank-0.txt",
+        "workerlog.{}",
+        "attempt_0/{}/stderr.log",
+    ],
+)
+def test_a_file_that_is_named_by_its_rank_gives_it(tmp_path: Path, name: str) -> None:
+    raised = (
+        'Traceback (most recent call last):\n  File "/job/t.py", line 9, in <module>\n    x\nKeyError: 1\n'
+    )
+    for rank, text in ((0, "step 1 loss 2.0\n"), (3, raised)):
+        path = tmp_path / name.format(rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert read_logs([str(tmp_path)]).causes[0].ranks == (3,)
+
+
+def test_names_of_two_nodes_that_count_from_0_give_no_rank(tmp_path: Path) -> None:
+    for node in ("a", "b"):
+        path = tmp_path / node / "attempt_0" / "1" / "stderr.log"
+        path.parent.mkdir(parents=True)
+        path.write_text("ValueError: x\n" if node == "a" else "step 1\n", encoding="utf-8")
+    assert not read_logs([str(tmp_path)]).causes[0].ranks
+
+
+def test_a_line_that_names_another_rank_counts_more_than_the_file_s_name(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text("[rank2]: ValueError: x\nValueError: y\n", encoding="utf-8")
+    assert 0 not in read_logs([str(tmp_path)]).causes[0].ranks

@@ -37,6 +37,13 @@ _OF_WORK = {"step", "loss", "epoch-done", "finished", "saved"}
 _NUMBERED = re.compile(r"\[(\d{1,6})\] |(\d{1,6}): ")
 _OF_ONE_RANK = re.compile(r"(?:.*/)?rank-(\d{5,8})-[^/]*\.log", re.DOTALL)
 """The output of one rank, as `ringup run` writes it."""
+_NAMED_BY_RANK = re.compile(
+    r"(?:.*/)?(?:[\w.-]*[._-])?(?:global)?rank[._-]?(\d{1,6})(?:[._-][\w.-]*)?\.(?:log|out|err|txt)"
+    r"|(?:.*/)?(?:workerlog|log\.rank)[._-]?(\d{1,6})"
+    r"|.*/attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.log",
+    re.DOTALL,
+)
+"""Files of one rank as scripts, Paddle and torchrun's --log-dir name them."""
 _USED = re.compile(r"\bNET/([\w ]+?)/(\d+)")
 _OF_NETWORKS = {"bootstrap", "using-network", "net-using", "socket-list", "virtual-device", "ib-none"}
 _OF_NETWORKS |= {"env-set", "channel", "channel-loose"}
@@ -126,6 +133,20 @@ def _only(found: Collection[_T]) -> _T | None:
     return next(iter(found)) if len(found) == 1 else None
 
 
+def _ranks_of_names(paths: Sequence[str], events: Iterable[Event]) -> list[int | None]:
+    """The ranks in the files' names; None where two files have the same one, or a line names another."""
+    found = [_NAMED_BY_RANK.fullmatch(path) for path in paths]
+    ranks = [int(next(filter(None, one.groups()))) if one else None for one in found]
+    kinds = Counter(
+        (rank, path.rpartition("/")[2]) for rank, path in zip(ranks, paths, strict=True) if rank is not None
+    )
+    if any(count > 1 for count in kinds.values()):
+        return [None] * len(ranks)  # of several nodes, each numbered from 0
+    spoken = {(e.file, e.rank) for e in events if e.rank is not None}
+    strange = {file for file, rank in spoken if file < len(ranks) and rank != ranks[file]}
+    return [None if number in strange else rank for number, rank in enumerate(ranks)]
+
+
 def _number_of(event: Event) -> int | None:
     """The number that begins a line about work, if scripts or Slurm print the rank there."""
     match = _NUMBERED.match(event.text) if event.tag in _OF_WORK else None
@@ -154,9 +175,10 @@ class LogEvidence:
         self.communicators: list[Comm] = [c for s in scans for c in s.communicators]
         self.began = [scan.began for scan in scans]
         self.repeats = sum((scan.repeats for scan in scans), Counter[str]())
-        own = [_OF_ONE_RANK.fullmatch(info.path) for info in self.files]
-        self._file_ranks = [int(one[1]) if one else None for one in own]
         events = [e for s in scans for e in s.events]
+        own = [_OF_ONE_RANK.fullmatch(info.path) for info in self.files]
+        named = _ranks_of_names([info.path for info in self.files], events)
+        self._file_ranks = [int(one[1]) if one else rank for one, rank in zip(own, named, strict=True)]
         self._labels(events)
         self.events = [self._attributed(e) for e in events]
         self.clues = [replace(s, event=self._attributed(s.event)) for scan in scans for s in scan.clues]
