@@ -38,10 +38,7 @@ _NUMBERED = re.compile(r"\[(\d{1,6})\] |(\d{1,6}): ")
 _OF_ONE_RANK = re.compile(r"(?:.*/)?rank-(\d{5,8})-[^/]*\.log", re.DOTALL)
 """The output of one rank, as `ringup run` writes it."""
 _NAMED_BY_RANK = re.compile(
-    r"(?:.*/)?(?:[\w.-]*[._-])?(?:global)?rank[._-]?(\d{1,6})(?:[._-][\w.-]*)?\.(?:log|out|err|txt)"
-    r"|(?:.*/)?(?:workerlog|log\.rank)[._-]?(\d{1,6})"
-    r"|.*/attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.log",
-    re.DOTALL,
+    r"(?:^|[._-])(?:global)?rank[._-]?(\d{1,6})(?=[._-])|^(?:workerlog|log\.rank)[._-]?(\d{1,6})$"
 )
 """Files of one rank as scripts, Paddle and torchrun's --log-dir name them."""
 _USED = re.compile(r"\bNET/([\w ]+?)/(\d+)")
@@ -135,8 +132,7 @@ def _only(found: Collection[_T]) -> _T | None:
 
 def _ranks_of_names(paths: Sequence[str], events: Iterable[Event]) -> list[int | None]:
     """The ranks in the files' names; None where two files have the same one, or a line names another."""
-    found = [_NAMED_BY_RANK.fullmatch(path) for path in paths]
-    ranks = [int(next(filter(None, one.groups()))) if one else None for one in found]
+    ranks = [_rank_of_name(path) for path in paths]
     kinds = Counter(
         (rank, path.rpartition("/")[2]) for rank, path in zip(ranks, paths, strict=True) if rank is not None
     )
@@ -145,6 +141,20 @@ def _ranks_of_names(paths: Sequence[str], events: Iterable[Event]) -> list[int |
     spoken = {(e.file, e.rank) for e in events if e.rank is not None}
     strange = {file for file, rank in spoken if file < len(ranks) and rank != ranks[file]}
     return [None if number in strange else rank for number, rank in enumerate(ranks)]
+
+
+def _rank_of_name(path: str) -> int | None:
+    """
+    The rank in a file's name.
+
+    >>> [_rank_of_name(name) for name in ("train_rank_3.out", "log/attempt_0/1/stderr.log", "franky1.log")]
+    [3, 1, None]
+    """
+    *_, attempt, folder, name = ["", "", *path.split("/")]
+    if attempt.startswith("attempt_") and folder.isdecimal() and name in ("stdout.log", "stderr.log"):
+        return int(folder[:6])
+    found = _NAMED_BY_RANK.search(name[:255])
+    return int(found[1] or found[2]) if found else None
 
 
 def _number_of(event: Event) -> int | None:
