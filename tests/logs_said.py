@@ -650,4 +650,9 @@ SAID += [
         "peer-unreachable-on-interface",
         "n1:795:822 [0] include/socket.h:409 NCCL WARN Net : Connect to 192.168.1.9<54263> failed : No route to",
     ),
+    (
+        "slurm-tasks-mismatch",
+        "[unset]:   This singleton init program attempted to access some feature\n[unset]:   for which process manager support was required, e.g. spawn or universe_size.",
+    ),
+    ("local-rank-argument-rejected", "train.py: error: unrecognized arguments: --local-rank=0"),
 ]

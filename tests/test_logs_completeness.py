@@ -143,3 +143,16 @@ def test_a_person_s_own_words_around_a_log_are_no_lines_of_it(tmp_path: Path, fo
 def test_a_block_of_code_below_a_person_s_words_is_read(tmp_path: Path) -> None:
     block = "".join("    " + line for line in ("step 8 loss 2.1\n" + WHOLE).splitlines(True))
     assert first(tmp_path, PROSE + block + "\nAny help is welcome.\n").rule == first(tmp_path, WHOLE).rule
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[n4:10178] 4 more processes have sent help message help-mpi-btl-base.txt / btl:no-nics",
+        '[n4:10178] Set MCA parameter "orte_base_help_aggregate" to 0 to see all help / error messages',
+        "[17246836.1] [n4:9622:f]  vfs_fuse.c:281  UCX  ERROR inotify_add_watch(/tmp) failed: No space left on device",
+    ],
+)
+def test_a_remark_of_mpi_is_no_failure(tmp_path: Path, line: str) -> None:
+    (tmp_path / "job.log").write_text(f"start\n{line}\n", encoding="utf-8")
+    assert not read_logs([str(tmp_path / "job.log")]).causes

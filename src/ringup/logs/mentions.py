@@ -80,8 +80,11 @@ def says_no(text: str, end: int) -> bool:
 
     >>> says_no("oom-killer invoked since boot: no", 10), says_no("Xid (PCI:0000:3b:00): 94, RST: No", 24)
     (True, False)
+    >>> says_no("error: unrecognized arguments: --local-rank=0", 43)
+    False
     """
-    return bool(_ANSWERS_NO.match(text, end))
+    is_option = text[max(0, end - 60) : end].rpartition(" ")[2].startswith("-")
+    return not is_option and bool(_ANSWERS_NO.match(text, end))
 
 
 def quotations(text: str) -> list[tuple[int, int]]:

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringup.logs.blame import place
-from ringup.logs.files import OPEN_TRACEBACK
 from ringup.logs.forms import Clue, Form
 from ringup.logs.lines import Event, ranks_of
 from ringup.logs.outcome import ENOUGH_OF_OTHERS
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import MEANINGS, SPECIFIC
 from ringup.logs.rule import MAX_EVIDENCE, Cause, report
+from ringup.logs.scan import BELOW_A_FRAME
 from ringup.rules import Fix
 
 if TYPE_CHECKING:
@@ -224,10 +224,11 @@ def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | 
 
 def _cut_traceback(log: LogEvidence) -> Cause | None:
     """The innermost frame of a traceback that the end of its file cuts off."""
-    cut = [n for n, info in enumerate(log.files) if OPEN_TRACEBACK in info.cut]
-    last = next((e for e in reversed(log.all("frame")) if e.file in cut), None)
-    begun = any(e.file == last.file and e.line < last.line for e in log.all("traceback")) if last else False
-    if last is None or not begun or log.all("exception"):
+    last = max(log.all("frame", "traceback"), key=lambda e: e.place, default=None)
+    if last is None or log.files[last.file].lines - last.line >= BELOW_A_FRAME:
+        return None
+    begun = max((e.line for e in log.all("traceback") if e.file == last.file), default=0)
+    if not begun or any(e.file == last.file and e.line > begun for e in log.all("exception")):
         return None
     text = "the log ends inside a traceback: the line with the exception is missing"
     one = report([last], text, "low", fix=Fix("look for the rest of this output, or run it again"))

@@ -110,7 +110,8 @@ def _virtual(log: LogEvidence, host: HostNetworks, failed: Event | None) -> Caus
     if done and not (lost and (bind or carrying)):
         text = f"virtual interfaces ({names}) are in use{where}"
         return report(listed, text, "low", severity="note", fix=fix)
-    if boot or bind or (failed and (carrying or _dialled_blindly(log))) or (most and not died):
+    is_open = failed or log.spans_hosts or len(virtual) > 2  # else no line shows another machine
+    if boot or bind or (failed and (carrying or _dialled_blindly(log))) or (most and not died and is_open):
         text = f"NCCL uses virtual interfaces{where}: {names}"
         # A hang without a failed connection may also be the path's fault.
         unproven = carrying and not (bind or boot or log.has("nccl-connect"))

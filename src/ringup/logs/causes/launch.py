@@ -57,6 +57,11 @@ def slurm_tasks_mismatch(log: LogEvidence) -> Found:
     """
     if refused := log.all("slurm-mismatch"):
         return report(refused, "the trainer says its devices and nodes do not fit Slurm's tasks")
+    if alone := log.all("mpi-singleton"):
+        text = "MPI finds no process manager: it ends, or each task is a job of its own, rank 0 of 1"
+        return report(
+            alone, text, "medium", fix=Fix("`srun --mpi=pmix` (or pmi2; `srun --mpi=list`), or mpirun")
+        )
     if log.outcome.went_on:
         return None
     rows = log.all("global-rank")

@@ -7,7 +7,7 @@ from ringup.logs.patterns.tags import tag
 # fmt: off
 TAGS = (
     tag("jax-register", "",
-        r"CoordinationService/RegisterTask|(?:Failed to|failed to) (?:connect to|register with) (?:the )?coordination|failed to connect to (?:all addresses|client mesh master)|RegisterTask"),
+        r"CoordinationService/RegisterTask|(?:Failed to|failed to) (?:connect to|register with) (?:the )?coordination|failed to connect to (?:all addresses|client mesh master)|RegisterTask|mesh_service\.cc.{0,80}WaitForConnected"),
     tag("jax-late-barrier", "",
         r"Barrier timed out\. (?:Barrier_)?[Ii]d: ?(?!\[Init\]|PjRT_Client_Connect|Wait_for_all)(?P<name>\S+)"),
     tag("jax-task", "context", r"^/job:[\w-]{1,40}/replica:\d{1,6}/task:\d", keep=64),
@@ -75,6 +75,9 @@ TAGS = (
         r"pyxis: (?P<why>(?:failed to|couldn't) (?:import|create|start) .{1,120})|(?P<why2>task \d{1,7} launch failed: .{1,80})"
         r"|(?P<why3>StepId=\S{1,30} aborted before step completely launched)|Failed to invoke spank plugin stack"
         r"|Task launch for StepId=\S{1,30} failed on node (?P<host>\S{1,80}): (?P<why4>.{1,80})"),
+    tag("mpi-singleton", "",
+        r"PMII_singinit|singleton init program attempted|PMI2?_Init\w{0,12} (?:returned|failed)|not built with support for SLURM's PMI"
+        r"|was launched without a PMIx? server|OMPI was not built with SLURM's PMI"),
     tag("container-started", "",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?:Successfully pulled image|Container image) \"(?P<image>[^\"]{1,200})\"",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?Started container [\w.-]{1,80}",
