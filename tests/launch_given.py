@@ -19,11 +19,45 @@ SEES = (
     "    environment: [CUDA_VISIBLE_DEVICES=2]\n    deploy:\n      resources:\n        reservations:\n"
     "          devices:\n            - capabilities: [gpu]\n"
 )
+BOXED = "-e MASTER_ADDR=a -e MASTER_PORT=12356 -e RANK=0 image"
+BY_SCONTROL = "MASTER_ADDR=$(scontrol show hostnames | head -n 1) torchrun t.py"
+SERVED = """kind: Service
+metadata: {{name: s}}
+spec:
+  clusterIP: None
+  selector: {{app: {}}}
+---
+kind: Job
+metadata: {{name: j}}
+spec:
+  completions: 2
+  completionMode: Indexed
+  template:
+    metadata: {{labels: {{app: {}}}}}
+    spec:
+      subdomain: s
+      containers:
+      - name: t
+        image: a
+        command: [torchrun, --nnodes=2, --master-addr=j-0.s, t.py]
+"""
+MACHINE = "machine_rank: {}\nmain_process_ip: 10.0.0.1\nmain_process_port: 29507\nnum_machines: 2\n"
 WRAPPED = "distributed_type: FSDP\nfsdp_config:\n  fsdp_transformer_layer_cls_to_wrap: {}\nnum_processes: 4\n"
 BY_CONFIG = "accelerate launch --config_file f.yaml t.py --model_name_or_path BAAI/bge-m3"
 EIGHT = "deepspeed --num_gpus=8 --hostfile=h --master_port={} t.py > a.log 2>&1&"
 FAR = 'pbsdsh -n $n -v run.sh "$n" &'
 
+MERGED = """x-trainer: &trainer
+  image: i
+  command: bash -c "torchrun --nnodes=2 --node-rank=$$NODE --master-addr=$$MASTER_ADDR t.py"
+services:
+  a:
+    <<: *trainer
+    environment: {{NODE: "0", MASTER_ADDR: {0}}}
+  b:
+    <<: *trainer
+    environment: {{NODE: "1", MASTER_ADDR: {0}}}
+"""
 STATIC = "--master-addr=$2 --master-port=29501 t.py"
 
 GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
@@ -140,8 +174,14 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     # bash(1): the arguments of a function are those of its call
     "rendezvous-endpoint-own": (
-        [shell("f() {", f"torchrun --nnodes=2 --node-rank=$1 {STATIC}", "}", "f 0 localhost")],
-        [shell("main() {", f"torchrun --nnodes=2 --node-rank=$1 {STATIC}", "}", 'main "$@"')],
+        [
+            shell("f() {", f"torchrun --nnodes=2 --node-rank=$1 {STATIC}", "}", "f 0 localhost"),
+            {"compose.yml": MERGED.format("localhost")},
+        ],
+        [
+            shell("main() {", f"torchrun --nnodes=2 --node-rank=$1 {STATIC}", "}", 'main "$@"'),
+            {"compose.yml": MERGED.format("a")},
+        ],
     ),
     # torch 2.13, rendezvous/c10d_rendezvous_backend.py: DEFAULT_PORT
     "launcher-option-wrong": (
@@ -227,5 +267,34 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
     "launcher-argument-misread": (
         [],
         [shell("pip install datasets deepspeed"), {"a.pbs": "#PBS -l select=2\nmulti.sh torchrun.py\n"}],
+    ),
+    # Docker's documentation, "Networking": the default bridge has no names
+    "container-on-own-network": (
+        [shell(f"docker run -d --name a {BOXED}", f"docker run -d --name b {BOXED}")],
+        [
+            shell(
+                f"docker run -d --network n --name a {BOXED}", f"docker run -d --network n --name b {BOXED}"
+            ),
+            shell(f"docker run -d --name c {BOXED}"),
+        ],
+    ),
+    "container-keeps-out": (
+        [slurm(f"srun apptainer exec --nv a.sif bash -c '{BY_SCONTROL}'", asked=TWO_NODES)],
+        [
+            slurm(
+                f"srun apptainer exec --nv -B /usr/lib64/slurm a.sif bash -c '{BY_SCONTROL}'", asked=TWO_NODES
+            ),
+            slurm(f"srun bash -c '{BY_SCONTROL}'", asked=TWO_NODES),
+        ],
+    ),
+    # Kubernetes: a Service without pods has no addresses
+    "pod-name-unknown": (
+        [{"job.yaml": SERVED.format("llm", "trainer")}],
+        [{"job.yaml": SERVED.format("llm", "llm")}],
+    ),
+    # accelerate 1.15: machine_rank 0 is the host of the rendezvous
+    "accelerate-config-wrong": (
+        [{"one.yaml": MACHINE.format(0), "two.yaml": MACHINE.format(0)}],
+        [{"one.yaml": MACHINE.format(0), "two.yaml": MACHINE.format(1)}],
     ),
 }

@@ -150,7 +150,7 @@ def test_a_block_of_code_below_a_person_s_words_is_read(tmp_path: Path) -> None:
     [
         "[n4:10178] 4 more processes have sent help message help-mpi-btl-base.txt / btl:no-nics",
         '[n4:10178] Set MCA parameter "orte_base_help_aggregate" to 0 to see all help / error messages',
-        "[17246836.1] [n4:9622:f]  vfs_fuse.c:281  UCX  ERROR inotify_add_watch(/tmp) failed: No space left on device",
+        "[n4:9622:f]  vfs_fuse.c:281  UCX  ERROR inotify_add_watch(/tmp) failed: No space left on device",
     ],
 )
 def test_a_remark_of_mpi_is_no_failure(tmp_path: Path, line: str) -> None:

@@ -100,10 +100,23 @@ def _documents(text: str) -> Iterator[Node]:
 
 
 def pairs(node: Node) -> list[tuple[str, Node]]:
-    """Keys and values of a mapping; [] for anything else."""
+    """Keys and values of a mapping, also those that `<<: *name` merges in; [] for anything else."""
     if getattr(node, "id", "") != "mapping":
         return []
-    return [(str(key.value), value) for key, value in node.value if key.id == "scalar"]
+    own = [(str(key.value), value) for key, value in node.value if key.id == "scalar"]
+    merged = [value for key, value in own if key == "<<"]
+    if not merged:
+        return own
+    more = [pair for one in merged for part in (listed(one) or [one]) for pair in _plain_pairs(part)]
+    names = {key for key, _ in own}
+    return [pair for pair in own if pair[0] != "<<"] + [pair for pair in more if pair[0] not in names]
+
+
+def _plain_pairs(node: Node) -> list[tuple[str, Node]]:
+    """Those of a mapping that is merged in; what is merged into that one is left out."""
+    if getattr(node, "id", "") != "mapping":
+        return []
+    return [(str(key.value), value) for key, value in node.value if key.id == "scalar" and key.value != "<<"]
 
 
 def scalar(node: Node) -> str:
@@ -145,6 +158,8 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
     if any(getattr(items.get(k), "id", "") in ("scalar", "sequence") for k in COMMANDS):
         yield PodCommand(node, around)
     for key, value in items.items():
+        if key.startswith("x-") and not depth:
+            continue  # a part of compose that services merge in
         if value.id == "scalar" and key not in COMMANDS and _STARTS.search(value.value):
             yield PodCommand(value, around)
         elif key not in (*COMMANDS, "initContainers", "env"):

@@ -66,13 +66,14 @@ def container_keeps_out(job: JobFile) -> Iterator[Finding]:
     NCCL and data loaders fail; RDMA registers memory, which the default memlock limit forbids; variables set
     outside do not reach the ranks inside.
 
-    A pod on the host's network does not use the cluster's name server.
+    A pod on the host's network does not use the cluster's name server.  An image has no scontrol.
 
     Fix: `docker run --network=host --ipc=host --ulimit memlock=-1 --device=/dev/infiniband -e NCCL_DEBUG ...`
     (`ringup script docker` writes it, and the Kubernetes kinds what a pod needs); apptainer without
     --cleanenv, or with --env.
     """
     yield from _shards(job)
+    yield from _slurm_inside(job)
     for launch in job.launches:
         if launch.pod is not None:
             yield from _pod(job, launch, launch.pod)
@@ -93,8 +94,11 @@ def container_on_own_network(job: JobFile) -> Iterator[Finding]:
     Why: a container then has an address that only its machine knows, and the machine passes nothing on to it:
     the other nodes reach neither the rendezvous nor the ranks.
 
-    Fix: `docker run --network=host`.
+    Names of containers are unknown there, too: `MASTER_ADDR=trainer1` does not resolve.
+
+    Fix: `docker run --network=host`; a network of one's own (`docker network create`) has the names.
     """
+    yield from _names_of_containers(job)
     for launch in job.launches:
         for step in launch.steps:
             made = _container_of(job, step)
@@ -200,6 +204,38 @@ def _has_shm_size_under_build(job: JobFile, launch: Launch) -> bool:
     services = [one for d in job.job.documents for _, one in pairs(dict(pairs(d)).get("services"))]
     own = (one for one in services if one.start_mark.line < launch.line <= one.end_mark.line + 1)
     return any(value_at(one, "build", "shm_size") for one in own)
+
+
+_OF_SLURM = re.compile(r"(?:\$\(|`|^|[;&|\n]) {0,8}(scontrol|squeue|srun) ")
+
+
+def _slurm_inside(job: JobFile) -> Iterator[Finding]:
+    """Commands of Slurm in the text that a container runs, where the file does not bind their folder."""
+    for command in job.job.commands:
+        text = command.start.text or ""
+        boxed = any(posixpath.basename(s.program) in (*APPTAINER, *DOCKER) for s in command.start.steps)
+        is_bound = "/slurm" in job.text or "munge" in job.text
+        if boxed and not is_bound and (found := _OF_SLURM.search(text[:20_000])):
+            what = f"{found[1]} runs inside the container: an image has no commands of Slurm"
+            yield job.finding(command.line, what, f"{found[1]} in front of srun, and its result passed on")
+
+
+def _names_of_containers(job: JobFile) -> Iterator[Finding]:
+    """Containers on docker's own network that look for another one by its name."""
+    made = [
+        (command, step)
+        for command in job.job.commands
+        for step in command.start.steps
+        if posixpath.basename(step.program) in DOCKER and step.subcommand in ("run", "create")
+    ]
+    names = {step.option("--name"): command for command, step in made}
+    for command, step in made:
+        given = [option.value for option in step.options if option.name in ("-e", "--env")]
+        head = next((value[12:] for value in given if value.startswith("MASTER_ADDR=")), "")
+        own = step.has("--network", "--net", "--link", "--add-host")
+        if not own and head and head != step.option("--name") and head in names:
+            found = f"MASTER_ADDR={printable(head, 60)}: docker's own network knows no names of containers"
+            yield job.finding(command.line, found, "--network with a network of one's own, or host")
 
 
 def _container_of(job: JobFile, step: Step) -> Step | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from ringup.launchfiles.model import Launch
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.rules import Finding, Fix
-from ringup.units import printable
+from ringup.units import lines_of, printable
 
 Node = Any
 
@@ -397,6 +398,24 @@ def deepspeed_settings_twice(job: JobFile) -> Found:
             yield line, f"{', '.join(both)} beside deepspeed_config_file", "deepspeed_config_file alone"
 
 
+_WHICH_MACHINE = re.compile(
+    r"(?m)^(machine_rank|main_process_ip|main_process_port|num_machines): {0,4}(\S{1,80})"
+)
+
+
+def _same_machine(job: JobFile) -> Found:
+    """Two configurations of one job with the same machine_rank; the second by its name is the wrong one."""
+    own = dict(_WHICH_MACHINE.findall(job.text))
+    if len(own) < 4 or own["num_machines"] == "1":
+        return
+    alike = [path for path, text in job.others.items() if dict(_WHICH_MACHINE.findall(text)) == own]
+    if alike and job.path > min(alike):
+        line = next(n for n, text in enumerate(lines_of(job.text), 1) if text.startswith("machine_rank:"))
+        first = posixpath.basename(min(alike))
+        found = f"machine_rank: {printable(own['machine_rank'], 20)}, as in {printable(first, 60)}"
+        yield line, found, "another number for each machine"
+
+
 @fault("accelerate-config-wrong", SHELL)
 def accelerate_config_wrong(job: JobFile) -> Found:
     """
@@ -409,6 +428,7 @@ def accelerate_config_wrong(job: JobFile) -> Found:
 
     Fix: num_processes = num_machines x GPUs; deepspeed_hostfile, or `deepspeed_multinode_launcher: standard`.
     """
+    yield from _same_machine(job)
     for document in job.job.documents:
         if value_at(document, "distributed_type") and value_at(document, "compute_environment"):
             yield from _values_of_accelerate(dict(pairs(document)))
@@ -552,6 +572,10 @@ def pod_name_unknown(job: JobFile) -> Iterator[Finding]:
                 yield job.finding(launch.line, found, f"{pod}.{scalar(node) or domain}")
 
 
+_GIVEN_TO_PODS = re.compile(r"job-name|kubernetes\.io/|kubeflow\.org/|x-k8s\.io/|controller-uid")
+"""Labels that controllers add."""
+
+
 def _unserved(
     job: JobFile, node: Node, services: dict[str, Any], labels: dict[str, str]
 ) -> Iterator[Finding]:
@@ -559,6 +583,19 @@ def _unserved(
     wanted = scalar(node)
     others = (text for path, text in job.others.items() if path != job.path)
     elsewhere = any(wanted in re.findall(r"\bname: {0,4}[\"']?([\w.-]{1,99})", text) for text in others)
+    if wanted in services and not elsewhere:
+        chosen = {key: scalar(value) for key, value in services[wanted].items()}
+        apart = [
+            key
+            for key, value in chosen.items()
+            if labels.get(key) != value and not _GIVEN_TO_PODS.search(key)
+        ]
+        if apart and labels:
+            line, key = services[wanted][apart[0]].start_mark.line + 1, apart[0]
+            found = (
+                f"the Service {printable(wanted)} selects {key}: {printable(chosen[key])}, and no pod has it"
+            )
+            yield job.finding(line, found, f"{key}: {labels.get(key) or 'a label of the pods'}")
     if not wanted or wanted in services or elsewhere:
         return
     for name, selector in services.items():
