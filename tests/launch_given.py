@@ -19,6 +19,10 @@ SEES = (
     "    environment: [CUDA_VISIBLE_DEVICES=2]\n    deploy:\n      resources:\n        reservations:\n"
     "          devices:\n            - capabilities: [gpu]\n"
 )
+BATCHES = (
+    "deepspeed --hostfile h t.py --deepspeed ds.json --per_device_train_batch_size 2"
+    " --gradient_accumulation_steps 8"
+)
 BOXED = "-e MASTER_ADDR=a -e MASTER_PORT=12356 -e RANK=0 image"
 BY_SCONTROL = "MASTER_ADDR=$(scontrol show hostnames | head -n 1) torchrun t.py"
 SERVED = """kind: Service
@@ -296,5 +300,10 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
     "accelerate-config-wrong": (
         [{"one.yaml": MACHINE.format(0), "two.yaml": MACHINE.format(0)}],
         [{"one.yaml": MACHINE.format(0), "two.yaml": MACHINE.format(1)}],
+    ),
+    # transformers 5.17, integrations/deepspeed.py: whatever the number of ranks is
+    "deepspeed-config-disagrees": (
+        [{**shell(BATCHES), "ds.json": '{"train_batch_size": 8}'}],
+        [{**shell(BATCHES), "ds.json": '{"train_batch_size": 64}'}],
     ),
 }

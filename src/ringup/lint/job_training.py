@@ -52,6 +52,11 @@ def deepspeed_config_disagrees(job: JobFile) -> Found:
         if type(whole) is int and each * world not in (0, whole):
             found = f"{shown} has train_batch_size {whole}, and {each} x {world} ranks are {each * world}"
             yield launch.line, found, '"auto"'
+        elif type(whole) is int and not world and each and whole % each:
+            found = (
+                f"{shown} has train_batch_size {whole}, which is no multiple of {each}, the batches of a rank"
+            )
+            yield launch.line, found, '"auto"'
         for key, argument in _NUMBERS.items():
             value, text = given.get(key), launch.arguments.get(argument, "")
             is_number = isinstance(value, int | float) and re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", text)
