@@ -47,9 +47,6 @@ class Unreadable(NamedTuple):
     reason: str
 
 
-OPEN_TRACEBACK = "a traceback without its last line"
-
-
 @dataclass
 class FileInfo:
     """One input file."""

@@ -23,7 +23,7 @@ from ringup.logs.answer import causes_of
 from ringup.logs.appended import LastRun, blanked, last_run
 from ringup.logs.causes import Cause
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.files import OPEN_TRACEBACK, FileInfo, Unreadable
+from ringup.logs.files import FileInfo, Unreadable
 from ringup.logs.forms import Reference
 from ringup.logs.lines import LINE_BYTES, clean, excerpt
 from ringup.logs.scan import BELOW_A_FRAME, Scan, Scanner, joined
@@ -103,7 +103,7 @@ def _cut_in(part: counts.Part, scan: Scan) -> tuple[str, ...]:
         if offset + len(raw) >= part.bytes and b"\r" not in raw:
             found.append("the last line is cut off")
     if scan.open_frame and part.lines - scan.open_frame < BELOW_A_FRAME:
-        found.append(OPEN_TRACEBACK)
+        found.append("a traceback without its last line")
     if scan.headless:
         found.append("a traceback without its first line")
     return tuple(found)

@@ -224,15 +224,15 @@ def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | 
 
 def _cut_traceback(log: LogEvidence) -> Cause | None:
     """The innermost frame of a traceback that the end of its file cuts off."""
-    last = max(log.all("frame", "traceback"), key=lambda e: e.place, default=None)
-    if last is None or log.files[last.file].lines - last.line >= BELOW_A_FRAME:
-        return None
-    begun = max((e.line for e in log.all("traceback") if e.file == last.file), default=0)
-    if not begun or any(e.file == last.file and e.line > begun for e in log.all("exception")):
-        return None
-    text = "the log ends inside a traceback: the line with the exception is missing"
-    one = report([last], text, "low", fix=Fix("look for the rest of this output, or run it again"))
-    return replace(one, rule="unnamed-failure", severity="error") if one else None
+    begun = {e.file: e.line for e in log.all("traceback")}
+    ended = {e.file for e in log.all("exception") if e.line > begun.get(e.file, 0)}
+    for last in reversed(log.all("frame", "traceback")):
+        is_end = log.files[last.file].lines - last.line < BELOW_A_FRAME
+        if is_end and last.file in begun and last.file not in ended:
+            text = "the log ends inside a traceback: the line with the exception is missing"
+            one = report([last], text, "low", fix=Fix("look for the rest of this output, or run it again"))
+            return replace(one, rule="unnamed-failure", severity="error") if one else None
+    return None
 
 
 def _of_a_clue(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | None:
