@@ -299,7 +299,10 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
     # accelerate 1.15: machine_rank 0 is the host of the rendezvous
     "accelerate-config-wrong": (
         [{"one.yaml": MACHINE.format(0), "two.yaml": MACHINE.format(0)}],
-        [{"one.yaml": MACHINE.format(0), "two.yaml": MACHINE.format(1)}],
+        [
+            {"one.yaml": MACHINE.format(0), "two.yaml": MACHINE.format(1)},
+            {"one.yaml": MACHINE.format(0), "two.yaml": MACHINE.format(0) + "mixed_precision: fp16\n"},
+        ],
     ),
     # transformers 5.17, integrations/deepspeed.py: whatever the number of ranks is
     "deepspeed-config-disagrees": (

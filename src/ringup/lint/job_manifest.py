@@ -403,12 +403,17 @@ _WHICH_MACHINE = re.compile(
 )
 
 
+_COMMENTED = re.compile(r"(?m)^#.{0,1000}$\n?")
+
+
 def _same_machine(job: JobFile) -> Found:
-    """Two configurations of one job with the same machine_rank; the second by its name is the wrong one."""
-    own = dict(_WHICH_MACHINE.findall(job.text))
+    """Two configurations in a folder that are alike, also in machine_rank: the second by its name."""
+    own, plain = dict(_WHICH_MACHINE.findall(job.text)), _COMMENTED.sub("", job.text).strip()
     if len(own) < 4 or own["num_machines"] == "1":
         return
-    alike = [path for path, text in job.others.items() if dict(_WHICH_MACHINE.findall(text)) == own]
+    here = posixpath.dirname(job.path)
+    others = [(path, text) for path, text in job.others.items() if posixpath.dirname(path) == here]
+    alike = [path for path, text in others if _COMMENTED.sub("", text).strip() == plain]
     if alike and job.path > min(alike):
         line = next(n for n, text in enumerate(lines_of(job.text), 1) if text.startswith("machine_rank:"))
         first = posixpath.basename(min(alike))
