@@ -67,6 +67,14 @@ def test_a_log_that_ends_inside_a_traceback_has_failed(tmp_path: Path, label: st
     assert cause.evidence[0].line == 3 and "ends inside a traceback" in cause.text
 
 
+def test_a_traceback_that_python_ignores_is_no_open_end(tmp_path: Path) -> None:
+    ignored = "Exception ignored in: <function Pool.__del__ at 0x7f>\n" + TRACEBACK.replace(
+        "    step(batch)\n", ""
+    )
+    (tmp_path / "job.log").write_text("step 9\n" + ignored + "OSError: gone\n", encoding="utf-8")
+    assert not read_logs([str(tmp_path / "job.log")]).causes
+
+
 @pytest.mark.parametrize(
     "line",
     [

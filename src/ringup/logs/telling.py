@@ -227,7 +227,8 @@ def _cut_traceback(log: LogEvidence) -> Cause | None:
     begun = {e.file: e.line for e in log.all("traceback")}
     ended = {e.file for e in log.all("exception") if e.line > begun.get(e.file, 0)}
     for last in reversed(log.all("frame", "traceback")):
-        is_end = log.files[last.file].lines - last.line < BELOW_A_FRAME
+        # The frame is stored only if no exception came below it.
+        is_end = log.files[last.file].lines - last.line < (BELOW_A_FRAME if last.tag == "frame" else 2)
         if is_end and last.file in begun and last.file not in ended:
             text = "the log ends inside a traceback: the line with the exception is missing"
             one = report([last], text, "low", fix=Fix("look for the rest of this output, or run it again"))
