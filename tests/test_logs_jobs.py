@@ -105,6 +105,8 @@ ENDS: list[tuple[str, str]] = [
     ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in load\nEOFError: Ran out of input'),
     ("rank-crashed", "ERROR: Unexpected segmentation fault encountered in worker.\nRuntimeError: DataLoader worker (pid(s) 71) exited unexpectedly"),
     ("python-or-launcher-missing", "RuntimeError: launcher 'pdsh' not installed."),
+    # A bar of preparation at torch's limit, cut off by a traceback.
+    ("rank-busy-while-others-wait", 'Running tokenizer on dataset: 47%|####7     | 1695000/3634744 [30:09<33:25, 967.30 examples/s]Traceback (most recent call last):\nFile "/job/sft.py", line 66, in run_sft'),
 ]  # fmt: skip
 
 

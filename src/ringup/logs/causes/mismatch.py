@@ -22,6 +22,7 @@ from ringup.logs.causes.symptoms import (
 )
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, by_rank, ranks_of
+from ringup.logs.outcome import is_preparing
 from ringup.logs.rule import MAX_EVIDENCE, Cause, Confidence, Found, cause, report
 from ringup.logs.run_record import INTERRUPTED
 from ringup.rules import Fix
@@ -125,7 +126,8 @@ def rank_busy(log: LogEvidence) -> Found:
         text = "one rank prepares data inside main_process_first, the others run into the timeout"
         sure: Confidence = "high" if store or waits else "low"
         return report([*first, *bars, *store, *waits[:2]], text, sure)
-    if bars and (waits or store or log.has("exception", "wait-poll")):
+    prepares = [bar for bar in bars if is_preparing(bar)] if log.has("traceback") else []
+    if bars and (waits or store or prepares or log.has("exception", "wait-poll")):
         text = f"one rank is still busy ({bars[0]['what'] or 'a progress bar'}) when the others give up"
         return report([*bars, *waits[:2], *store], text, "high" if waits or store else "low")
     if bars and _ended_beside(log, bars[-1]):
