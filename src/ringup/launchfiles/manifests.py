@@ -101,22 +101,20 @@ def _documents(text: str) -> Iterator[Node]:
 
 def pairs(node: Node) -> list[tuple[str, Node]]:
     """Keys and values of a mapping, also those that `<<: *name` merges in; [] for anything else."""
-    if getattr(node, "id", "") != "mapping":
-        return []
-    own = [(str(key.value), value) for key, value in node.value if key.id == "scalar"]
+    own = _own_pairs(node)
     merged = [value for key, value in own if key == "<<"]
-    if not merged:
-        return own
-    more = [pair for one in merged for part in (listed(one) or [one]) for pair in _plain_pairs(part)]
+    # Of several the first counts; what is merged into a merged mapping is left out.
+    more = [pair for one in merged for part in reversed(listed(one) or [one]) for pair in _own_pairs(part)]
     names = {key for key, _ in own}
-    return [pair for pair in own if pair[0] != "<<"] + [pair for pair in more if pair[0] not in names]
+    return [pair for pair in own if pair[0] != "<<"] + [
+        pair for pair in more if pair[0] not in names | {"<<"}
+    ]
 
 
-def _plain_pairs(node: Node) -> list[tuple[str, Node]]:
-    """Those of a mapping that is merged in; what is merged into that one is left out."""
+def _own_pairs(node: Node) -> list[tuple[str, Node]]:
     if getattr(node, "id", "") != "mapping":
         return []
-    return [(str(key.value), value) for key, value in node.value if key.id == "scalar" and key.value != "<<"]
+    return [(str(key.value), value) for key, value in node.value if key.id == "scalar"]
 
 
 def scalar(node: Node) -> str:

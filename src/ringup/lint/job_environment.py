@@ -18,7 +18,7 @@ from ringup.lint.rule import SHELL, fault
 from ringup.lint.settings import settings
 from ringup.nccl import traps, variables
 from ringup.nccl.interface_choice import ASSUMED, version_of
-from ringup.rules import Finding, Severity
+from ringup.rules import Finding, Fix, Severity
 from ringup.units import lines_of, printable
 
 OLDEST = (2, 18)
@@ -217,7 +217,9 @@ def _slurm_inside(job: JobFile) -> Iterator[Finding]:
         is_bound = "/slurm" in job.text or "munge" in job.text
         if boxed and not is_bound and (found := _OF_SLURM.search(text[:20_000])):
             what = f"{found[1]} runs inside the container: an image has no commands of Slurm"
-            yield job.finding(command.line, what, f"{found[1]} in front of srun, and its result passed on")
+            why = "The variable that takes its output is empty, unless the image or the site has the program."
+            fix = Fix(f"call {found[1]} in the job file, export the result, and read it inside")
+            yield job.finding(command.line, what, f"{found[1]} outside of it", why=why, fix=fix)
 
 
 def _names_of_containers(job: JobFile) -> Iterator[Finding]:

@@ -418,7 +418,8 @@ def _same_machine(job: JobFile) -> Found:
         line = next(n for n, text in enumerate(lines_of(job.text), 1) if text.startswith("machine_rank:"))
         first = posixpath.basename(min(alike))
         found = f"machine_rank: {printable(own['machine_rank'], 20)}, as in {printable(first, 60)}"
-        yield line, found, "another number for each machine"
+        why = "accelerate starts the host of the rendezvous on machine 0: with two of them no group forms."
+        yield job.finding(line, found, "another number for each machine", why=why, fix=Fix("machine_rank: 1"))
 
 
 @fault("accelerate-config-wrong", SHELL)
@@ -600,7 +601,11 @@ def _unserved(
             found = (
                 f"the Service {printable(wanted)} selects {key}: {printable(chosen[key])}, and no pod has it"
             )
-            yield job.finding(line, found, f"{key}: {labels.get(key) or 'a label of the pods'}")
+            why = "A Service without pods has no addresses: the names of its pods do not resolve."
+            fix = Fix("the same label in the Service's selector and in the pods' template")
+            yield job.finding(
+                line, found, f"{key}: {labels.get(key) or 'a label of the pods'}", why=why, fix=fix
+            )
     if not wanted or wanted in services or elsewhere:
         return
     for name, selector in services.items():

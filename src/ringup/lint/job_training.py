@@ -54,7 +54,7 @@ def deepspeed_config_disagrees(job: JobFile) -> Found:
             yield launch.line, found, '"auto"'
         elif type(whole) is int and not world and each and whole % each:
             found = (
-                f"{shown} has train_batch_size {whole}, which is no multiple of {each}, the batches of a rank"
+                f"{shown}: train_batch_size {whole} is not a multiple of {each}, which one rank takes a step"
             )
             yield launch.line, found, '"auto"'
         for key, argument in _NUMBERS.items():

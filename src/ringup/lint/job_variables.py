@@ -137,7 +137,9 @@ def slurm_variable_empty(job: JobFile) -> Found:
             severity: Severity = "warning" if name.endswith("_") else "error"
             found = f"Slurm has no ${name}: it is empty"
             wanted = f"${{{near}}}_" if name.endswith("_") else f"${near}"
-            yield job.finding(read[name], found, wanted, severity=severity)
+            why = "sbatch(1) and srun(1) list what Slurm sets; another name is empty, without a message."
+            fix = Fix(f"write {wanted}")
+            yield job.finding(read[name], found, wanted, severity=severity, why=why, fix=fix)
     for name, options in _ONLY_WITH.items() if asked else ():
         if name in read and name not in known and not asked & {*options}:
             found = f"${name} is empty: the file has no --{options[0]}"

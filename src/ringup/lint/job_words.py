@@ -24,7 +24,7 @@ from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_programs import mpi_modules
 from ringup.lint.rule import SHELL, Found, fault, lines
-from ringup.rules import Severity
+from ringup.rules import Fix, Severity
 from ringup.units import lines_of, printable
 
 _DASHES = re.compile("^[–—−]{1,2}\\w")  # en dash, em dash, minus sign
@@ -220,7 +220,11 @@ def _never_run(job: JobFile) -> Found:
     ]
     is_start = ".py" in value and _HOLDS_A_START.search(value[:4000])
     if is_start and not behind and not _sourced_elsewhere(job):
-        yield last.line, f"{name} holds a start line, and nothing runs it", f"srun ${name}"
+        found, why = (
+            f"{name} holds a start line, and nothing runs it",
+            "The job ends at once, without a rank.",
+        )
+        yield job.finding(last.line, found, f"srun ${name}", why=why, fix=Fix(f"add a line `srun ${name}`"))
 
 
 def _sourced_elsewhere(job: JobFile) -> bool:

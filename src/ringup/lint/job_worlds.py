@@ -274,7 +274,9 @@ def _fields_of_awk(job: JobFile) -> Found:
         for word in command.words:
             if match := _IN_QUOTES.match(word.raw[:2000]):
                 found = f"{match[1]} of awk in double quotes: this shell replaces it"
-                yield word.line, found, f"\\{match[1]}"
+                why = f"Inside double quotes the script's own {match[1]} is put in, which is often empty."
+                fix = Fix(f"write \\{match[1]}")
+                yield job.finding(word.line, found, f"\\{match[1]}", why=why, fix=fix)
 
 
 def read_early(job: JobFile, text: str, starter: str) -> str:
@@ -448,7 +450,9 @@ def _of_all_nodes(job: JobFile) -> Found:
         each, nodes = _EACH.search(written), _NODES_GIVEN.search(written)
         if each and nodes and nodes[1] in products.get(each[1], ()) and nodes[1] != each[1]:
             own = "".join(products[each[1]] - {nodes[1]})
-            yield launch.line, f"${each[1]} are the ranks of all nodes: started on each of them", f"${own}"
+            found = f"${each[1]} are the ranks of all nodes: started on each of them"
+            why = "torchrun's --nproc-per-node and DeepSpeed's --num_gpus are numbers for one node."
+            yield job.finding(launch.line, found, f"${own}", why=why, fix=Fix(f"give it ${own}"))
 
 
 @fault("world-size-disagrees", SHELL)

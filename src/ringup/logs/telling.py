@@ -237,6 +237,7 @@ def _cut_traceback(log: LogEvidence) -> Cause | None:
 
 
 def _of_a_clue(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | None:
+    """The failure by the best clue; None where its meaning is known, or it explains no end."""
     named = {e.place for one in causes for e in one.evidence}
     if best is not None and best.event.place in named:
         if causes[0].rule == "rank-raised-exception" and (reason := _reason_above(log, [best])):
