@@ -9,6 +9,12 @@ TWO_NODES = "#SBATCH --nodes=2 --ntasks-per-node=1"
 C10D = "--rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:29621 t.py"
 HOSTS = ["cat > hosts <<EOF", "a slots=4", "b slots=4", "EOF", "export MASTER_ADDR=a"]
 BY_HOSTS = "mpirun -np 8 --hostfile hosts {} python t.py"
+BY_LINES = """#!/bin/bash
+#PBS -l select=2:ncpus=32:{}
+cd $PBS_O_WORKDIR
+NP=$(wc -l < $PBS_NODEFILE)
+mpirun -np $NP --hostfile $PBS_NODEFILE -x PATH python t.py
+"""
 READS = 'import os\nurl = os.environ["MASTER_ADDR"]\n'
 REMAINDER = "import torch\nlocal = rank % torch.cuda.device_count()\n"
 OF_SET = 'local = int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])\ntorch.cuda.set_device(local)\n'
@@ -106,7 +112,11 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     # mpirun(1) of Open MPI: -x
     "step-without-environment": (
-        [{**shell(*HOSTS, BY_HOSTS.format("-x PATH")), "t.py": READS}],
+        [
+            {**shell(*HOSTS, BY_HOSTS.format("-x PATH")), "t.py": READS},
+            shell(*HOSTS, BY_HOSTS.format("--mca btl tcp,self")),
+            shell("export MASTER_ADDR=a", BY_HOSTS.format("--oversubscribe")),
+        ],
         [
             {**shell(*HOSTS, BY_HOSTS.format("-x PATH -x MASTER_ADDR")), "t.py": READS},
             {
@@ -114,6 +124,9 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
                 "t.py": READS.replace('["MASTER_ADDR"]', '["HOME"]'),
             },
             {**slurm(*HOSTS, BY_HOSTS.format("-x PATH")), "t.py": READS},
+            shell(*HOSTS, BY_HOSTS.format("")),  # MPICH passes all on
+            shell(*HOSTS, BY_HOSTS.format("--mca btl tcp,self -x MASTER_ADDR")),
+            shell("export MASTER_ADDR=a", "mpirun --oversubscribe -np 8 python t.py"),
         ],
     ),
     # two hosts of four: 0, 2, 4, 6 on the first
@@ -196,10 +209,16 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
         ],
     ),
     "gpus-left-idle": (
-        [shell('export CUDA_VISIBLE_DEVICES="1,2"', "torchrun t.py")],
+        [
+            shell('export CUDA_VISIBLE_DEVICES="1,2"', "torchrun t.py"),
+            # pbs_resources(7): a chunk has one process without mpiprocs
+            {"job.pbs": BY_LINES.format("ngpus=4")},
+        ],
         [
             shell('export CUDA_VISIBLE_DEVICES="1,2"', "torchrun --nproc-per-node=2 t.py"),
             shell("export CUDA_VISIBLE_DEVICES=1", "torchrun t.py"),
+            {"job.pbs": BY_LINES.format("ngpus=4:mpiprocs=4")},
+            {"job.pbs": BY_LINES.format("ngpus=1")},
         ],
     ),
     # nccl 2.30, src/debug.cc

@@ -44,7 +44,7 @@ def read(path: str, text: str, others: Files | None = None, nearby: Nearby | Non
     def sibling(name: str) -> str | None:
         if not name or has_mark(name):
             return None
-        found = _named(name, path, known)
+        found = named(name, path, known)
         return nearby(path, name) if found is None and nearby else found
 
     if path.endswith(YAML):
@@ -56,18 +56,16 @@ def read(path: str, text: str, others: Files | None = None, nearby: Nearby | Non
     return LaunchFile(job, launches, not_read(job, launches))
 
 
-def _named(name: str, path: str, others: Files) -> str | None:
-    """The text of a file that another file names: relative to its folder, or by the same last parts."""
-    wanted = posixpath.normpath(name)
-    for other, text in others.items():
-        known = posixpath.normpath(other)
-        if known != posixpath.normpath(path) and (
-            known == wanted
-            or known == posixpath.normpath(posixpath.join(posixpath.dirname(path), wanted))
-            or posixpath.basename(known) == posixpath.basename(wanted)
-        ):
-            return text
-    return None
+def named(name: str, path: str, others: Files) -> str | None:
+    """The text of a file that another one names: below its folder, or the only one with its last part."""
+    wanted, folder = posixpath.normpath(name), posixpath.dirname(path)
+    known = {posixpath.normpath(other): text for other, text in others.items() if other != path}
+    for place in (name, wanted, posixpath.normpath(posixpath.join(folder, wanted))):
+        if place in known:
+            return known[place]
+    last = posixpath.basename(wanted)
+    same = [text for other, text in known.items() if posixpath.basename(other) == last]
+    return same[0] if len(same) == 1 else None
 
 
 def _configure(launch: Launch, sibling: shell.Sibling) -> None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ringup.launchfiles.directives import gpus_per_node, tasks_per_node
+from ringup.launchfiles.files import named
 from ringup.launchfiles.manifests import pairs, value_at
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch, PodShare
@@ -523,5 +524,5 @@ def file_at_hand(job: JobFile, name: str) -> str | None:
     """A file that the line names, if it is available."""
     if not name or has_mark(name):
         return None
-    text = job.job.files.get(name) or job.others.get(name) or job.others.get(posixpath.normpath(name))
+    text = job.job.files.get(name) or named(name, job.path, job.others)
     return job.nearby(job.path, name) if text is None and job.nearby else text

@@ -12,7 +12,7 @@ from ringup.launchfiles.directives import gpus_per_node, last, node_count, tasks
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
 from ringup.launchfiles.programs import OF_OPEN_MPI
-from ringup.launchfiles.start import arguments
+from ringup.launchfiles.start import Step, arguments
 from ringup.lint.job_environment import file_at_hand, slots_in, text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_programs import gpus_of_nccl_tests, mpi_modules, tasks_of_litgpt
@@ -435,12 +435,23 @@ def gpus_left_idle(job: JobFile) -> Found:
         if launch.launcher in TORCH and not is_open and gpus > 1 and (launch.per_node or 1) == 1:
             found = f"1 rank on each node of {gpus} GPUs"
             yield job.finding(launch.line, found, "--nproc-per-node", severity="warning")
+        is_by_list = any(s.option("-np", "-n") and _lines_of_nodes(launch, s) for s in launch.steps)
+        if launch.launcher == "python" and gpus > 1 and is_by_list and not tasks_per_node(job.job.directives):
+            found = f"1 rank on each node of {gpus} GPUs: without mpiprocs PBS lists each node once"
+            wanted = f"mpiprocs={gpus} in the select of qsub"
+            yield job.finding(launch.line, found, wanted, severity="warning", fix=Fix(f"`:mpiprocs={gpus}`"))
         machines, total = launch.nnodes or 1, launch.number(launch.option("num-processes"))
         if launch.launcher == "accelerate" and gpus > 1 and machines > 1 and total == gpus:
             each = launch.ranks_per_node
             found = f"{total} processes over {machines} machines of {gpus} GPUs: {each} on each"
             wanted = f"--num_processes {machines * gpus}: it is the total of all machines"
             yield launch.line, found, wanted
+
+
+def _lines_of_nodes(launch: Launch, step: Step) -> bool:
+    """Whether mpirun starts as many processes as the node file of PBS has lines."""
+    mark = launch.job.marks.of(step.option("-np", "-n") or "")
+    return mark is not None and mark.name == marks.SLOT_COUNT
 
 
 @fault("gpu-count-with-type", SHELL)

@@ -12,6 +12,7 @@ from ringup.launchfiles.directives import last
 from ringup.launchfiles.marks import has_mark, is_mark
 from ringup.launchfiles.model import COUNT_NAMES, GPU_NAMES, Launch
 from ringup.launchfiles.passing import MPIRUN, keeps
+from ringup.launchfiles.programs import OF_OPEN_MPI
 from ringup.launchfiles.shell import Command, Word
 from ringup.lint.across_files import All
 from ringup.lint.job_environment import text_of
@@ -361,19 +362,25 @@ def _few(names: Sequence[str]) -> str:
 
 def _not_by_mpirun(job: JobFile, launch: Launch) -> Iterator[Finding]:
     by_mpi = [s for s in launch.steps if posixpath.basename(s.program) == "mpirun" and not job.job.directives]
-    needed = {*_READ_BY_PYTHON.findall(text_of(job, launch.script))} if by_mpi else set()
+    text = text_of(job, launch.script) if by_mpi else ""
+    needed = {*_READ_BY_PYTHON.findall(text)}
+    if not text or ("init_process_group" in text and "init_method" not in text):
+        needed |= {"MASTER_ADDR"}
     for step in by_mpi:
         given = {option.value.partition("=")[0] for option in step.options if option.name == "-x"}
-        hosts = step.option("-H", "-host", "--host") or ""
-        listed = text_of(job, step.option("-hostfile", "--hostfile", "-machinefile") or "")
-        count = max(hosts.count(",") + 1, sum(bool(line.strip()) for line in lines_of(listed)))
-        own = [n for n in launch.command.env if n not in given]
+        is_open_mpi = any(option.name.lstrip("-") in OF_OPEN_MPI for option in step.options)
+        hosts, name = step.option("-H", "-host", "--host") or "", step.option(*_HOST_FILES) or ""
+        listed = [line for line in lines_of(text_of(job, name)) if line.strip()]
+        count = max(hosts.count(",") + 1, len(listed) or 2 * bool(name))
+        own = {n: value for n, value in launch.command.env.items() if n not in given}
         lost = sorted(n for n in own if n in needed or _OF_NCCL.fullmatch(n))
-        if given and count > 1 and lost and not any(map(has_mark, given)):
-            found = f"mpirun -x: the ranks of other hosts do not get {_few(lost)}"
-            yield job.finding(launch.line, found, f"-x {lost[0]}")
+        if is_open_mpi and count > 1 and lost and not any(map(has_mark, given)):
+            found = f"mpirun{' -x' if given else ''}: the ranks of other hosts do not get {_few(lost)}"
+            severity: Severity = "error" if given or listed or hosts else "warning"
+            yield job.finding(launch.line, found, f"-x {lost[0]}", severity=severity)
 
 
+_HOST_FILES = ("-hostfile", "--hostfile", "-machinefile", "--machinefile")
 _QUOTED = "the value: double quotes around the command"
 _HANDED = {
     **dict.fromkeys(("docker", "podman", "nvidia-docker", "podman-hpc"), "docker run -e {0}"),
