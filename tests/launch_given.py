@@ -236,10 +236,12 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
         [
             {"a.lsf": '#BSUB -n 32\n#BSUB -R "span[ptile=16]"\ntorchrun --standalone t.py\n'},
             slurm("ray start --address=$HEAD:6379 --num-gpus $N --block", asked=TWO_NODES),
+            slurm("deepspeed t.py", asked=TWO_NODES),
         ],
         [
             {"a.lsf": '#BSUB -n 16\n#BSUB -R "span[ptile=16]"\ntorchrun --standalone t.py\n'},
             slurm("srun ray start --address=$HEAD:6379 --num-gpus $N --block", asked=TWO_NODES),
+            slurm("deepspeed --hostfile h t.py", asked=TWO_NODES),
         ],
     ),
     # ray 2.55, scripts/scripts.py: start

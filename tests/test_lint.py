@@ -16,7 +16,14 @@ from ringup.cli import command_line
 from ringup.launchfiles.files import read
 from ringup.lint.rule import ACROSS, SCRIPT, SHELL
 from ringup.rules import PROBLEMS, Finding
-from tests import launch_cases, launch_contradictions, launch_given, launch_places, launch_starters
+from tests import (
+    launch_cases,
+    launch_contradictions,
+    launch_given,
+    launch_places,
+    launch_starters,
+    launch_steps,
+)
 from tests.lint_numbers import (
     AT_ITSELF,
     AT_THE_HEAD,
@@ -711,6 +718,7 @@ for _rule, (_wrong, _right) in (
     *launch_contradictions.CONTRADICTIONS.items(),
     *launch_places.PLACES.items(),
     *launch_given.GIVEN.items(),
+    *launch_steps.STEPS.items(),
 ):
     CASES[_rule] = tuple([*a, *b] for a, b in zip(CASES.get(_rule, ([], [])), (_wrong, _right), strict=True))
 ALL = {*SCRIPT, *SHELL, *ACROSS, "script-not-readable"}

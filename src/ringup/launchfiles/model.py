@@ -224,7 +224,7 @@ class Launch:
         if self.launcher in ("axolotl", "trl", "colossalai") or self.launcher not in NODE_LAUNCHERS:
             return None
         if self.launcher == "deepspeed":
-            return None if self.option("hostfile", "include") else 1
+            return None if self.option("hostfile") or "@" in self.option("include") else 1
         return 1
 
     @property
@@ -368,11 +368,25 @@ class Launch:
             return wanted if wanted and wanted > 1 else None
         if count is None or wanted is None:
             return None
+        if self.left_out:
+            return 1 if self.backend == "c10d" else None
         if wanted == 1 or self.meets_itself:
             return count
         if count % wanted == 0:
             return count // wanted
         return None
+
+    @property
+    def left_out(self) -> int:
+        """
+        Nodes for which the one rendezvous of torchrun has no place; 0 if none, or if unknown.
+
+        With c10d their agents wait until the others end, and fail (`dynamic_rendezvous.py`); static, their
+        ranks take the numbers of the first node's at one store.
+        """
+        count, wanted = self.instances or 0, self.nnodes or 0
+        is_one = self.launcher in TORCH and self.per_node == 1 and bool(self.endpoint)
+        return count - wanted if is_one and not self.meets_itself and 0 < wanted < count else 0
 
     @property
     def is_away(self) -> bool:
@@ -442,7 +456,7 @@ class Launch:
     @property
     def nodes_shown(self) -> int | None:
         """Nodes of the launch: those on which it starts, else the launcher's own number."""
-        if not self.is_away:
+        if not self.is_away or (self.left_out and self.backend == "c10d"):
             return self.nnodes
         return self.nodes if self.nodes is not None or (self.nnodes or 1) == 1 else self.nnodes
 

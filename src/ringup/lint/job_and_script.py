@@ -116,7 +116,7 @@ def _with_deepspeed(job: JobFile, launch: Launch, text: str) -> Found:
             Fix("deepspeed.ops.adam.DeepSpeedCPUAdam"),
         )
         yield job.finding(launch.line, found, "DeepSpeedCPUAdam", why=why, fix=fix)
-    if re.search(r'"(?:train_\w+|gradient_accumulation_steps|reduce_bucket_size)"\s*:\s*"auto"', config):
+    if re.search(r':\s*"auto"', config) and "autotuning" not in config:
         why = 'DeepSpeed itself does not know "auto": transformers and accelerate replace it'
         found, fix = 'values "auto", and a script without a Trainer', Fix("write the numbers")
         yield job.finding(launch.line, found, "numbers", why=why, fix=fix)

@@ -375,11 +375,11 @@ def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
         name = launch.option("hostfile")
         if launch.launcher == "colossalai":
             yield from _names_alone(job, launch, name)
+        text = file_at_hand(job, name) if launch.launcher == "deepspeed" else ""
+        if text is None or has_mark(text):
+            yield from _from_scheduler(job, launch, launch.shown(name))
         if launch.launcher != "deepspeed" or not name or has_mark(name):
             continue
-        text = file_at_hand(job, name)
-        if text is None or has_mark(text):
-            yield from _from_scheduler(job, launch, name)
         if text is None:
             is_made = job.text.count(posixpath.basename(name)) > 1
             if job.nearby and not is_made and not name.startswith("/"):
@@ -391,8 +391,9 @@ def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
 
 
 _COPIED = re.compile(
-    r"(?:cat|cp)[ \t]{1,4}[\"']?\$\{?(PBS_NODEFILE|LSB_DJOB_HOSTFILE)\}?[\"']?[ \t]{0,4}>?[ \t]{0,4}"
-    r"([\w./-]{1,99})|scontrol show hostnames?\b[^|>\n]{0,99}>[ \t]{0,4}([\w./-]{1,99})"
+    r"(?:cat|cp|(?:sed|awk) '[^'\n]{1,99}')[ \t]{1,4}[\"']?\$\{?(PBS_NODEFILE|LSB_DJOB_HOSTFILE)\}?"
+    r"[\"']?[ \t]{0,4}>?[ \t]{0,4}([\w./${}-]{1,99})"
+    r"|scontrol show hostnames?\b[^|>\n]{0,99}>[ \t]{0,4}([\w./-]{1,99})"
 )
 
 

@@ -473,6 +473,12 @@ commands tpu_vm tpu_env dynamo_config fp16 dynamo_backend
 """
 _OF_ACCELERATE = frozenset(_KEYS.split())
 """Keys of accelerate 1.15 and older ones (`commands/config/config_args.py`)."""
+_OF_BLOCK = {
+    **dict.fromkeys(("zero_stage", "zero3_", "offload_", "deepspeed_"), "deepspeed_config"),
+    "fsdp_": "fsdp_config",
+    "megatron_lm_": "megatron_lm_config",
+}
+"""Beginning of a key -> the block that it belongs to."""
 _PORT = re.compile(r"^(?:\D|[1-5]?\d{1,4}$|6[0-4]\d{3}$|65[0-4]\d\d$|655[0-2]\d$|6553[0-5]$)")
 _POSSIBLE = {
     "main_process_port": (_PORT, "a port up to 65535"),
@@ -487,8 +493,14 @@ def _values_of_accelerate(given: Mapping[str, Any]) -> Found:
         value, line = scalar(node), node.start_mark.line + 1
         near = difflib.get_close_matches(key, _OF_ACCELERATE, 1, 0.85)
         is_written = value not in ("", "null", "~") and not re.search(r"[${<]", value)
-        if key not in _OF_ACCELERATE and near:
-            yield line, f"accelerate knows no {printable(key, 40)}", near[0]
+        block = next((block for begins, block in _OF_BLOCK.items() if key.startswith(begins)), "")
+        if key not in _OF_ACCELERATE and (near or block):
+            wanted = near[0] if near else f"{key} inside {block}"
+            yield (
+                line,
+                f"accelerate knows no {printable(key, 40)}{' outside of ' * bool(block)}{block}",
+                wanted,
+            )
         elif is_written and key in _POSSIBLE and not _POSSIBLE[key][0].search(value):
             yield line, f"{key} is {printable(value, 40)}", _POSSIBLE[key][1]
     machines, rank = (number(scalar(given.get(key))) for key in ("num_machines", "machine_rank"))

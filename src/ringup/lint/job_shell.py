@@ -116,14 +116,14 @@ def directive_behind_command(job: JobFile) -> Iterator[Finding]:
 
 
 @fault("directive-wrong", SHELL)
-def directive_wrong(job: JobFile) -> Iterator[Finding]:
+def directive_wrong(job: JobFile) -> Found:
     """
-    sbatch, srun or bsub refuses an option, or reads another thing from it than it seems to say.
+    sbatch, srun or bsub refuses an option, or takes another thing from it than it seems to say.
 
     Why: sbatch and srun end at an option that they do not know (they write two hyphens, and hyphens inside,
-    `--ntasks-per-node`), and at a value that is not a number, a time or a size of memory.  At the first word
-    that is neither an option nor a value sbatch stops reading options: what follows, in further lines as
-    well, has no effect.  It refuses a file without `#!` in its first line.  bsub's -g is the job group, which
+    `--ntasks-per-node`), and at a value that is not a number, a time or a size of memory.  A word
+    that is neither an option nor a value is an "Invalid directive" (22.05; older releases ignored the options
+    behind it).  sbatch refuses a file without `#!` in its first line.  bsub's -g is the job group, which
     begins with a slash; GPUs are -gpu.
 
     Fix: options as sbatch(1) spells them, values with blanks in quotes, `#!/bin/bash` in the first line.
@@ -138,12 +138,9 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
     yield from _refused_by_slurm(job, read)
     for at in dict.fromkeys(d.line for d in read):
         word = loose_word(texts[at])
-        if word and not re.search(r"[<>{}$\[(]|\.\.\.", texts[at]):
-            lost = [d.line for d in read if d.line > at and _asks(d)]
-            shown = f"`{printable(word, 40)}` is neither an option nor a value"
-            found = f"{shown}: sbatch stops reading options here{lines([at, *lost])}"
-            severity: Severity = "error" if lost else "warning"
-            yield job.finding(at, found, "the value in quotes", severity=severity)
+        if word and not re.search(r"[<>{}$\[]|\.\.\.", texts[at]):
+            found = f"`{printable(word, 40)}` is neither an option nor a value: sbatch refuses the file"
+            yield at, found, "the value in quotes; # before a comment"
             break
     for one in read:
         is_bare = texts[one.line].rstrip().endswith(f"-{one.name}") and one.name in SBATCH
@@ -174,6 +171,9 @@ def directive_wrong(job: JobFile) -> Iterator[Finding]:
     for one in job.job.directives:
         if one.scheduler == "BSUB" and one.name == "g" and one.value.isdecimal():
             yield job.finding(one.line, f"-g {one.value} is a job group, not GPUs", f"-gpu num={one.value}")
+        if one.scheduler == "BSUB" and one.name == "W" and re.fullmatch(r"\d{1,4}(?::\d\d){2}", one.value):
+            why, wanted = "bsub(1): -W takes hours and minutes", f"-W {one.value.rpartition(':')[0]}"
+            yield job.finding(one.line, f"-W {one.value}: bsub refuses it", wanted, why=why, fix=Fix(wanted))
 
 
 def _memory(job: JobFile, read: Sequence[Directive]) -> Iterator[Finding]:
@@ -481,6 +481,41 @@ def _never_ends(command: Command) -> str:
     ends = any(text.startswith(("--pid", "--help", "--version", "-c", "--count")) for text in arguments)
     pattern = _NEVER.get(program)
     return program if pattern and not ends and any(map(pattern.fullmatch, arguments)) else ""
+
+
+_SHARES = """
+    --overlap -O --exact --gres --gpus -G --gpus-per-node --gpus-per-task --mem --mem-per-cpu -w --nodelist -x
+    --exclude --relative -r --jobid
+"""
+
+
+@fault("step-holds-nodes", SHELL)
+def step_holds_nodes(job: JobFile) -> Found:
+    """
+    A step in the background that never ends holds the nodes that the next step needs.
+
+    Why: since Slurm 20.11 a step has its GPUs and memory alone, all of the job's where it asks for none: the
+    next srun waits until the time limit ("Job step creation temporarily disabled, retrying").
+
+    Fix: `srun --overlap` for the one in the background.
+    """
+    launches = [one for one in job.launches if one.srun and not one.srun.has(*_SHARES.split())]
+    if not gpus_per_node(job.job.directives)[0] or "SLURM_OVERLAP" in job.text:
+        return
+    for command in job.job.commands:
+        step = next((s for s in (*command.around, *command.start.steps) if s.program == "srun"), None)
+        if step is None or not command.detached or step.has(*_SHARES.split()) or "--pid" in command.texts:
+            continue
+        texts = [posixpath.basename(text) for text in command.texts]
+        program = next((text for text in texts if text in _NEVER), "")
+        is_endless = any(map(_NEVER[program].fullmatch, texts)) if program else False
+        later = next(
+            (one for one in launches if one.line > command.line and one.nodes == one.allocated), None
+        )
+        if is_endless and later:
+            found = f"`{program}` never ends, and holds the nodes: srun in line {later.line} waits"
+            yield command.line, found, "srun --overlap"
+            return
 
 
 @fault("zero-ends-script", SHELL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ringup.launchfiles.directives import last
-from ringup.launchfiles.marks import has_mark
+from ringup.launchfiles.marks import has_mark, is_mark
 from ringup.launchfiles.shell import Command
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
@@ -99,6 +99,30 @@ def job_starts_at_home(job: JobFile) -> Found:
         if re.match(r"[\w.][\w./-]{0,200}\.py$", launch.script) and not launch.steps:
             yield launch.line, f"{printable(launch.script, 80)} in the home directory", "cd $PBS_O_WORKDIR"
             return
+
+
+_OWN_FOLDER = re.compile(r"\bdirname\b[^|;]{0,60}(?:\$\{?0|BASH_SOURCE)")
+_KNOWS_FOLDER = re.compile(r"SLURM_SUBMIT_DIR|PBS_O_WORKDIR|scontrol show job|/spool|slurm_script")
+
+
+@fault("job-file-is-a-copy", SHELL)
+def job_file_is_a_copy(job: JobFile) -> Found:
+    """
+    A job file looks for the script in its own folder.
+
+    Why: Slurm and PBS run a copy of the job file in a folder of theirs (/var/spool/slurmd/...):
+    `$0` and BASH_SOURCE name the copy, and its folder has no script.
+
+    Fix: `$SLURM_SUBMIT_DIR`, `$PBS_O_WORKDIR`, or the whole path.
+    """
+    head = re.match(r"(?:[ \t]*(?:#[^\n]*)?\n){1,500}", job.text)
+    scheduler = re.search(r"(?m)^#(SBATCH|PBS)[ \t]+-", head[0]) if head else None
+    for launch in job.launches if scheduler and not _KNOWS_FOLDER.search(job.text) else ():
+        mark = next(iter(job.job.marks.all_of(launch.script)), None)
+        if scheduler and mark and is_mark(launch.script[:1]) and _OWN_FOLDER.search(mark.name):
+            name = printable(launch.shown(launch.script.rpartition("/")[2]), 60)
+            found = f"{name} in the job file's folder: the scheduler runs a copy of the file in another one"
+            yield launch.line, found, "$PBS_O_WORKDIR" if scheduler[1] == "PBS" else "$SLURM_SUBMIT_DIR"
 
 
 _PBS_REFUSES = re.compile(

@@ -51,6 +51,9 @@ def launcher_started_per_task(job: JobFile) -> Found:
             yield launch.line, found, f"{launch.started_by} or {inner.program}, not both"
             return
         is_node_launcher = launch.launcher in NODE_LAUNCHERS and launch.is_away
+        if is_node_launcher and launch.nodes is None and (found := _more_than_nodes(launch)):
+            yield launch.line, found, "one process a node: -np with the number of nodes, --map-by ppr:1:node"
+            return
         if is_node_launcher and (found := _tasks_not_taken(job, launch)):
             yield job.finding(launch.line, found, "srun -N, with --ntasks-per-node=1", severity="warning")
         if not is_node_launcher or each < 2 or (launch.nnodes and launch.nnodes == launch.instances):
@@ -61,6 +64,17 @@ def launcher_started_per_task(job: JobFile) -> Found:
         found = f"{each} tasks a node, and each starts {launch.launcher} (line {launch.line})"
         yield line, found, "one task a node: --ntasks-per-node=1" if step else "one process a node"
         return
+
+
+def _more_than_nodes(launch: Launch) -> str:
+    """mpirun with more processes than the launcher has nodes, on hosts that are not known here."""
+    step = next((step for step in launch.steps if step.program in ("mpirun", "mpiexec")), None)
+    total, nodes = (
+        (launch.number(step.option("-np", "-n", "--np") or "") if step else 0) or 0,
+        launch.nnodes or 0,
+    )
+    is_told = bool(launch.nnodes_text) and nodes < total
+    return f"{total} processes, each starts {launch.launcher}, and it is told of {nodes} nodes" * is_told
 
 
 def _tasks_of_server(job: JobFile, launch: Launch) -> int:
@@ -108,10 +122,13 @@ def _nodes_here(launch: Launch) -> str:
 @fault("several-worlds", SHELL)
 def several_worlds(job: JobFile) -> Found:
     """
-    The launcher is started on several nodes, and each start forms a world of its own.
+    The launcher is started on several nodes without their number: each start forms a world of its own, or
+    finds no place in the one world.
 
     Why: without a number of nodes torchrun and accelerate train on their node alone, and DeepSpeed without a
     host file does, too.  Every node trains the same model on the same data, and writes the same checkpoint.
+    With one endpoint of c10d the first node trains, and the others wait until it ends.
+
     fairseq reads Slurm's variables only with a port (fairseq/distributed/utils.py, infer_init_method).
 
     Fix: `--nnodes=$SLURM_NNODES` with one rendezvous endpoint (accelerate: `--num_machines`,
@@ -121,22 +138,24 @@ def several_worlds(job: JobFile) -> Found:
     for launch in job.launches:
         worlds = launch.worlds or 1
         is_itself = launch.meets_itself and launch.nnodes != 1
-        if worlds < 2 or is_itself or not launch.is_away or (launch.per_node or 1) > 1:
+        is_several = worlds > 1 or launch.left_out
+        if not is_several or is_itself or not launch.is_away or (launch.per_node or 1) > 1:
             continue
         if launch.launcher == "deepspeed":
             told, wanted = "has no host file", "one start on the first node with --hostfile, or torchrun"
         elif launch.start.option("standalone") is not None:
             told, wanted = "has --standalone: its node alone", "--nnodes and a rendezvous endpoint"
         else:
-            count = launch.nnodes or 1
-            told = (
-                f"is told of {plural(count, 'node')}"
-                if launch.nnodes_text
-                else "is not told how many nodes there are"
-            )
+            count = plural(launch.nnodes or 1, "node")
+            told = f"is told of {count}" if launch.nnodes_text else "is not told how many nodes there are"
             wanted = f"--nnodes={_nodes_here(launch)}" if launch.launcher in TORCH else "the number of nodes"
-        found = f"{launch.started_by} starts it on {launch.nodes} nodes, and {launch.launcher} {told}"
-        found += f": {worlds} worlds"
+        found = f"{launch.started_by} starts it on {launch.nodes} nodes, and {launch.launcher} {told}: "
+        if not launch.left_out:
+            found += f"{worlds} worlds"
+        elif launch.backend == "c10d":
+            found += f"{launch.nnodes} of them train{'s' * (launch.nnodes == 1)}, the others wait and fail"
+        else:
+            found += "their ranks have the same numbers at one store"
         yield launch.line, found, wanted
     yield from _worlds_by_pdsh(job)
     yield from worlds_of_fairseq(job)
@@ -413,20 +432,16 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
         is_ray = launch.launcher == "ray"  # `ray start`
         own = launch.unread_config or _by_deepspeed(launch) or (launch.is_opaque and not is_ray)
         is_node_launcher = is_ray or launch.launcher in (*TORCH, "accelerate", *BY_ENVIRONMENT)
+        is_node_launcher = is_node_launcher or (launch.launcher == "deepspeed" and launch.nnodes == 1)
         if launch.started_by != "batch" or launch.allocated < 2 or not is_node_launcher or own:
             continue
         away = starts_elsewhere(job, "ray" * is_ray) if away is None else away
         if away:
             return
-        is_one, by_lsf = is_ray or launch.nnodes == 1, "ptile" in job.text
         alone = f"{'starts' if is_ray else 'trains'} on the first node alone"
-        what = alone if is_one else "waits for nodes on which nothing starts it"
-        yield job.finding(
-            launch.line,
-            f"{launch.allocated} nodes are asked for, and {launch.launcher} {what}",
-            "srun in front of it",
-            severity="warning" if is_one and not (is_ray or by_lsf) else "error",
-        )
+        what = alone if is_ray or launch.nnodes == 1 else "waits for nodes on which nothing starts it"
+        found = f"{launch.allocated} nodes are asked for, and {launch.launcher} {what}"
+        yield launch.line, found, "srun in front of it"
         return
 
 
