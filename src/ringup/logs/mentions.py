@@ -93,6 +93,8 @@ def quotations(text: str) -> list[tuple[int, int]]:
 
     >>> quotations("pred=oom text='exitcode: -9'"), quotations("Cuda failure 'out of memory'")
     ([(14, 28)], [])
+    >>> quotations("- `RuntimeError: CUDA error`")
+    []
     """
     found = []
     at, open_ones = 0, set()
@@ -103,7 +105,8 @@ def quotations(text: str) -> list[tuple[int, int]]:
             continue
         at = closed.end()
         before = text[max(0, mark.start() - 120) : mark.start()].rstrip(_NO_WORD)
-        if (before or mark[0] == "`") and not _OF_THE_SPEAKER.search(before):
+        is_whole = before.strip(" -*>.") == "" and not text[at:].strip()  # a person marks a program's line
+        if (before or mark[0] == "`") and not is_whole and not _OF_THE_SPEAKER.search(before):
             found.append((mark.start(), at))
     return found
 
