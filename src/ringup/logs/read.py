@@ -26,8 +26,9 @@ from ringup.logs.evidence import LogEvidence
 from ringup.logs.files import FileInfo, Unreadable
 from ringup.logs.forms import Reference
 from ringup.logs.lines import LINE_BYTES, clean, excerpt
-from ringup.logs.scan import BELOW_A_FRAME, Scan, Scanner, joined
+from ringup.logs.scan import BELOW_A_FRAME, Scan, Scanner, joined, on_lines
 from ringup.logs.since import duration_s, moment_s, since, times_in
+from ringup.logs.wrapped import MOST_BYTES, Wrapped, joined_lines
 from ringup.units import plural, show_bytes
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _cut_in(part: counts.Part, scan: Scan) -> tuple[str, ...]:
         offset, _, raw = part.last
         if offset + len(raw) >= part.bytes and b"\r" not in raw:
             found.append("the last line is cut off")
-    if scan.open_frame and part.lines - scan.open_frame < BELOW_A_FRAME:
+    if scan.open_frame and (scan.lines or part.lines) - scan.open_frame < BELOW_A_FRAME:
         found.append("a traceback without its last line")
     if scan.headless:
         found.append("a traceback without its first line")
@@ -110,9 +111,10 @@ def _cut_in(part: counts.Part, scan: Scan) -> tuple[str, ...]:
 
 
 def _info(path: str, part: counts.Part, scan: Scan) -> FileInfo:
-    info = FileInfo(path, part.lines, cut=_cut_in(part, scan))
+    info = FileInfo(path, scan.lines or part.lines, cut=_cut_in(part, scan))
     if part.last is not None:
-        _, info.last_line_number, raw = part.last
+        _, number, raw = part.last
+        info.last_line_number = scan.lines or number
         info.last_line = excerpt(clean(raw), 0)
     return info
 
@@ -290,6 +292,9 @@ def _count(
     scanner = Scanner()
     try:
         blocks = files.blocks(path, reading.block)
+        wrapped = _wrapped(path)
+        if wrapped:
+            blocks = wrapped.blocks()
         last = last_run(path) if moment is None and files.is_plain(path) else LastRun()
         if moment is not None:
             blocks = since(blocks, moment)
@@ -300,7 +305,15 @@ def _count(
         return exc.strerror or str(exc)
     finally:
         reading.file()
-    return part, replace(scanner.result(), last_run=last)
+    scan = replace(scanner.result(), last_run=last)
+    return part, on_lines(scan, wrapped.line, wrapped.line_count) if wrapped else scan
+
+
+def _wrapped(path: str) -> Wrapped | None:
+    """A plain file as it was printed, if a terminal has broken its lines.  Raises OSError."""
+    if not files.is_plain(path) or not 0 < _size_bytes(path) <= MOST_BYTES:
+        return None
+    return joined_lines(files.whole(path, MOST_BYTES)[0])
 
 
 def _moment(text: str, paths: Sequence[str]) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -115,6 +115,8 @@ class Scan:
     """Lines that may explain the failure, by their form."""
     last_run: LastRun = field(default_factory=LastRun)
     """Of a file of several runs, the one that was read."""
+    lines: int = 0
+    """Of the file, if a terminal has broken them; they were read joined."""
 
 
 class Match(NamedTuple):
@@ -484,3 +486,13 @@ def joined(scan: Scan, file: int, comms: Iterable[Comm] = ()) -> Scan:
     clues = [replace(s, event=replace(s.event, file=file)) for s in scan.clues]
     named = [replace(c, host=short_name(c.host)) for c in comms]
     return replace(scan, events=events, clues=clues, communicators=named)
+
+
+def on_lines(scan: Scan, line: Callable[[int], int], count: int) -> Scan:
+    """The scan with other line numbers: those of the file of `count` lines from which it was joined."""
+    events = [replace(e, line=line(e.line)) for e in scan.events]
+    clues = [replace(s, event=replace(s.event, line=line(s.event.line))) for s in scan.clues]
+    began = (line(scan.began[0]), scan.began[1]) if scan.began else None
+    return replace(
+        scan, events=events, clues=clues, began=began, open_frame=line(scan.open_frame), lines=count
+    )

@@ -1,0 +1,95 @@
+"""Logs copied from a terminal, which breaks long lines at its width: the lines as they were printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MOST_BYTES = 4 << 20
+"""Of a file that is looked at: nobody copies more from a terminal."""
+WIDTHS = range(60, 400)
+FEWEST, OF_FEW_LINES = 3, 30
+"""Broken lines of a file; two are enough in one of so few lines."""
+LIKE_OTHERS = 0.25
+"""Share of the broken lines' further parts that may begin as a whole line of the file does."""
+INSIDE_WORDS = 0.3
+"""Share of the lines that are broken inside a word, at least; a program ends its lines between words."""
+_INSIDE = re.compile(rb"\w\w")
+_DIGITS = re.compile(rb"\d")
+_HEAD_BYTES = 4
+
+
+class Wrapped(NamedTuple):
+    """A file's bytes with the broken lines joined, and the line in the file at which each begins."""
+
+    data: bytes
+    first_lines: list[int]
+    line_count: int
+    """Lines of the file."""
+
+    def line(self, number: int) -> int:
+        """The number in the file of a joined line, both from 1; 0 remains 0."""
+        return self.first_lines[min(number, len(self.first_lines)) - 1] if number > 0 else 0
+
+    def blocks(self) -> Iterator[bytes]:
+        yield self.data
+
+
+def joined_lines(data: bytes) -> Wrapped | None:
+    """
+    The lines as they were printed; None for a file that no terminal has broken.
+
+    A joined line ends in blanks, one for each break: every line begins at the same byte as before.
+
+    >>> joined_lines(b"a short line\\n" * 9) is None
+    True
+    """
+    lines = data.split(b"\n")
+    width = _width(lines)
+    if not width:
+        return None
+    joined: list[bytes] = []
+    first_lines: list[int] = []
+    is_broken = False
+    for number, line in enumerate(lines, 1):
+        if is_broken:
+            joined[-1] = joined[-1] + line
+        else:
+            joined.append(line)
+            first_lines.append(number)
+        is_broken = _columns(line) == width and not _is_rule(line)
+    ends = [*first_lines[1:], len(lines) + 1]
+    padded = (
+        line + b" " * (end - begin - 1) for line, begin, end in zip(joined, first_lines, ends, strict=True)
+    )
+    return Wrapped(b"\n".join(padded), first_lines, len(lines) - (not lines[-1]))
+
+
+def _width(lines: list[bytes]) -> int:
+    """The terminal's width in columns; 0 if the lines do not end at one."""
+    columns = [_columns(line) for line in lines]
+    width = max(columns)
+    full = [n for n, count in enumerate(columns[:-1]) if count == width and not _is_rule(lines[n])]
+    near = sum(width - 3 <= count < width for count in columns)
+    fewest = FEWEST - (len(lines) <= OF_FEW_LINES)
+    if width not in WIDTHS or len(full) < fewest or 3 * near > len(full):
+        return 0
+    behind = {n + 1 for n in full}
+    heads = {_head(line) for n, line in enumerate(lines) if n not in behind}
+    like = sum(_head(lines[n]) in heads for n in behind)
+    inside = sum(bool(_INSIDE.match(lines[n][-1:] + lines[n + 1][:1])) for n in full)
+    return width if like <= LIKE_OTHERS * len(full) and inside >= INSIDE_WORDS * len(full) else 0
+
+
+def _columns(line: bytes) -> int:
+    return len(line) if line.isascii() else len(line.decode(errors="replace"))
+
+
+def _is_rule(line: bytes) -> bool:
+    """Whether it is a line drawn with one or two characters."""
+    return len({*line.strip()}) < 3
+
+
+def _head(line: bytes) -> bytes:
+    return _DIGITS.sub(b"0", line[:_HEAD_BYTES])
