@@ -24,6 +24,28 @@ deepspeed --hostfile hosts.$PBS_JOBID t.py
 """
 FOR_LSF = "#!/bin/bash\n#BSUB -n 4\n#BSUB -W {}\ntorchrun --standalone t.py\n"
 
+BY_NUMBER = "srun bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; python t.py --backend {}'"
+SLOTS = '#!/bin/bash\n#BSUB -n 16\n#BSUB -gpu "num=4"\ntorchrun --standalone --nproc_per_node=${} t.py\n'
+SERVICE = """services:
+  t:
+    image: a
+    command: torchrun --standalone t.py
+    {}
+    deploy:
+      replicas: {}
+      resources:
+        reservations:
+          devices:
+            - capabilities: [gpu]
+              {}
+"""
+ARRAY = "#!/bin/bash\n#PBS {}\n#PBS {}\ncd $PBS_O_WORKDIR\ntorchrun --standalone t.py\n"
+BY_SGD = f"o = torch.optim.SGD(p)\n{INITIALIZES}"
+UNTESTED = '{"zero_allow_untested_optimizer": true, "zero_optimization": {"stage": 2}}'
+BY_FSDP = "accelerate launch --config_file c.yaml t.py"
+ON = "num_processes: 4\nfsdp_config:\n  "
+OWN_FLAT = "fsdp_use_orig_params: false\n  "
+
 STEPS: dict[str, tuple[list[Files], list[Files]]] = {
     # torch 2.13, rendezvous/dynamic_rendezvous.py: two agents at one endpoint, run with one place
     "several-worlds": (
@@ -70,10 +92,13 @@ STEPS: dict[str, tuple[list[Files], list[Files]]] = {
         [
             slurm("srun python t.py", asked="#SBATCH --nodes=2   (two of them)"),
             {"a.lsf": FOR_LSF.format("24:00:00")},
+            slurm(f"srun torchrun --nnodes=2 {AT_HEAD}", asked="# SBATCH --nodes=2\n#SBATCH --gres=gpu:4"),
         ],
         [
             slurm("srun python t.py", asked="#SBATCH --nodes=2   # (two of them)"),
             {"a.lsf": FOR_LSF.format("24:00")},
+            slurm(f"srun torchrun --nnodes=2 {AT_HEAD}", asked="# SBATCH --nodes=4\n#SBATCH --nodes=2"),
+            slurm(f"srun torchrun --nnodes=1 {AT_HEAD}", asked="# SBATCH --nodes=2\n#SBATCH --gres=gpu:4"),
         ],
     ),
     # accelerate 1.15, config_args.py: "had unknown keys"
@@ -88,12 +113,85 @@ STEPS: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     # DeepSpeed 0.19, runtime/lr_schedules.py
     "script-unfit-for-configuration": (
-        [{**shell(BY_FILE), "ds.json": '{"scheduler": {"warmup_max_lr": "auto"}}', "t.py": INITIALIZES}],
-        [{**shell(BY_FILE), "ds.json": '{"scheduler": {"warmup_max_lr": 1e-4}}', "t.py": INITIALIZES}],
+        [
+            {**shell(BY_FILE), "ds.json": '{"scheduler": {"warmup_max_lr": "auto"}}', "t.py": INITIALIZES},
+            {**shell(BY_FILE), "ds.json": '{"zero_optimization": {"stage": 2}}', "t.py": BY_SGD},
+            {**shell(BY_FSDP), "c.yaml": FLAT.format(ON), "t.py": "B(load_in_4bit=True)\nSFTTrainer(m)\n"},
+        ],
+        [
+            {**shell(BY_FILE), "ds.json": '{"scheduler": {"warmup_max_lr": 1e-4}}', "t.py": INITIALIZES},
+            {**shell(BY_FILE), "ds.json": '{"zero_optimization": {"stage": 0}}', "t.py": BY_SGD},
+            {**shell(BY_FILE), "ds.json": UNTESTED, "t.py": BY_SGD},
+            {**shell(BY_FSDP), "c.yaml": FLAT.format(ON), "t.py": "B(load_in_8bit=True)\nSFTTrainer(m)\n"},
+            {**shell(BY_FSDP), "c.yaml": FLAT.format(ON + OWN_FLAT), "t.py": "LoraConfig()\nSFTTrainer(m)\n"},
+        ],
     ),
-    # DeepSpeed 0.19, launcher/runner.py: "Hostfile contains multiple entries"
+    # DeepSpeed 0.19, launcher/runner.py; MPICH, hydra: "slots not supported"; horovod, runner/util/hosts.py
     "hostfile-wrong": (
-        [{"a.pbs": ON_HOSTS.format("")}],
-        [{"a.pbs": ON_HOSTS.format("| sort -u ")}],
+        [
+            {"a.pbs": ON_HOSTS.format("")},
+            shell(LORA.format("0-3", "a"), "wait"),
+            {**shell("mpiexec.hydra -f h -n 8 -ppn 4 python t.py"), "h": "a slots=4\nb slots=4\n"},
+            {**shell("horovodrun -np 8 --hostfile h python t.py"), "h": "a:4\nb:4\n"},
+        ],
+        [
+            {"a.pbs": ON_HOSTS.format("| sort -u ")},
+            shell(LORA.format("0,3", "a"), "wait"),
+            {**shell("mpiexec.hydra -f h -n 8 -ppn 4 python t.py"), "h": "a:4\nb:4\n"},
+            {**shell("horovodrun -np 8 --hostfile h python t.py"), "h": "a slots=4\nb slots=4\n"},
+        ],
+    ),
+    # sbatch(1): --gres counts for each node; bsub(1): a slot is no GPU
+    "nproc-exceeds-gpus": (
+        [
+            slurm(BY_NUMBER.format("nccl"), asked="#SBATCH --nodes=1 --ntasks=4\n#SBATCH --gres=gpu:1"),
+            {"a.lsf": SLOTS.format("LSB_DJOB_NUMPROC")},
+        ],
+        [
+            slurm(BY_NUMBER.format("nccl"), asked="#SBATCH --nodes=1 --ntasks=4\n#SBATCH --gres=gpu:4"),
+            slurm(BY_NUMBER.format("gloo"), asked="#SBATCH --nodes=1 --ntasks=4\n#SBATCH --gres=gpu:1"),
+            {"a.lsf": SLOTS.format("GPUS")},
+        ],
+    ),
+    # sbatch(1), SLURM_JOB_NODELIST
+    "variable-of-other-scheduler": (
+        [
+            slurm(
+                "for h in $(cat $SLURM_JOB_NODELIST); do", "ssh $h true", "done", "torchrun --standalone t.py"
+            )
+        ],
+        [
+            slurm('echo "$SLURM_JOB_NODELIST"', "torchrun --standalone t.py"),
+            slurm("scontrol show hostnames $SLURM_JOB_NODELIST | sort", "torchrun --standalone t.py"),
+        ],
+    ),
+    # the Compose specification, deploy.md and services.md
+    "compose-refused": (
+        [
+            {"compose.yml": SERVICE.format("networks: [a]\n    network_mode: host", "1", "count: 1")},
+            {"compose.yml": SERVICE.format("ipc: host", "4", "count: 1")},
+        ],
+        [
+            {"compose.yml": SERVICE.format("networks: [a]", "1", "count: 1")},
+            {"compose.yml": SERVICE.format("ipc: host", "4", "count: all")},
+        ],
+    ),
+    # PBS Professional's qsub(1B): -J
+    "pbs-directive-refused": (
+        [{"a.pbs": ARRAY.format("-l select=1:ngpus=2", "-t 1-4")}],
+        [
+            {"a.pbs": ARRAY.format("-l select=1:ngpus=2", "-J 1-4")},
+            {"a.pbs": ARRAY.format("-l nodes=1:ppn=4", "-t 1-4")},
+        ],
+    ),
+    # nohup(1): COMMAND
+    "assignment-without-effect": (
+        [shell("nohup CUDA_VISIBLE_DEVICES=2,3 torchrun --standalone t.py &")],
+        [shell("CUDA_VISIBLE_DEVICES=2,3 nohup torchrun --standalone t.py &")],
+    ),
+    # transformers 5.17, hf_argparser.py: "Some specified arguments are not used"
+    "trainer-refuses-arguments": (
+        [shell("torchrun --standalone t.py --per_device_train_batch_size 4 --fsdp full_shard auto_wrap")],
+        [shell("torchrun --standalone t.py --per_device_train_batch_size 4 --fsdp 'full_shard auto_wrap'")],
     ),
 }

@@ -177,6 +177,9 @@ class Launch:
         if mark.name == "SLURM_NTASKS_PER_NODE":  # the option's own value, whatever --ntasks is
             own = last(self.job.directives, "ntasks-per-node", "tasks-per-node")[0]
             return int(own) if own.isdecimal() else tasks_per_node(self.job.directives) or None
+        if mark.name == "LSB_DJOB_NUMPROC":
+            slots = last([d for d in self.job.directives if d.scheduler == "BSUB"], "n")[0]
+            return int(slots) if slots.isdecimal() else None
         if mark.name in ("SLURM_NTASKS", "SLURM_NPROCS"):
             each = tasks_per_node(self.job.directives)
             return self.allocated * each or None

@@ -252,7 +252,12 @@ def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
                 wanted = f"-a{own}: tasks of each resource set"
                 yield part.job.finding(launch.line, found, wanted, severity="warning")
         each = launch.per_node or 0
-        if gpus and each > gpus and launch.srun and _by_task_number(text_of(part.job, launch.script)):
+        local = launch.job.marks.of(launch.env.get("LOCAL_RANK", ""))
+        by_number = (
+            local is not None and local.name == "SLURM_LOCALID" and "nccl" in launch.arguments.values()
+        )
+        by_number = by_number or _by_task_number(text_of(part.job, launch.script))
+        if gpus and each > gpus and launch.srun and by_number:
             found = f"{each} tasks on {plural(gpus, 'GPU')} (line {line}), each takes the GPU of its number"
             yield part.finding(found, "as many tasks as GPUs")
         given = next((launch.env[name].strip("\"'") for name in VISIBLE if launch.env.get(name)), "")

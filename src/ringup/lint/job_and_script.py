@@ -16,6 +16,9 @@ _LORA = re.compile(r"\b(?:LoraConfig|get_peft_model)\(")
 _OWN_OPTIMIZER = re.compile(r"\b(?:torch\.)?optim\.\w{1,40}\(")
 
 
+_UNTESTED = re.compile(r"\boptim\.(SGD|RMSprop|Adadelta|Adamax|NAdam|RAdam|Rprop|ASGD|LBFGS)\(")
+
+
 _LAUNCHES = re.compile(r"(?m)^[ \t]*launch\(([^()]{0,400}(?:\([^()]{0,200}\)[^()]{0,400}){0,4})\)")
 _MACHINES = re.compile(r"\bnum_machines *= *(\d{1,4})\b")
 
@@ -84,9 +87,17 @@ def script_unfit_for_configuration(job: JobFile) -> Found:
         is_split = (
             config.get("fsdp_use_orig_params", "").lower() == "false" and config.get("fsdp_version") != "2"
         )
-        if is_split and _LORA.search(text) and "fsdp_auto_wrap_policy" not in text:
+        # transformers' Trainer sets peft's own policy (`integrations/fsdp.py`).
+        if is_split and _LORA.search(text) and not re.search("fsdp_auto_wrap_policy|Trainer\\(", text):
             why = "a flat parameter has no frozen weights among others: torch's `fsdp/_flat_param.py`"
             found, wanted = "LoRA, and fsdp_use_orig_params: false", "fsdp_use_orig_params: true"
+            yield job.finding(launch.line, found, wanted, why=why, fix=Fix(wanted))
+        is_flat = config.get("distributed_type") == "FSDP" and config.get("fsdp_version") != "2"
+        if is_flat and re.search(r"load_in_4bit *= *True", text) and "quant_storage" not in text:
+            why = (
+                'uint8 holds 4-bit weights: "Cannot flatten integer dtype tensors" (bitsandbytes, FSDP-QLoRA)'
+            )
+            found, wanted = "load_in_4bit without bnb_4bit_quant_storage", "bnb_4bit_quant_storage=bfloat16"
             yield job.finding(launch.line, found, wanted, why=why, fix=Fix(wanted))
         yield from _with_deepspeed(job, launch, text)
         yield from _with_accelerate(job, launch, text)
@@ -116,6 +127,12 @@ def _with_deepspeed(job: JobFile, launch: Launch, text: str) -> Found:
             Fix("deepspeed.ops.adam.DeepSpeedCPUAdam"),
         )
         yield job.finding(launch.line, found, "DeepSpeedCPUAdam", why=why, fix=fix)
+    stage = re.search(r'"stage"\s*:\s*([1-3])', config)
+    other = _UNTESTED.search(text)
+    if stage and other and "optimizer=" in text and "zero_allow_untested_optimizer" not in config:
+        why = "ZeRO takes Adam, AdamW, Adagrad and Lion; others only on request (`runtime/zero/utils.py`)"
+        found, fix = f"optim.{other[1]} at stage {stage[1]}", Fix('"zero_allow_untested_optimizer": true')
+        yield job.finding(launch.line, found, '"zero_allow_untested_optimizer": true', why=why, fix=fix)
     if re.search(r':\s*"auto"', config) and "autotuning" not in config:
         why = 'DeepSpeed itself does not know "auto": transformers and accelerate replace it'
         found, fix = 'values "auto", and a script without a Trainer', Fix("write the numbers")

@@ -13,7 +13,8 @@ from ringup.launchfiles.manifests import pairs, value_at
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch, PodShare
 from ringup.launchfiles.passing import APPTAINER, DOCKER, keeps
-from ringup.launchfiles.start import Step, take_apart
+from ringup.launchfiles.programs import OF_HYDRA
+from ringup.launchfiles.start import Step, arguments, take_apart
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, fault
 from ringup.lint.settings import settings
@@ -372,6 +373,10 @@ def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
     """
     for launch in job.launches:
         yield from _slots_of_mpi(job, launch)
+        yield from _slots_of_horovod(job, launch)
+        if re.search(r":(?:\d+,)*\d+-\d", launch.option("include") if launch.launcher == "deepspeed" else ""):
+            found = f"--include {printable(launch.option('include'), 60)}: DeepSpeed knows no ranges"
+            yield job.finding(launch.line, found, "each GPU: localhost:0,1,2,3")
         name = launch.option("hostfile")
         if launch.launcher == "colossalai":
             yield from _names_alone(job, launch, name)
@@ -424,11 +429,18 @@ def _names_alone(job: JobFile, launch: Launch, name: str) -> Iterator[Finding]:
 
 def _slots_of_mpi(job: JobFile, launch: Launch) -> Iterator[Finding]:
     """Open MPI 5 starts no more ranks than its host file has slots, each host's once (MPICH: `HOST:N`)."""
-    for step in (s for s in launch.steps if s.program in ("mpirun", "mpiexec", "prterun")):
-        name = step.option("--hostfile", "-hostfile", "--machinefile", "-machinefile") or ""
+    for step in (s for s in launch.steps if s.program in ("mpirun", "mpiexec", "prterun", "mpiexec.hydra")):
+        name = step.option("--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f") or ""
         total = launch.number(step.option("-np", "-n", "--np", "--n", "-c") or "") or 0
         text = text_of(job, name)
         hosts = [match[1] for line in lines_of(text) if (match := _SLOTS.match(line.strip()))]
+        by_hydra = step.program == "mpiexec.hydra" or any(
+            o.name.lstrip("-") in OF_HYDRA for o in step.options
+        )
+        if hosts and by_hydra:
+            found = f"{printable(name, 80)} has slots=, which is Open MPI's form: Hydra refuses it"
+            yield job.finding(launch.line, found, "HOST:N on every line")
+            return
         if twice := next((host for host in hosts if hosts.count(host) > 1), ""):
             found = f"{printable(name, 80)} gives slots of {printable(twice, 60)} twice: Open MPI refuses it"
             yield job.finding(launch.line, found, "each host once")
@@ -437,6 +449,16 @@ def _slots_of_mpi(job: JobFile, launch: Launch) -> Iterator[Finding]:
         if total > slots > 0 and not may:
             found = f"{total} processes, and {printable(name, 80)} has {slots} slots"
             yield job.finding(launch.line, found, "as many slots as processes")
+
+
+def _slots_of_horovod(job: JobFile, launch: Launch) -> Iterator[Finding]:
+    """horovod 0.28 `runner/util/hosts.py`, parse_host_files: what follows the line's `=`."""
+    given = arguments(launch.command.texts) if launch.launcher == "horovod" else {}
+    name = given.get("hostfile", "")
+    lines = [line.strip() for line in lines_of(text_of(job, name)) if line.strip()]
+    if bad := next((line for line in lines if "=" not in line and not has_mark(line)), ""):
+        found = f"{printable(name, 80)}: {printable(bad, 60)!r} has no slots=N, and horovodrun ends"
+        yield job.finding(launch.line, found, "HOST slots=N on every line")
 
 
 def slots_in(text: str) -> int:

@@ -215,8 +215,8 @@ def compose_refused(job: JobFile) -> Found:
 
     Why: a service has a key that the Compose specification lacks ("additional properties ... not allowed");
     GPUs are under `deploy: resources: reservations: devices`, each with capabilities, and with count or
-    device_ids, not both; `deploy: resources: limits` takes cpus, memory and pids alone; a service with a
-    container_name cannot have replicas.
+    device_ids, not both; network_mode excludes networks; `deploy: resources: limits` takes cpus, memory and
+    pids alone; a service with a container_name cannot have replicas.
 
     Fix: the key in its place.
     """
@@ -239,8 +239,20 @@ def compose_refused(job: JobFile) -> Found:
             if copies > 1 and "container_name" in own:
                 line = own["container_name"].start_mark.line + 1
                 yield line, f"container_name, and {copies} containers", "no container_name"
+            if "network_mode" in own and "networks" in own:
+                line = own["networks"].start_mark.line
+                yield line, "networks beside network_mode", "one of them"
             for device in listed(node_at(service, "deploy", "resources", "reservations", "devices")):
                 given, line = dict(pairs(device)), device.start_mark.line + 1
+                count = number(scalar(given.get("count"))) or 0
+                if copies > 1 and count:
+                    taken = "GPU 0" if count == 1 else f"the first {count} GPUs"
+                    found, why = (
+                        f"{copies} replicas, each on {taken}",
+                        "docker gives every container the first",
+                    )
+                    fix = Fix("a service for each, with its device_ids")
+                    yield job.finding(line, found, "device_ids, one service for each", why=why, fix=fix)
                 if {"count", "device_ids"} <= given.keys():
                     yield line, "count and device_ids for one device", "one of them"
                 if given and "capabilities" not in given:

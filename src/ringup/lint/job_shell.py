@@ -136,6 +136,7 @@ def directive_wrong(job: JobFile) -> Found:
         found = "no #! in the first line: sbatch refuses the file"
         yield job.finding(1, found, "#!/bin/bash in the first line")
     yield from _refused_by_slurm(job, read)
+    yield from _taken_for_comment(job, read)
     for at in dict.fromkeys(d.line for d in read):
         word = loose_word(texts[at])
         if word and not re.search(r"[<>{}$\[]|\.\.\.", texts[at]):
@@ -174,6 +175,21 @@ def directive_wrong(job: JobFile) -> Found:
         if one.scheduler == "BSUB" and one.name == "W" and re.fullmatch(r"\d{1,4}(?::\d\d){2}", one.value):
             why, wanted = "bsub(1): -W takes hours and minutes", f"-W {one.value.rpartition(':')[0]}"
             yield job.finding(one.line, f"-W {one.value}: bsub refuses it", wanted, why=why, fix=Fix(wanted))
+
+
+def _taken_for_comment(job: JobFile, read: Sequence[Directive]) -> Iterator[Finding]:
+    """`# SBATCH --nodes=2` with a blank, where the launcher waits for these nodes."""
+    wanted = {launch.nnodes for launch in job.launches if (launch.nnodes or 1) > 1}
+    if not read or any(d.name in ("nodes", "N") for d in read):
+        return
+    for at, line in enumerate(lines_of(job.text), 1):
+        asked = re.match(r"# {1,4}SBATCH[ \t]+(?:--nodes[= ]|-N ?)(\d{1,6})[ \t]*$", line)
+        if asked and int(asked[1]) in wanted:
+            found, fix = (
+                "`# SBATCH` with a blank is a comment: the job gets one node",
+                f"#SBATCH -N {asked[1]}",
+            )
+            yield job.finding(at, found, fix)
 
 
 def _memory(job: JobFile, read: Sequence[Directive]) -> Iterator[Finding]:

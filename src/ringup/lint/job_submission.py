@@ -137,6 +137,7 @@ def pbs_directive_refused(job: JobFile) -> Found:
     qsub refuses a line for PBS.
 
     Why: a request needs `-l` in front of it, and no blank behind `=`; qsub ends with "directive error".
+    Arrays are -J in PBS Professional and OpenPBS, -t in Torque.
 
     Fix: `#PBS -l walltime=24:00:00`, `#PBS -l select=2:ngpus=4`.
     """
@@ -147,3 +148,5 @@ def pbs_directive_refused(job: JobFile) -> Found:
             what = refused["bare"] or refused["blank"]
             found = f"{printable(what, 60)} without -l" if refused["bare"] else f"a blank behind {what}"
             yield number, found, f"#PBS -l {printable(what, 60)}"
+        if re.match(r"#PBS[ \t]+-t[ \t]+\d", line) and re.search(r"(?m)^#PBS[ \t]+-l[ \t]+select=", job.text):
+            yield number, "-t is Torque's, and select= PBS Professional's: its qsub refuses -t", "-J 1-4"

@@ -163,6 +163,10 @@ def trainer_refuses_arguments(job: JobFile) -> Found:
         given = launch.arguments
         if "per-device-train-batch-size" not in given:
             continue
+        for option, first, second in zip(words := launch.start.arguments, words[1:], words[2:], strict=False):
+            if option == "--fsdp" and first.isidentifier() and second in ("auto_wrap", "offload"):
+                found = f"--fsdp {printable(first, 40)}, and {second} is a word of its own"
+                yield launch.line, found, f'--fsdp "{printable(first, 40)} {second}"'
         if _is_on(given, "fp16") and _is_on(given, "bf16"):
             yield launch.line, "--fp16 and --bf16", "one of them"
         is_twice = launch.config.get("fsdp_activation_checkpointing", "").lower() == "true"

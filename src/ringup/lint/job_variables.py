@@ -410,6 +410,9 @@ def variable_of_subshell(job: JobFile) -> Found:
                     yield word.line, found, f"{name} set in this shell"
 
 
+_LIST_READ = re.compile(r"(?<![\w-])(cat|sort|uniq|head) [^|;()<>\n]{0,40}\$\{?(SLURM_(?:JOB_)?NODELIST)\b")
+
+
 @fault("variable-of-other-scheduler", SHELL)
 def variable_of_other_scheduler(job: JobFile) -> Iterator[Finding]:
     """
@@ -421,6 +424,11 @@ def variable_of_other_scheduler(job: JobFile) -> Iterator[Finding]:
     Fix: the scheduler's own: `$SLURM_NNODES`; `$(sort -u $PBS_NODEFILE | wc -l)`;
     `$(echo $LSB_HOSTS | tr ' ' '\\n' | sort -u | wc -l)`.
     """
+    for number, written in enumerate(lines_of(job.text), 1) if job.launches else ():
+        if (read := _LIST_READ.search(written)) and not written.lstrip().startswith("#"):
+            why, fix = "Slurm's list is a text, n[01-02]; PBS has a file", Fix("scontrol show hostnames")
+            found = f"{read[1]} ${read[2]}: a list of names, not a file"
+            yield job.finding(number, found, "$(scontrol show hostnames)", why=why, fix=fix)
     own = {SCHEDULERS[d.scheduler] for d in job.job.directives if d.scheduler in SCHEDULERS}
     known = names_set(job) if job.launches else set()
     tested = {a or b for a, b in _TESTED.findall(job.text)}

@@ -191,6 +191,13 @@ def assignment_without_effect(job: JobFile) -> Found:
         if len(command.words) < 2:
             continue
         first, second = command.words[:2]
+        if first.text in ("nohup", "setsid", "nice") and _SETS.match(second.text):
+            shown = printable(second.text, 60)
+            yield (
+                second.line,
+                f"{first.text} takes {shown} for the program",
+                f"{shown} in front of {first.text}",
+            )
         is_bash = job.text.startswith("#!") or not job.job.directives  # else the user's own shell reads it
         name = (
             _SETS.match(second.text) if is_bash and first.text == "set" and len(command.words) == 2 else None

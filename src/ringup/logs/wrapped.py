@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 MOST_BYTES = 4 << 20
-"""Of a file that is looked at: nobody copies more from a terminal."""
+"""Of a file; nobody copies more from a terminal."""
 WIDTHS = range(60, 400)
 FEWEST, OF_FEW_LINES = 3, 30
 """Broken lines of a file; two are enough in one of so few lines."""
