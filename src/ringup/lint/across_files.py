@@ -252,10 +252,8 @@ def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
                 wanted = f"-a{own}: tasks of each resource set"
                 yield part.job.finding(launch.line, found, wanted, severity="warning")
         each = launch.per_node or 0
-        local = launch.job.marks.of(launch.env.get("LOCAL_RANK", ""))
-        by_number = (
-            local is not None and local.name == "SLURM_LOCALID" and "nccl" in launch.arguments.values()
-        )
+        local = launch.job.marks.of(launch.env.get(LOCAL_RANKS[0], ""))
+        by_number = local is not None and local.name in LOCAL_RANKS and "nccl" in launch.arguments.values()
         by_number = by_number or _by_task_number(text_of(part.job, launch.script))
         if gpus and each > gpus and launch.srun and by_number:
             found = f"{each} tasks on {plural(gpus, 'GPU')} (line {line}), each takes the GPU of its number"
