@@ -164,3 +164,26 @@ def test_a_block_of_code_below_a_person_s_words_is_read(tmp_path: Path) -> None:
 def test_a_remark_of_mpi_is_no_failure(tmp_path: Path, line: str) -> None:
     (tmp_path / "job.log").write_text(f"start\n{line}\n", encoding="utf-8")
     assert not read_logs([str(tmp_path / "job.log")]).causes
+
+
+STALLED = (
+    "[rank0]:[E412 22:27:53.211 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation"
+    " timeout: WorkNCCL(SeqNum=17, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for"
+    " 600003 milliseconds before timing out.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_busy"),
+    [
+        ("> building sample index map ...\n", True),
+        ("> building sample index map ...\n> finished\ntraining ...\n", False),
+        ("  tokenizer_type .................................. GPT2BPETokenizer\n", False),
+    ],
+)
+def test_work_that_was_done_when_training_began_holds_nobody_up(
+    tmp_path: Path, lines: str, is_busy: bool
+) -> None:
+    (tmp_path / "job.log").write_text(lines + STALLED, encoding="utf-8")
+    rules = [cause.rule for cause in read_logs([str(tmp_path / "job.log")]).causes]
+    assert ("rank-busy-while-others-wait" in rules) is is_busy

@@ -31,8 +31,8 @@ from ringup.units import grouped, ranges, show_ranks
 if TYPE_CHECKING:
     from ringup.logs.counts.run import Behind, Member
 
-_NO_WORK = r"#\d+ \S{1,80} from |^\s{0,20}File \"|Warning: "
-"""Lines that name work without doing it: frames of a waiting rank's stack, warnings."""
+_NO_WORK = r"#\d+ \S{1,80} from |^\s{0,20}File \"|Warning: |\w \.{6}"
+"""Lines that name work without doing it: frames of a waiting rank's stack, warnings, a table of settings."""
 _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,64})[^]\w][^]]{0,300}\]")
 
 
@@ -135,6 +135,8 @@ def rank_busy(log: LogEvidence) -> Found:
     if saved := _one_timeout_before(log, words):
         text = "the last output before the wait is long work of one rank"
         return report([*saved, *waits[:2]], text)
+    begun = {e.file: e.line for e in log.all("training-begins")}
+    words = [w for w in words if w.line > begun.get(w.file, 0)]  # what prepares it is done then
     if any(w.file == e.file and 0 < e.line - w.line < 200 for w in words for e in [*waits, *store]):
         text = "long work of one rank precedes the timeout"
         return report([*words[-2:], *store, *waits[:2]], text, "medium")
