@@ -102,6 +102,7 @@ class SavedFailure(msgspec.Struct):
     at_s: float = 0.0
     rank: int | None = None
     what: str = ""
+    left_before: list[str] = []
 
 
 class SavedMissing(msgspec.Struct):
@@ -118,7 +119,9 @@ class SavedHang(msgspec.Struct):
 
 
 class SavedVerdict(SavedCause):
+    text: str = ""
     ranks: list[int] = []
+    nodes: list[str] = []
     evidence: list[str] = []
 
 

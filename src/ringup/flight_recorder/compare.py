@@ -97,8 +97,7 @@ def compare(flights: Mapping[int, Flight]) -> list[Difference]:
     """
     found: list[Difference] = []
     for group in groups_of(flights):
-        difference = _different_call(group) or _behind(group, flights)
-        if difference:
+        if difference := _different_call(group) or _behind(group, flights):
             found.append(difference)
     circle = _circle([one for one in found if one.kind == "behind" and not one.doubt])
     return [_crossed(circle), *(one for one in found if one not in circle)] if circle else found
@@ -136,7 +135,7 @@ def _crossed(circle: Sequence[Difference]) -> Difference:
         call = next(iter(calls.values()))
         is_in = "is" if len(calls) == 1 else "are"
         shown = f"{show_ranks(sorted(calls))} {is_in} in collective {call.number} of {show_group(one.group)}"
-        places.append(f"{shown} ({call.call}{f', {call.where}' if call.where else ''})")
+        places.append(f"{shown} ({call.call_at})")
     text = f"{', '.join(places)}: each waits for {'the other' if len(circle) == 2 else 'another'}"
     odd = {rank: call for one in circle[1:] for rank, call in _pending(one).items()}
     first = circle[0]
@@ -225,17 +224,15 @@ def _behind(group: Group, flights: Mapping[int, Flight]) -> Difference | None:
     own = {rank: group.calls[rank][last[rank]] if last[rank] else None for rank in lowest}
     first = own[lowest[0]]
     furthest = max(last[rank] for rank in behind)
-    call = f"{ahead.call}{f', {ahead.where}' if ahead.where else ''}"
     if least + 1 == most:
         has = "has" if len(behind) == 1 else "have"
-        text = f"{show_ranks(behind)} {has} not started collective {most} of {group.shown}: {call}"
+        text = f"{show_ranks(behind)} {has} not started collective {most} of {group.shown}: {ahead.call_at}"
     else:
         begun = f"{least}" if least == furthest else f"{least} to {furthest}"
-        text = (
-            f"{show_ranks(behind)} started {begun} collectives of {group.shown}, the others {most} ({call})"
-        )
-    doubt = "" if entered else "the others' records of the first that it lacks are lost"
-    doubt = _doubt(group, 1, (), ()) or doubt
+        text = f"{show_ranks(behind)} started {begun} collectives of {group.shown}, "
+        text += f"the others {most} ({ahead.call_at})"
+    lost = "" if entered else "the others' records of the first that it lacks are lost"
+    doubt = _doubt(group, 1, (), ()) or lost
     usual = entered or {r: entries[most] for r, entries in group.calls.items() if most in entries}
     where = first.where if first else ""
     return Difference(group.name, behind, text, where, "behind", least + 1, own, usual, doubt)
@@ -243,13 +240,10 @@ def _behind(group: Group, flights: Mapping[int, Flight]) -> Difference | None:
 
 def _went_on(group: Group, number: int) -> bool:
     """Whether a rank has finished the collective after this number, for which every rank is needed."""
-    for entries in group.calls.values():
-        done = [
-            n
-            for n, e in entries.items()
-            if n > number and e.is_done and e.op.lstrip("_").startswith(_MEETING)
-        ]
+    for calls in group.calls.values():
+        later = [call for n, call in calls.items() if n > number and call.is_done]
+        done = [call for call in later if call.op.lstrip("_").startswith(_MEETING)]
         # Gloo also ends a collective with an error; then the next one does not begin.
-        if any(not entries[n].is_gloo for n in done) or len(done) > 1:
+        if any(not call.is_gloo for call in done) or len(done) > 1:
             return True
     return False

@@ -78,6 +78,11 @@ class Entry(NamedTuple):
         return " ".join(word for word in (self.op, sizes, ", ".join(sorted(set(self.dtypes))[:4])) if word)
 
     @property
+    def call_at(self) -> str:
+        """ "all_reduce [8] Float, train.py:88"."""
+        return f"{self.call}, {self.where}" if self.where else self.call
+
+    @property
     def signature(self) -> tuple[object, ...]:
         """Must be the same on every rank; for a tensor the number of its elements, not its shape."""
         op = self.op.lstrip("_")

@@ -24,8 +24,8 @@ FIRST_INFERRED = 6
 def causes_of(log: LogEvidence, *, is_growing: bool = False) -> list[Cause]:
     """The causes of a run, most likely first; for one that `is_growing`, nothing counts as missing."""
     found = ranked(find(log))
-    if not is_growing:
-        found = lowered(found, missing(log))
+    if not is_growing and (absent := missing(log)):
+        found = [_lowered(cause, absent) for cause in found]
     if good := log.good:  # causes that rest only on lines of a form that it also has are not news
         found = [c for c in found if not c.evidence or not all(good.has(e.text) for e in c.evidence)]
     found = named_first(with_telling(log, answered(log, found)))
@@ -44,15 +44,11 @@ def missing(log: LogEvidence) -> list[str]:
     return [*dict.fromkeys(found)]
 
 
-def lowered(causes: list[Cause], absent: list[str]) -> list[Cause]:
-    """The causes with the confidence that incomplete logs allow: one step less for missing lines."""
-
-    def lower(cause: Cause) -> Cause:
-        rests_on_code = {e.tag for e in cause.evidence} == {"exit"}
-        if cause.severity != "error" or (place(cause) < FIRST_INFERRED and not rests_on_code):
-            return cause
-        less = CONFIDENCES[min(CONFIDENCES.index(cause.confidence) + 1, len(CONFIDENCES) - 1)]
-        text = f"{cause.text}; the log is incomplete ({', '.join(absent)}): the missing part may name another"
-        return replace(cause, confidence=less, text=text)
-
-    return [lower(cause) for cause in causes] if absent else causes
+def _lowered(cause: Cause, absent: list[str]) -> Cause:
+    """A cause with the confidence that incomplete logs allow: one step less if it rests on missing lines."""
+    rests_on_code = {e.tag for e in cause.evidence} == {"exit"}
+    if cause.severity != "error" or (place(cause) < FIRST_INFERRED and not rests_on_code):
+        return cause
+    less = CONFIDENCES[min(CONFIDENCES.index(cause.confidence) + 1, len(CONFIDENCES) - 1)]
+    text = f"{cause.text}; the log is incomplete ({', '.join(absent)}): the missing part may name another"
+    return replace(cause, confidence=less, text=text)

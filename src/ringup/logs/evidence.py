@@ -19,6 +19,7 @@ from ringup.logs.dumps import Recorded
 from ringup.logs.files import FileInfo
 from ringup.logs.lines import Event
 from ringup.logs.outcome import Outcome
+from ringup.logs.patterns import SETTING_UP
 from ringup.logs.scan import LISTED_SOCKET, Scan
 from ringup.nccl import lines
 from ringup.units import grouped
@@ -42,9 +43,6 @@ _NAMED_BY_RANK = re.compile(
 )
 """Files of one rank as scripts, Paddle and torchrun's --log-dir name them."""
 _USED = re.compile(r"\bNET/([\w ]+?)/(\d+)")
-_OF_NETWORKS = {"bootstrap", "using-network", "net-using", "socket-list", "virtual-device", "ib-none"}
-_OF_NETWORKS |= {"env-set", "channel", "channel-loose"}
-"""Tags of lines that also count without a host name in front."""
 
 
 @dataclass
@@ -202,11 +200,7 @@ class LogEvidence:
     # Reading it.
 
     def all(self, *tags: str, has: str = "", lacks: str = "", **fields: str) -> list[Event]:
-        """
-        Events of any of these tags, file by file, in line order.
-
-        `has` and `lacks` are patterns of the line, `fields` patterns of whole fields.
-        """
+        """Events of these tags in order; `has`, `lacks`: patterns of the line, `fields`: of whole fields."""
         found = [e for tag in tags if tag in self.by_tag for e in self.by_tag[tag]]
         if not found:  # nearly always
             return found
@@ -320,7 +314,7 @@ class LogEvidence:
 
     def _hosts(self) -> None:
         for event in self.events:
-            if event.host or event.tag in _OF_NETWORKS:
+            if event.host or event.tag in SETTING_UP:  # those also count without a host name in front
                 self.host(event).learn(event)
         nameless = self.hosts.get("")
         if nameless and len(self.hosts) > 1:

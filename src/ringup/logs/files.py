@@ -19,7 +19,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -59,7 +59,7 @@ class FileInfo:
     pid: str = ""
     rank: int | None = None
     init_complete: bool | None = None
-    cut: tuple[str, ...] = ()
+    cut: list[str] = field(default_factory=list)
     """Signs that it does not contain the whole output."""
     is_log: bool = True
     """False for a file of facts given with the logs, and for a flight recorder's dump."""
@@ -281,26 +281,24 @@ class Again:
             yield block
 
 
+def _head(path: str, open_file: Callable[[str], contextlib.AbstractContextManager[Any]]) -> bytes | None:
+    """The first bytes of a regular file, None for anything else."""
+    with contextlib.suppress(OSError):
+        if path != "-" and Path(path).is_file():
+            with open_file(path) as stream:
+                return bytes(stream.read(_HEAD_BYTES))
+    return None
+
+
 def is_plain(path: str) -> bool:
     """Whether byte ranges of this file can be read: a regular file that is not compressed."""
-    if path == "-" or not Path(path).is_file():
-        return False
-    try:
-        with open(path, "rb") as stream:
-            return _packed(stream.read(_MAGIC_BYTES)) is None
-    except OSError:
-        return False
+    head = _head(path, functools.partial(open, mode="rb"))
+    return head is not None and _packed(head) is None
 
 
 def is_dump(path: str) -> bool:
     """Whether a file begins like a dump of torch's flight recorder, compressed or not."""
-    if path == "-" or not Path(path).is_file():
-        return False
-    try:
-        with opened(path) as stream:
-            return dump.may_be(stream.read(_HEAD_BYTES))
-    except OSError:
-        return False
+    return dump.may_be(_head(path, opened) or b"")
 
 
 def whole(path: str, most_bytes: int) -> tuple[bytes, float]:

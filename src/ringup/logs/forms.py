@@ -12,7 +12,6 @@ import re
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
 
 from ringup.logs.lines import Event, Head, excerpt, message_of
 from ringup.logs.mentions import NONE, is_mention, unquoted
@@ -170,21 +169,6 @@ class Reference:
         return shape_of(message_of(text)) in self.forms
 
 
-class Line(NamedTuple):
-    """A line with its properties."""
-
-    number: int
-    raw: bytes
-    text: str
-    message: str
-    head: Head
-    tags: AbstractSet[str]
-    source: str
-    """Lines with the same source are one text."""
-    is_plain: bool
-    """Whether only its words count: an equal line means the same."""
-
-
 class Clues:
     """The clues of one file: feed it the lines that contain a word of a failure."""
 
@@ -211,9 +195,18 @@ class Clues:
         """Whether a line belongs to the one above it, which ended with a colon."""
         return self._open.get(source, (0, None))[0] == number - 1
 
-    def take(self, one: Line) -> bool:
-        """Process one line; returns whether the line below belongs to it."""
-        number, raw, text, message, head, tags, source, is_plain = one
+    def take(
+        self,
+        number: int,
+        raw: bytes,
+        text: str,
+        message: str,
+        head: Head,
+        tags: AbstractSet[str],
+        is_plain: bool,
+    ) -> bool:
+        """Whether the line below belongs to this one; of an `is_plain` line only the words count."""
+        source = head.source
         line, before = self._open.pop(source, (0, None))
         severity = severity_of(text, message)
         form = form_of(message, severity, tags, before if line == number - 1 else None)

@@ -21,11 +21,7 @@ MOST_BYTES = 16 << 20
 
 
 def read_hardware(path: str) -> Scan:
-    """
-    Events of one file of facts or pasted text.
-
-    Raises BundleError for a file that cannot be read.
-    """
+    """Events of one file of facts or pasted text.  Raises BundleError for a file that cannot be read."""
     try:
         return Scan([*_of_cluster(bundle.load(Path(path)))])
     except BundleError:

@@ -43,6 +43,11 @@ class Head(NamedTuple):
     label: str = ""
     time_s: float | None = None
 
+    @property
+    def source(self) -> str:
+        """Lines of the same source are one text: a rank's, else a label's or a host's."""
+        return f"rank {self.rank}" if self.rank is not None else self.label or self.host
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -321,11 +326,7 @@ class Gate:
         self._likely: dict[bytes, list[tuple[int, bytes]]] = {}
 
     def __call__(self, line: bytes, words: bytes | None = None) -> tuple[Pattern, ...]:
-        """
-        The patterns worth trying on this line; empty for nearly every line.
-
-        `words` has the numbers of its words, two bytes each, if known.
-        """
+        """The patterns worth trying on a line, mostly none; `words`: its words' numbers, two bytes each."""
         return self._patterns_of(self._words_in(line) if words is None else words)
 
     def _with_words(self, words: bytes) -> tuple[Pattern, ...]:

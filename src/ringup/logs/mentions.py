@@ -10,17 +10,9 @@ from __future__ import annotations
 
 import re
 
-from ringup.logs.patterns import SETTING_UP
+from ringup.logs.patterns import OF_ROLE, SETTING_UP
 
-SETTINGS = SETTING_UP | frozenset(
-    """
-    env-set command batch-option slurm-variable min-nodes node-rank world-size visible-devices run-id-shown
-    rdzv-backend rdzv-endpoint spawn-call file-init main-first rdzv-create semaphore frame
-    collective-frame build-lock progress nccl-tests nccl-tests-row wrong-values
-    sum-check jax-barrier jax-late-barrier launcher-usage step loss made-do
-    """.split()  # noqa: SIM905
-)
-"""Tags that a command, a setting, a stack or a table carries; all others are things that happen."""
+SETTINGS = SETTING_UP | OF_ROLE["setting"]
 
 NONE = re.compile(
     r"\b(?:errors?|count|failures?|failed|kills?|kill_total|errors_total(?:\{[^}]{0,80}\})?)\W{1,3}0\b"

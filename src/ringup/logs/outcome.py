@@ -54,16 +54,7 @@ CLOCKS_APART_S = 2.0
 
 ZONES_APART_S = 14 * 3600
 
-ESTABLISHING = frozenset(
-    """
-    address-family client-failed-any client-refused client-timeout cumem-host driver-library eaddrinuse
-    gloo-connect gloo-loopback hostfile-missing ib-library-missing ib-open-failed jax-register
-    listen-failed module-missing name-tried name-unknown net-not-found nccl-connect no-address
-    no-socket-interface plugin-init-failed sharp-off tcpstore-retry topology-broken
-    """.split()  # noqa: SIM905
-)
-"""Failures of the rendezvous or of connections: if they succeeded afterwards, a later attempt worked."""
-
+ESTABLISHING = OF_ROLE["establishing"]
 RETRACTABLE = OF_ROLE["hang"] | {"xla-threads", "horovod-stalled", "warn"}
 _COUNTED = {"coll", "flight", "run-apart", "run-ended", "run-hung"}
 """Counted or recorded facts: later progress does not cancel them."""
@@ -108,11 +99,7 @@ _UPPER_LAYERS = re.compile(
 
 
 def is_unwinding(event: Event) -> bool:
-    """
-    Whether a `file.cc:line -> code` line belongs to a failed call of the user's program.
-
-    Probing for plugins and sysfs paths prints such lines too, without reaching the upper layers.
-    """
+    """Whether a `file.cc:line -> code` line is of a failed call, not of probing below the upper layers."""
     if event["code"] in ("0", "7") or event["source"] in ("net.cc", "include/net.h"):
         return False
     return bool(_UPPER_LAYERS.search(event["source"]))
@@ -295,11 +282,7 @@ class Outcome:
         return bool(later) and sum(lines.values()) >= need
 
     def _is_preface(self, event: Event) -> bool:
-        """
-        Whether a line is above all lines of the job's ranks, and no rank printed it.
-
-        LSF puts its report of a job's end there.
-        """
+        """Whether no rank printed a line and it is above all of the job's, as LSF's report of the end."""
         begun = self._begun[event.file]
         if event.label or event.pid or event.rank is not None or event.line >= begun:
             return False
@@ -346,8 +329,7 @@ class Outcome:
 
     def work_after(self, file: int, line: int) -> int:
         """The amount of work in the streams of a file after a line: its steps, and its end twice."""
-        streams = [marks for (at, _), marks in self._marks.items() if at == file]
-        return sum(mark.weight for marks in streams for mark in marks if mark.event.line > line)
+        return sum(mark.weight for mark in self._all_marks[file] if mark.event.line > line)
 
     def worked_before(self, event: Event) -> bool:
         """Whether the line's own rank, else its stream, had worked before it."""

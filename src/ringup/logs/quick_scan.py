@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -147,7 +147,11 @@ def _compare(name: str, members: list[_File]) -> Iterable[Stuck]:
             return  # all alike: only a full count shows how far apart the ranks are
         elif shifts:
             places[member.name] = shifts[0]
-    yield from _furthest_back(members, places)
+    lowest, highest = min(places.values(), default=0), max(places.values(), default=0)
+    ahead = sum(place > lowest for place in places.values())
+    reason = f"stopped {highest - lowest} calls before the furthest rank, {ahead} ranks called more"
+    last = (m for m in members if ahead and places.get(m.name) == lowest)
+    yield from (member.stuck(reason, "medium") for member in last)
 
 
 def _reference(name: str, members: list[_File]) -> tuple[list[bytes], dict[str, list[int]]]:
@@ -160,17 +164,6 @@ def _reference(name: str, members: list[_File]) -> tuple[list[bytes], dict[str, 
         fits = {calls: _shifts([*calls], base) for calls in {*called.values()}}  # most ranks called the same
         options.append((base, {m.name: fits[called[m.name]] for m in members}))
     return min(options, key=lambda o: sum(abs(s[0]) if s else 2 * MAX_SHIFT for s in o[1].values()))
-
-
-def _furthest_back(members: list[_File], places: dict[str, int]) -> Iterator[Stuck]:
-    lowest, highest = min(places.values(), default=0), max(places.values(), default=0)
-    if lowest == highest:
-        return
-    ahead = sum(p > lowest for p in places.values())
-    for member in members:
-        if places.get(member.name) == lowest:
-            reason = f"stopped {highest - lowest} calls before the furthest rank, {ahead} ranks called more"
-            yield member.stuck(reason, "medium")
 
 
 def _shifts(calls: list[bytes], base: list[bytes]) -> list[int]:

@@ -96,26 +96,19 @@ class Diagnosis:
         ]
 
 
-def _cut_in(part: counts.Part, scan: Scan) -> tuple[str, ...]:
-    """Missing parts of one file: the end of its last line, the end or the beginning of a traceback."""
-    found = []
-    if part.last is not None:
-        offset, _, raw = part.last
-        if offset + len(raw) >= part.bytes and b"\r" not in raw:
-            found.append("the last line is cut off")
-    if scan.open_frame and (scan.lines or part.lines) - scan.open_frame < BELOW_A_FRAME:
-        found.append("a traceback without its last line")
-    if scan.headless:
-        found.append("a traceback without its first line")
-    return tuple(found)
-
-
 def _info(path: str, part: counts.Part, scan: Scan) -> FileInfo:
-    info = FileInfo(path, scan.lines or part.lines, cut=_cut_in(part, scan))
+    """A file with its missing parts: the end of its last line, the end or the beginning of a traceback."""
+    info = FileInfo(path, scan.lines or part.lines)
     if part.last is not None:
-        _, number, raw = part.last
+        offset, number, raw = part.last
         info.last_line_number = scan.lines or number
         info.last_line = excerpt(clean(raw), 0)
+        if offset + len(raw) >= part.bytes and b"\r" not in raw:
+            info.cut.append("the last line is cut off")
+    if scan.open_frame and info.lines - scan.open_frame < BELOW_A_FRAME:
+        info.cut.append("a traceback without its last line")
+    if scan.headless:
+        info.cut.append("a traceback without its first line")
     return info
 
 

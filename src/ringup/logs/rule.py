@@ -1,8 +1,4 @@
-"""
-Causes and their registration: one function, one docstring, one name, like a check.
-
-Only `blame` decides the order of several causes.
-"""
+"""Causes and their registration: one function, one docstring, one name, like a check; `blame` orders them."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import msgspec
 
 from ringup.logs import files
 from ringup.logs.lines import Event
+from ringup.saved_run import SavedFailure, SavedRank, SavedVerdict
 from ringup.units import printable
 
 MOST_BYTES = 16 << 20
@@ -19,45 +20,24 @@ MOST_LINES = 5
 """Lines of proof above the last line."""
 
 
-class RunVerdict(msgspec.Struct):
-    """The cause of the hang; `rule` is empty if none was named."""
-
-    rule: str = ""
-    text: str = ""
-    ranks: tuple[int, ...] = ()
-    nodes: tuple[str, ...] = ()
-
-
-class _FirstFailure(msgspec.Struct):
-    left_before: tuple[str, ...] = ()
-
-
-class _Rank(msgspec.Struct):
-    rank: int = -1
-    node: str = ""
-    code: int | None = None
-
-
 class _Record(msgspec.Struct):
     outcome: str
-    ranks: tuple[_Rank, ...] | None = ()
-    verdict: RunVerdict | None = None
-    first_failure: _FirstFailure | None = None
+    ranks: list[SavedRank] | None = None
+    verdict: SavedVerdict | None = None
+    first_failure: SavedFailure | None = None
 
 
 class RunEnd(NamedTuple):
     """The end of a run, from run.json, and the last line of ringup.log."""
 
     outcome: str
-    verdict: RunVerdict
+    verdict: SavedVerdict
+    """`rule` is empty if the run named no cause of the hang."""
     line: Event
     proof: tuple[Event, ...] = ()
     """The lines above it: the place of the missing ranks, and their flight recorder entries."""
     left_before: tuple[str, ...] = ()
-    """
-    Ranks that had ended with code 0 when the others lost them, "rank 3 on node1, 0.2 s before", or when the
-    run was interrupted.
-    """
+    """Ranks that had ended with code 0 before others lost them or Ctrl-C: "rank 3 on node1, 0.2 s before"."""
 
 
 def end_of_run(paths: Sequence[str]) -> RunEnd | None:
@@ -79,9 +59,9 @@ def end_of_run(paths: Sequence[str]) -> RunEnd | None:
     *proof, line = (
         Event("run-ended", own[0], n, printable(text.strip(), 300)) for n, text in [*shown, numbered[-1]]
     )
-    names = (record.first_failure or _FirstFailure()).left_before
+    names: Sequence[str] = (record.first_failure or SavedFailure()).left_before
     ranks = record.ranks or ()
     if record.outcome in INTERRUPTED and any(one.code for one in ranks):
         names = tuple(f"rank {one.rank} on {one.node}" for one in ranks if one.code == 0)
     left = tuple(printable(one, 120) for one in names[:8])
-    return RunEnd(record.outcome, record.verdict or RunVerdict(), line, tuple(proof), left)
+    return RunEnd(record.outcome, record.verdict or SavedVerdict(), line, tuple(proof), left)

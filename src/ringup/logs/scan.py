@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ringup.logs.appended import LastRun
 from ringup.logs.counts.model import Comm
-from ringup.logs.forms import Clue, Clues, Line, severity_of
+from ringup.logs.forms import Clue, Clues, severity_of
 from ringup.logs.labels import LONGEST_LABEL, MOST_LINES, Labels
 from ringup.logs.lines import (
     DAY_S,
@@ -242,10 +242,15 @@ class Scanner:
         open_frame = line if source in self._open else 0
         events += [self._innermost.event()] if open_frame and self._innermost else []
         events.sort(key=lambda e: e.line)
-        clues = self._clues.result()
-        scan = Scan(events, self._repeats, cut=self._cut, open_frame=open_frame, clues=clues)
-        scan.began, scan.headless = self._began, self._headless
-        return scan
+        return Scan(
+            events,
+            self._repeats,
+            cut=self._cut,
+            open_frame=open_frame,
+            began=self._began,
+            headless=self._headless,
+            clues=self._clues.result(),
+        )
 
     def _take(self, number: int, raw: bytes, patterns: tuple[Pattern, ...]) -> None:
         self._cut += len(raw) > LINE_BYTES and b"\r" not in raw  # a progress bar writes over itself
@@ -300,7 +305,7 @@ class Scanner:
             self._late.append((number, raw[: 2 * LINE_BYTES]))
             return
         head = self._head(number, text) if head is None else head
-        source = _source(head)
+        source = head.source
         if not (is_scary or tags & _TELLING or self._clues.awaits(source, number)):
             return
         if number == self._not_raised or (
@@ -310,15 +315,11 @@ class Scanner:
         self._looks += 1
         tags = {*tags, "made-do"} if self._made_do == (source, number) else tags
         message, is_plain = message_of(text, self._labels), tags.isdisjoint(_TELLING)
-        if self._clues.take(Line(number, raw, text, message, head, tags, source, is_plain)):
+        if self._clues.take(number, raw, text, message, head, tags, is_plain):
             self._read_on = max(self._read_on, number + 1)
 
     def _without_pattern(self, number: int, text: str) -> set[str]:
-        """
-        The meaning of a line by its position: NCCL's last error below its title, an exception below frames.
-
-        The last line of a traceback names the exception, whatever its class.
-        """
+        """The tag of a line by its place: NCCL's last error below its title, any exception below frames."""
         body, head = body_of(text, self._labels), self._head(number, text)
         if self._last_error == number - 1:
             self._keep(Match("last-error", number, {"text": body.strip()}, head, text, 0))
@@ -329,7 +330,7 @@ class Scanner:
         # Right below the code any name is a class; further down it may begin a line of the program.
         is_next = head.rank is not None or number - 1 in (self._framed[1], self._code)
         is_raised = is_next or _CLASS.match(found["type"])
-        if is_raised and self._framed[0] == (source := _source(head)) and source in self._open:
+        if is_raised and self._framed[0] == (source := head.source) and source in self._open:
             self._dispatch(Match("exception", number, found.groupdict(""), head, text, 0))
             return {"exception"}
         return set()
@@ -346,7 +347,7 @@ class Scanner:
 
     def _dispatch(self, match: Match) -> None:
         tag, fields, head = match.tag, match.fields, match.head
-        source = _source(head)
+        source = head.source
         if tag == "made-do":
             self._made_do, self._title = (source, match.line), match.text
             return
@@ -464,11 +465,6 @@ class Scanner:
         if match.tag == "channel" and sum(e["via"] == via for e in first) >= FEW_CHANNELS:
             return 0
         return TAGS[match.tag].keep
-
-
-def _source(head: Head) -> str:
-    """Lines of the same source are one text: a rank's, else a label's or a host's."""
-    return f"rank {head.rank}" if head.rank is not None else head.label or head.host
 
 
 def _ended(match: Match, known: dict[str, str]) -> Match:

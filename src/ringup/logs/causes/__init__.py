@@ -1,8 +1,4 @@
-"""
-Causes: named problems in a run's logs, each with its evidence; one module per family of problems.
-
-Importing this fills the registry.
-"""
+"""Causes: named problems in a run's logs, one module per family.  Importing this fills the registry."""
 
 from __future__ import annotations
 

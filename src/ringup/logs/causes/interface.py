@@ -22,18 +22,14 @@ _NCCL_SYNTAX = r".*[\^,=].*"
 def interface_name_missing(log: LogEvidence) -> Found:
     nccl = log.all("no-socket-interface")
     gloo = [e for e in log.all("gloo-no-address") if not re.fullmatch(_NCCL_SYNTAX, e["name"])]
-    if nccl or gloo:
-        return _name_missing(log, nccl, gloo)
-    garbage = [e for e in log.all("address-family") if e.number("family") not in (0, 2, 10)]
-    if garbage:
-        text = "another rank published no address at all: its interface setting matches nothing; "
-        text += "read that rank's log"
-        return report(garbage, text, "medium", nodes=(), ranks=())
-    text = "there is no address to make a socket for: no usable interface here"
-    return report(log.all("no-address"), text, "medium")
-
-
-def _name_missing(log: LogEvidence, nccl: list[Event], gloo: list[Event]) -> Cause | None:
+    if not (nccl or gloo):
+        garbage = [e for e in log.all("address-family") if e.number("family") not in (0, 2, 10)]
+        if garbage:
+            text = "another rank published no address at all: its interface setting matches nothing; "
+            text += "read that rank's log"
+            return report(garbage, text, "medium", nodes=(), ranks=())
+        text = "there is no address to make a socket for: no usable interface here"
+        return report(log.all("no-address"), text, "medium")
     first = (nccl or gloo)[0]
     speaker = log.host(first)
     variable = "NCCL_SOCKET_IFNAME" if nccl else "GLOO_SOCKET_IFNAME"
@@ -124,11 +120,7 @@ def _virtual(log: LogEvidence, host: HostNetworks, failed: Event | None) -> Caus
 
 
 def _dialled_blindly(log: LogEvidence) -> bool:
-    """
-    Whether a data connection failed and no line has its address.
-
-    NCCL before 2.4 spreads channels over all listed interfaces and leaves the address out.
-    """
+    """Whether a data connection failed and no line has its address, which NCCL before 2.4 leaves out."""
     dialled = log.all("nccl-connect", lacks="retrying")
     boot = log.all("unwind", source=".*bootstrap.*")
     return bool(dialled) and not boot and not first_value(dialled, "address")

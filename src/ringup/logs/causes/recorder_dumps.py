@@ -42,11 +42,11 @@ def recorded_behind(log: LogEvidence) -> Cause | None:
         elsewhere = _elsewhere(log, rank, one.group)
         text = (
             f"{show_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} not entered collective {one.number} "
-            f"of {show_group(one.group)} ({_call(next(iter(one.usual.values())))}); "
+            f"of {show_group(one.group)} ({next(iter(one.usual.values())).call_at}); "
             f"{show_ranks(sorted(one.usual))} {stood or 'entered it'}"
         )
         if elsewhere:
-            text += f"; rank {rank} stands in {_call(elsewhere)} of {show_group(elsewhere.group)}"
+            text += f"; rank {rank} stands in {elsewhere.call_at} of {show_group(elsewhere.group)}"
         elif last and last.where:
             text += f"; rank {rank}'s last call there was at {last.where}"
         if stood is None:
@@ -68,7 +68,7 @@ def recorded_standing(log: LogEvidence) -> Cause | None:
     """All ranks of a process group are in one call: it does not finish."""
     for group, number, calls in _standing(log):
         if not group.members - set(calls) and (stood := _waited(log, calls)):
-            call = _call(next(iter(calls.values())))
+            call = next(iter(calls.values())).call_at
             text = f"all {len(calls)} ranks of {group.shown} entered collective {number} ({call}) and {stood}"
             return report(_events(log, calls, MAX_EVIDENCE), text, "medium", ranks=calls)
     return None
@@ -82,7 +82,7 @@ def _unseen(log: LogEvidence) -> Cause | None:
         if missing and (stood := _waited(log, calls)):
             text = (
                 f"{show_ranks(sorted(calls))} entered collective {number} of {group.shown} "
-                f"({_call(next(iter(calls.values())))}) and {stood}; "
+                f"({next(iter(calls.values())).call_at}) and {stood}; "
                 f"{show_ranks(missing)} left no dump: look at its process and its log"
             )
             return report(_events(log, calls, MAX_EVIDENCE), text, "low", ranks=missing[:64])
@@ -98,7 +98,7 @@ def _alone(log: LogEvidence) -> Cause | None:
         return None
     ((rank, call),) = calls.items()
     text = (
-        f"rank {rank} entered collective {call.number} of {show_group(call.group)} ({_call(call)}) "
+        f"rank {rank} entered collective {call.number} of {show_group(call.group)} ({call.call_at}) "
         f"and {stood}; no other rank's dump is here to tell who did not come: collect those of all ranks"
     )
     return report(_events(log, calls, 1), text, "low", ranks=())
@@ -163,10 +163,6 @@ def _waited(log: LogEvidence, calls: Mapping[int, Entry]) -> str | None:
     if LONG_S <= waited_s <= limit_s:
         return f"had waited there for {waited_s:.0f} s when the dump's file was written"
     return None
-
-
-def _call(call: Entry) -> str:
-    return f"{call.call}, {call.where}" if call.where else call.call
 
 
 def _report(

@@ -184,9 +184,7 @@ def driver_too_old(log: LogEvidence) -> Found:
     refused = [e for e in log.all("driver-old") if not (apart and "driver-library" in log.tags_at(e))]
     if refused:
         return report(refused, "the installed NVIDIA driver does not support the CUDA runtime of this build")
-    printed = [
-        e for e in log.events if e.tag in ("bootstrap", "plugin-none", "made-of", "warn", "cuda-driver")
-    ]
+    printed = log.all("bootstrap", "plugin-none", "made-of", "warn", "cuda-driver")
     strange = [e for e in printed if re.fullmatch(r"-\d+|\d+", e.device) and not 0 <= int(e.device) <= 512]
     old = [e for e in log.all("cuda-driver") if 0 < e.number("version") < 11050]
     text = "the device numbers are nonsense and the driver is an old one"

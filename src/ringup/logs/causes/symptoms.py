@@ -75,17 +75,14 @@ _ENDED_AS = {
 
 
 def bars_at_a_limit(log: LogEvidence) -> list[Event]:
-    """
-    Progress bars that were at a timeout's limit, not yet full, when they were last drawn.
-
-    Limits are those printed, else torch's defaults (NCCL 10 min, others 30 min).
-    """
+    """Progress bars that were at a timeout's limit (printed, else torch's), not full, when last drawn."""
     limits_s = {e.number("timeout") / 1000 for e in log.all("work") if e.number("timeout")}
     waited = {e.place for e in log.all("monitored-victim", "wait-poll", "store-get", "work")}
 
     def is_at_limit(event: Event) -> bool:
         parts = [int(p) for p in event["elapsed"].split(":") if p.isdigit()]
         elapsed_s = sum(p * 60**n for n, p in enumerate(reversed(parts)))
+        # torch's defaults: 10 min with NCCL, else 30 min
         return any(0.93 * s <= elapsed_s <= 1.25 * s for s in limits_s or {600, 1800, 3600})
 
     last_drawn = {(e.file, e.label, e["what"]): e for e in log.all("progress")}

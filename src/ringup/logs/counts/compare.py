@@ -66,19 +66,16 @@ def differences(communicator: Communicator) -> Mismatch | Unlocated | None:
         return None
     common = min(m.position for m in members)
     kept = max(m.position - len(m.calls.tail) for m in members)
-    first = _first_block_that_differs(members, common // BLOCK_CALLS) * BLOCK_CALLS
+    blocks = common // BLOCK_CALLS
+    digests = (m.calls.blocks[: 3 * blocks : 3] for m in members)
+    differing = (n for n, own in enumerate(zip(*digests, strict=True)) if len(set(own)) > 1)
+    first = next(differing, blocks) * BLOCK_CALLS
     if first >= common:
         return None
     if first < kept:
         return Unlocated(communicator.id, first, min(first + BLOCK_CALLS, common), tuple(members))
     calls = [(m, _calls_from(m, first)) for m in members]
     return _first_difference(communicator.id, first, common - first, calls)
-
-
-def _first_block_that_differs(members: list[Member], blocks: int) -> int:
-    """Its number, `blocks` if all whole blocks are equal."""
-    digests = (m.calls.blocks[: 3 * blocks : 3] for m in members)
-    return next((i for i, own in enumerate(zip(*digests, strict=True)) if len(set(own)) > 1), blocks)
 
 
 def _first_difference(

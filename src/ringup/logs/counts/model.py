@@ -119,11 +119,7 @@ class Comm:
 
 @dataclass
 class Sequence:
-    """
-    The calls of one process on one communicator.
-
-    `count` numbers collectives only: a Send or Recv is not called by every rank.
-    """
+    """The calls of one process on one communicator; `count` is of collectives, which every rank calls."""
 
     kinds: dict[str, int] = field(default_factory=dict)
     count: int = 0

@@ -6,12 +6,12 @@ from ringup.logs.patterns.tags import tag
 
 # fmt: off
 TAGS = (
-    tag("jax-register", "",
+    tag("jax-register", "establishing",
         r"CoordinationService/RegisterTask|(?:Failed to|failed to) (?:connect to|register with) (?:the )?coordination|failed to connect to (?:all addresses|client mesh master)|RegisterTask|mesh_service\.cc.{0,80}WaitForConnected"),
-    tag("jax-late-barrier", "",
+    tag("jax-late-barrier", "setting",
         r"Barrier timed out\. (?:Barrier_)?[Ii]d: ?(?!\[Init\]|PjRT_Client_Connect|Wait_for_all)(?P<name>\S+)"),
     tag("jax-task", "context", r"^/job:[\w-]{1,40}/replica:\d{1,6}/task:\d", keep=64),
-    tag("jax-barrier", "",
+    tag("jax-barrier", "setting",
         r"Barrier timed out.*|Wait_for_all_tasks_to_register|Timed out task names?:|cluster registration failed|barrier .{0,60}(?:timed out|DEADLINE)|Shutdown barrier|GetKeyValue\(\) timed out"),
     tag("jax-died", "consequence",
         r"Failed to send RPC to coordination service|JAX distributed service detected fatal errors|(?:leader )?task .{0,30}(?:died|preempted|crashed)|[Tt]ask \S+ heartbeat timeout|[Tt]he tasks? (?:have|has) crashed|coordination service .{0,60}(?:unavailable|shut ?down|stopped)|Connection reset by peer.{0,40}grpc|\bSocket closed\b|CollectiveExecutor::StartAbort (?:UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED)|PollForError|tasks? .{0,40}unhealthy"),
@@ -40,7 +40,7 @@ TAGS = (
     tag("ignored", "", r"Exception ignored in"),
     tag("thread", "", r"^Exception in thread \S"),
     tag("traceback", "context", r"Traceback \(most recent call last\)"),
-    tag("frame", "context",
+    tag("frame", "context setting",
         r"(?:^|: |\) )\s*File \"(?P<file>[^\"]+)\", line (?P<number>\d+)(?:, in (?P<function>\S+))?",
         keep=0),
     # Launchers, around the words of the ranks they started: wrappings, ends, numbers of ranks.
@@ -85,6 +85,6 @@ TAGS = (
     tag("container-restarts", "",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?Back-off restarting failed container|CrashLoopBackOff"),
     # Which collective a rank's traceback went through.
-    tag("collective-frame", "context",
+    tag("collective-frame", "context setting",
         r"distributed_c10d\.py\", line \d+, in (?P<op>all_reduce|reduce|all_gather\w*|_?all_gather_base|broadcast\w*|reduce_scatter\w*|all_to_all\w*|gather\w*|scatter\w*|barrier|send|recv)\s*$"),
 )

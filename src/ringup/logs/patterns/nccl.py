@@ -9,7 +9,7 @@ from ringup.nccl import lines
 TAGS = (
     tag("nccl-version", "context", r"(?:NCCL|RCCL) version ?:? ?(?P<version>\d+\.\d+[\d.]*)"),
     tag("cuda-driver", "", r"cudaDriverVersion (?P<version>\d+)"),
-    tag("env-set", "context",
+    tag("env-set", "context setting",
         lines.ENVIRONMENT,
         r"(?:^|[\s;'\"])(?:-x )?(?P<name>(?:NCCL|RCCL|GLOO)_[A-Z0-9_]+)=(?P<value>[^\s;'\"`\\]+)",
         keep=200),
@@ -22,7 +22,7 @@ TAGS = (
     tag("socket-list", "choice", r"(?P<list>\[\d+\][\w.@-]+:[0-9A-Fa-f.:]+(?:%[\w.@-]+)?<0>)", keep=40),
     tag("using-network", "choice", lines.NETWORK),
     tag("ib-none", "", r"NET/IB ?: No device found"),
-    tag("ib-library-missing", "detail",
+    tag("ib-library-missing", "detail establishing",
         r"Failed to open libibverbs|libibverbs\.so.*(?:cannot open|No such file)"),
     tag("ib-driver-missing", "",
         r"no userspace device-specific driver found for \S+|couldn't load driver '\S+'"),

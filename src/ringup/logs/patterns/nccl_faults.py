@@ -8,7 +8,7 @@ from ringup.nccl import lines
 # fmt: off
 TAGS = (
     # Interfaces.
-    tag("no-socket-interface", "failure",
+    tag("no-socket-interface", "failure establishing",
         r"no socket interface found|NET/Socket ?: no interface found|NET/IB ?: No IP interface found"
         r"|no device found matching \S*, verify NCCL_OOB_NET_IFNAME|no device found matching NCCL_OOB_NET_IFNAME"
         r"|no device found after excluding"),
@@ -17,10 +17,10 @@ TAGS = (
         r"No interface found in the same subnet as remote address "
         + ADDRESS
         + "|No usable listening interface found"),
-    tag("address-family", "failure", r"family (?P<family>\d+) is neither AF_INET"),
-    tag("no-address", "",
+    tag("address-family", "failure establishing", r"family (?P<family>\d+) is neither AF_INET"),
+    tag("no-address", "establishing",
         r"(?:WARN|socket\.(?:h|cc):\d+).{0,20}Socket creation failed ?: Address family not supported"),
-    tag("nccl-connect", "failure",
+    tag("nccl-connect", "failure establishing",
         r"[Cc]onnect to " + ADDRESS + r" (?:failed ?:|returned|failed with error) ?(?:\d+ ?\()?" + ERRNO,
         r"btl_tcp.{0,80}connect\(\) to (?P<address>[0-9a-fA-F.:]+) failed: " + ERRNO,
         r"connect\(fd=\d+, (?:\S+ )?dest_addr=(?P<address>[0-9a-fA-F.:]+):(?P<port>\d+)\) failed: " + ERRNO,
@@ -54,7 +54,7 @@ TAGS = (
     tag("mismatched-collective", "",
         r"Mismatched collective detected|may be caused by a collective mismatch around rank"),
     # RDMA.
-    tag("ib-open-failed", "detail",
+    tag("ib-open-failed", "detail establishing",
         r"Unable to open device (?P<device>[\w.]+)",
         r"ibv_open_device failed|ibv_get_device_list.{0,40}(?:Permission denied|failed)|/dev/infiniband\S* ?:? ?(?:Permission denied|No such file)"),
     tag("wc-error", "failure",
@@ -89,9 +89,9 @@ TAGS = (
         r"Can't (?:merge|connect) net devices with different link_layer|different link_layer properties|Attempted to (?:connect|merge) incompatible devices|Remote \S+ device is incompatible with the local"),
     tag("nic-count", "",
         r"mixed local (?:Net|CollNet|GIN) device counts|requires NIC \S+ but that NIC is not available|NCCL_IGNORE_NET_MISMATCH|[Nn]et(?:work)? devices? mismatch"),
-    tag("net-not-found", "",
+    tag("net-not-found", "establishing",
         r"(?:Error: )?network (?P<net>\w[\w ]*?) not found|Failed to initialize any NET plugin"),
-    tag("plugin-init-failed", "detail",
+    tag("plugin-init-failed", "detail establishing",
         r"aws-ofi-nccl initialization failed|NET/OFI Initializing plugin failed|Couldn't (?:open|enable|create|initialize|allocate) (?:an? )?(?:CQ|AV|EP|domain|fabric|endpoint|completion queue)"
         r"|Couldn't find any optimal provider|find_ofi_provider|OFI NCCL failure|Failed to initialize NET plugin (?P<plugin>\w+)"
         r"|NET/OFI (?:.{0,60}failed to (?:initialize|find)|Creating .{1,80} failed: |Unable to register memory|Unable to get endpoint|(?:OFI )?fi_\w+(?:\(\))? call failed)|[Ff]ailed to (?:init|load)\w* (?:external )?(?:network|net) plugin|(?:uverbs|EFA) .{0,30}not found",
@@ -101,10 +101,10 @@ TAGS = (
     tag("efa-blocked", "failure",
         r"security group on either this instance|Unable to insert remote address into address vector"
         r"|completed with error.{0,120}(?:Unreachable remote|Unresponsive receiver(?:\.| \(connection never|$)|\bRC: (?:20|113)\b|\berr: 113\b)"),
-    tag("sharp-off", "detail",
+    tag("sharp-off", "detail establishing",
         r"Cannot create SHARP job|Streaming Tree lock failed|Cannot initialize CollNet|SHARP (?:coll|group|comm)\w* (?:create|init).{0,40}fail|sharp.{0,40}(?:failed to|unable to) (?:connect|init)|Failed to lock SAT tree|disabling CollNet|unable to connect to Aggregation Manager|No sharp"),
     # Topology and settings.
-    tag("topology-broken", "",
+    tag("topology-broken", "establishing",
         r"Attribute \S+ of node \S+ not found|XML (?:Import|Export) Channel ?: \w+ \S+ not found|XML (?:Topology|Graph) has wrong version"
         r"|XML Parse(?: error)? ?: |XML Mismatch ?:|Could not open XML (?:graph|topology) file|Could not find (?:any )?(?:local path from gpu|GPU (?:close|with rank)|NET with id|net id|gpu rank|CPU|local GPU|id |node of type|intermediate GPU)"
         r"|WARN Could not find real path of(?! \S+ \(/sys/class/infiniband)|could not find CPU close to GPU|Failed to find reverse path|No path computed to go|Add NVLink error|Add PCI Link error|could not find CPU numa"
@@ -138,7 +138,7 @@ TAGS = (
         r"Multiple [Rr]anks (?:are|detected) using the same GPU"),
     tag("nvml-lookup", "",
         r"nvmlDeviceGetHandleByPciBusId\(?\)? ?failed|nvmlDeviceGetHandleByPciBusId.{0,20}Not Found"),
-    tag("cumem-host", "detail",
+    tag("cumem-host", "detail establishing",
         r"cuMem host allocations do not appear to be working|CUMEM Host is not supported|NUMA (?:support|calls).{0,40}(?:disabl|block)"),
     tag("nvls-failed", "",
         r"Failed to bind NVLink SHARP|NVLS.{0,40}(?:bind|multicast).{0,40}failed|Multicast support requested .{0,30}none available|cuMulticast\w+ ?(?:\(.*?\))? failed"),

@@ -23,7 +23,7 @@ TAGS = (
         r"Error waiting on exit barrier",
         keep=16),
     # The title of a traceback that the program logs and goes on after; errors that say so themselves.
-    tag("made-do", "context",
+    tag("made-do", "context setting",
         r"\bretry(?! count|_)|skipping|skipped|falling back|fall back|attempting to recover|recovering|optional"
         r"|(?<!required but )not installed|ignor(?:ed|ing)|could not import|write error: Broken pipe"
         r"|trying (?:the )?(?:next|another)|using (?:port )?\d{2,5} instead|already in use, using"

@@ -18,6 +18,8 @@ ROLES = {
     "context": "does not tell what an exception on its line was",
     "choice": "shows a choice, no failure: what it explains is inferred",
     "detail": "a warning that a cause of its own reads: no failure without detail",
+    "establishing": "a failed rendezvous or connection: if it succeeds afterwards, a later attempt worked",
+    "setting": "what a command, a setting, a stack or a table carries; all others are things that happen",
     "local": "a failure that no network interface is behind",
     "nccl": "a failure that a network plugin can be behind",
 }
