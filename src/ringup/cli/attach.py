@@ -11,27 +11,25 @@ import argparse
 from pathlib import Path
 
 from ringup import saved_run
-from ringup.cli import options, runs
+from ringup.cli import runs
 from ringup.cli.launching import RankLines, claimed, follow_events, show_end, watch_of, with_cause
+from ringup.cli.options import WATCH, flag, folder, value
 from ringup.errors import LaunchError
 from ringup.output import terminal
+from ringup.runtime import attach, detach
+from ringup.transport import Transport
 
 OPTIONS = (
-    options.value("run_id", "RUN", "the run's name, as `ringup run --detach` printed it", nargs="?"),
-    options.flag("--list", "list the runs recorded on this machine, newest first"),
-    options.value(
-        "--log-dir", "D", "one file per rank and run.json (default: the run's own)", None, options.folder
-    ),
-    *options.WATCH,
-    options.flag("--json", "run.json on stdout, everything else on stderr"),
-    options.flag("--quiet", "print only output and result"),
+    value("run_id", "RUN", "the run's name, as `ringup run --detach` printed it", nargs="?"),
+    flag("--list", "list the runs recorded on this machine, newest first"),
+    value("--log-dir", "D", "one file per rank and run.json (default: the run's own)", None, folder),
+    *WATCH,
+    flag("--json", "run.json on stdout, everything else on stderr"),
+    flag("--quiet", "print only output and result"),
 )
 
 
 def run(args: argparse.Namespace) -> int:
-    from ringup.runtime import attach, detach
-    from ringup.transport import Transport
-
     known = detach.known()
     if args.list and args.json:
         terminal.print_json(runs=known)

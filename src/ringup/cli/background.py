@@ -20,6 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from ringup import progress
+from ringup.cli.command_line import handling
 from ringup.errors import LaunchError
 from ringup.model import Host
 from ringup.runtime.detach import SUPERVISOR
@@ -99,16 +100,11 @@ def start(work: Callable[[Background], int]) -> int:
         raise SystemExit(work(Background(theirs)))
     os.close(theirs)
     numbers = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda number, _: os.kill(pid, number)) for number in numbers}
-    try:
-        if os.read(ours, 1):
+    with open(ours, "rb", buffering=0) as link, handling(numbers, lambda number, _: os.kill(pid, number)):
+        if link.read(1):
             return 0
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         return code if code >= 0 else 128 - code
-    finally:
-        os.close(ours)
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 LAUNCHER = ".launcher"
@@ -164,16 +160,13 @@ def show(folder: Path, write: Callable[[str], object]) -> None:
         if (who := supervised(folder)) and who.is_alive:
             os.kill(who.pid, number)
 
-    before = signal.signal(signal.SIGINT, forward)
-    try:
-        with (folder / LOG).open(encoding="utf-8", errors="replace") as file:
-            while True:
-                who = supervised(folder)
-                if text := file.read(1 << 16):
-                    write(text)
-                elif not (who and who.is_alive):
-                    return
-                else:
-                    time.sleep(READ_EVERY_S)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    opened = (folder / LOG).open(encoding="utf-8", errors="replace")
+    with handling([signal.SIGINT], forward), opened as file:
+        while True:
+            who = supervised(folder)
+            if text := file.read(1 << 16):
+                write(text)
+            elif not (who and who.is_alive):
+                return
+            else:
+                time.sleep(READ_EVERY_S)

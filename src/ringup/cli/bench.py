@@ -8,6 +8,7 @@ find the slow node.  If the link's rate cannot be read, there is no verdict; --l
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -125,8 +126,6 @@ def table(args: argparse.Namespace) -> Callable[[dict[str, object]], None]:
 
 
 def plot_library(path: str) -> None:
-    import importlib.util
-
     if Path(path).suffix not in (".png", ".svg"):
         raise UsageError(f"--plot {path!r} is neither .png nor .svg", hint="for example --plot rate.svg")
     if importlib.util.find_spec("matplotlib") is None:

@@ -36,6 +36,5 @@ def run(args: argparse.Namespace) -> int:
         text = console.check_text(judged.report, terminal.Style(sys.stderr), unfolded=args.unfolded)
         terminal.say(text, quiet=args.quiet)
     else:
-        style = terminal.Style(sys.stdout)
-        terminal.show(console.check_text(judged.report, style, unfolded=args.unfolded))
+        terminal.show(console.check_text(judged.report, terminal.Style(sys.stdout), unfolded=args.unfolded))
     return pipeline.exit_code(judged.findings, judged.skipped, args.strict)

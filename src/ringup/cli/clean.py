@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from ringup.cli import options, request
 from ringup.output import terminal
@@ -77,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     with request.open_transport(args, args.python) as transport:
         nodes = leftovers(transport, kill=args.kill)
     if args.json:
-        terminal.print_json(kill=args.kill, nodes=[asdict(node) for node in nodes])
+        terminal.print_json(kill=args.kill, nodes=nodes)
     else:
         for node in nodes:
             terminal.show("\n".join(node_lines(node, args.kill)))

@@ -19,7 +19,7 @@ from ringup.version import __version__
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
 
@@ -137,18 +137,27 @@ def ending_signals() -> Iterator[None]:
             return
         raise KeyboardInterrupt if number == signal.SIGINT else Ended(number)
 
-    before = {signal.SIGINT: signal.default_int_handler} | dict.fromkeys(
-        (signal.SIGTERM, signal.SIGHUP), signal.SIG_DFL
-    )
+    usual = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
     is_main = threading.current_thread() is threading.main_thread()
-    taken = [number for number, usual in before.items() if is_main and signal.getsignal(number) is usual]
-    for number in taken:
-        signal.signal(number, end)
+    with handling([n for n, handler in usual.items() if is_main and signal.getsignal(n) is handler], end):
+        yield
+
+
+@contextlib.contextmanager
+def handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """In the block, `handler` gets these signals."""
+    import signal
+
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number in taken:
-            signal.signal(number, before[number])
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def is_importing(frame: FrameType | None) -> bool:

@@ -18,12 +18,11 @@ WHERE = {
     "fish": "~/.config/fish/completions/ringup.fish",
 }
 """Files that the shell reads at the first Tab; running this at each start would take half a second."""
-HOSTS = {
-    "bash": '_ringup_hosts() { compgen -W "$(awk \'$1 == "Host" { for (i = 2; i <= NF; i++)'
-    ' if ($i !~ /[*?!]/) print $i }\' ~/.ssh/config 2>/dev/null)" -- "$1"; }',
-    "zsh": "",
-    "fish": "",
-}
+HOSTS = (
+    '_ringup_hosts() { compgen -W "$(awk \'$1 == "Host" { for (i = 2; i <= NF; i++)'
+    ' if ($i !~ /[*?!]/) print $i }\' ~/.ssh/config 2>/dev/null)" -- "$1"; }'
+)
+"""For bash; the other shells have a function of their own."""
 FILES = ("F", "PY", "PATH", options.SCRIPT_WORDS, options.LINE_WORDS, "SCRIPT")
 HOSTS_OF = {"bash": "_ringup_hosts", "zsh": "_hosts", "fish": "(__fish_print_hostnames)"}
 """Names of nodes, from ssh's configuration."""
@@ -64,5 +63,5 @@ def run(args: argparse.Namespace) -> int:
         hint = "pip install 'ringup[completion]' here; the printed text needs nothing"
         raise RingupError("completion needs the package shtab", hint=hint) from None
     print(f"# ringup completion {args.shell} > {WHERE[args.shell]}")
-    print(shtab.complete(whole_parser(), shell=args.shell, preamble=HOSTS))  # type: ignore[arg-type]
+    print(shtab.complete(whole_parser(), shell=args.shell, preamble=HOSTS if args.shell == "bash" else ""))
     return 0

@@ -16,13 +16,13 @@ import importlib
 import os
 import re
 import stat
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ringup.cli import options
 from ringup.cli.commands import COMMANDS, parser_for
+from ringup.cli.options import NODE_OPTIONS
 from ringup.errors import UsageError
 from ringup.output import terminal
 
@@ -41,17 +41,12 @@ ONLY_TYPED = (
 )
 OWN_VARIABLES = ("run", "nodes")
 """Not options: RINGUP_RUN marks a run's processes, RINGUP_NODES counts pods."""
-NODES = ("hosts", "hostfile", "local")
-"""Options that name the nodes: once one is given, the others from a source of lower rank are ignored."""
 
 
 class Given(NamedTuple):
     value: Any
     origin: str
     """A file or the name of a variable."""
-
-
-# -- files ---------------------------------------------------------------------------------------
 
 
 def project_file(folder: Path) -> Path | None:
@@ -116,9 +111,6 @@ def every_option() -> set[str]:
     return {key for module in modules for key in configurable(Parser("", "", module.OPTIONS))}
 
 
-# -- values --------------------------------------------------------------------------------------
-
-
 def configurable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """Key -> option, for those of a command that a file or a variable can set."""
     return {
@@ -131,13 +123,12 @@ def configurable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
 
 def read_as(action: argparse.Action, value: Any, where: str) -> Any:
     """A value as the option would parse it.  Raises UsageError."""
-    wanted = bool if action.nargs == 0 else list if isinstance(action.default, list) else None
     try:
-        if wanted is bool:
+        if action.nargs == 0:
             if value not in (True, False, "1", "0", "true", "false"):
                 raise ValueError("true or false")
             return value in (True, "1", "true")
-        if wanted is list:
+        if isinstance(action.default, list):
             return [str(one) for one in (value if isinstance(value, list) else str(value).split())]
         if isinstance(value, (list, dict, bool)):
             raise ValueError("one value is wanted")
@@ -171,8 +162,9 @@ def given(parser: argparse.ArgumentParser, command: str, folder: Path) -> dict[s
     levels.append({names[n]: Given(read_as(known[names[n]], v, n), n) for n, v in held.items()})
     found: dict[str, Given] = {}
     for level in levels:
-        if any(name in level for name in NODES):
-            found = {key: one for key, one in found.items() if key not in NODES}
+        # Nodes that are named once more replace those from a source of lower rank.
+        if any(name in level for name in NODE_OPTIONS):
+            found = {key: one for key, one in found.items() if key not in NODE_OPTIONS}
         found |= level
     return found
 
@@ -191,15 +183,11 @@ def folder_of(words: Sequence[str]) -> Path:
 def apply(parser: argparse.ArgumentParser, command: str, words: Sequence[str]) -> None:
     """Make them the parser's defaults; for nodes only if the command line names none."""
     found, known = given(parser, command, folder_of(words)), configurable(parser)
-    strings = [string for name in NODES if name in known for string in known[name].option_strings]
-    is_typed = any(starts(words, string) for string in strings)
-    left = {key: one.value for key, one in found.items() if not (is_typed and key in NODES)}
-    parser.set_defaults(**{known[key].dest: value for key, value in left.items()})
-
-
-def starts(words: Sequence[str], option: str) -> bool:
+    strings = [string for name in NODE_OPTIONS if name in known for string in known[name].option_strings]
     before = words[: list(words).index("--")] if "--" in words else words
-    return any(w.partition("=")[0] == option or (len(option) == 2 and w.startswith(option)) for w in before)
+    is_typed = any(word.partition("=")[0] in strings or word[:2] in strings for word in before)
+    left = {key: one.value for key, one in found.items() if not (is_typed and key in NODE_OPTIONS)}
+    parser.set_defaults(**{known[key].dest: value for key, value in left.items()})
 
 
 def run(args: argparse.Namespace) -> int:
@@ -218,5 +206,5 @@ def run(args: argparse.Namespace) -> int:
     width = max(map(len, rows))
     for name, one in sorted(rows.items(), key=lambda row: (row[1].origin == "default", row[0])):
         value = "-" if one.value in (None, "", []) else redact(f"{name}={one.value}").partition("=")[2]
-        print(f"{name:<{width}}  {value}  ({terminal.path_shown(one.origin)})", file=sys.stdout)
+        print(f"{name:<{width}}  {value}  ({terminal.path_shown(one.origin)})")
     return 0

@@ -13,19 +13,17 @@ import sys
 from pathlib import Path
 
 import ringup
-from ringup.cli import options
 from ringup.cli import run as run_command
+from ringup.cli.options import folder, positive, ranks, value
 from ringup.cli.parser import Parser
 from ringup.errors import LaunchError
 from ringup.output import terminal
 
 OPTIONS = (
-    options.value("--nodes", "N", "nodes to simulate (2)", 2, options.positive),
-    options.value("--nproc", "N", "ranks on each (2)", 2, options.ranks),
-    options.value("--steps", "N", "training steps (60)", 60, options.positive),
-    options.value(
-        "--log-dir", "D", "where the ranks' output is kept (a directory of its own)", None, options.folder
-    ),
+    value("--nodes", "N", "nodes to simulate (2)", 2, positive),
+    value("--nproc", "N", "ranks on each (2)", 2, ranks),
+    value("--steps", "N", "training steps (60)", 60, positive),
+    value("--log-dir", "D", "where the ranks' output is kept (a directory of its own)", None, folder),
 )
 
 

@@ -71,7 +71,10 @@ def side(path: str) -> Side:
             data = opened.read(LARGEST_BYTES)
         keys = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         if "cluster" in keys:
-            return facts(shown, data)
+            judged = pipeline.judge(bundle.from_json(data))
+            selected = [expected.prediction for expected in judged.report.predictions]
+            found: list[Finding | Skipped] = [*judged.findings, *judged.skipped]
+            return sides.of_facts(shown, judged.cluster, found, judged.plan, selected)
         if "run" in keys:
             return sides.of_run(shown, file.parent, data)
         if "env" in keys and "pairs" not in keys:
@@ -81,15 +84,6 @@ def side(path: str) -> Side:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{shown}: {printable(str(error), 200)}", hint=HINT) from error
     raise UsageError(f"{shown}: not a run, saved facts or an environment", hint=HINT)
-
-
-def facts(path: str, data: bytes) -> Side:
-    from ringup.differences import sides
-
-    judged = pipeline.judge(bundle.from_json(data))
-    selected = [expected.prediction for expected in judged.report.predictions]
-    found: list[Finding | Skipped] = [*judged.findings, *judged.skipped]
-    return sides.of_facts(path, judged.cluster, found, judged.plan, selected)
 
 
 def folded(found: Sequence[FactChange]) -> list[FactChange]:

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     made = minimal_env(cluster, debug=args.debug, log_dir=args.log_dir)
     if args.json or args.format == "json":
         terminal.print_json(
-            env=[dataclasses.asdict(v) for v in made.env],
+            env=made.env,
             kept=kept_json(made.kept),
             notes=[printable(n, 1000) for n in made.notes],
             explained=[printable(n, 1000) for n in made.explained],

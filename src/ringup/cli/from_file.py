@@ -42,9 +42,7 @@ def is_launch_file(path: str) -> bool:
 
 def fill(args: argparse.Namespace, path: str) -> list[str]:
     """Set options that only the file has; returns its start line.  Raises UsageError."""
-    text = read_script(path)
-    found = files.read(path, text)
-    launch = the_one(path, found)
+    launch = the_one(path, files.read(path, read_script(path)))
     say(f"ringup: {path_shown(path)}:{launch.line}  {printable(launch.summary)}", quiet=args.quiet)
     job = launch.job
     nodes = launch.nnodes if (launch.nnodes or 1) > 1 else launch.nodes_shown

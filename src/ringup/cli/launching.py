@@ -19,10 +19,10 @@ from ringup.cli import pipeline
 from ringup.cli.pipeline import Judgement
 from ringup.errors import RingupError
 from ringup.model import Cluster
-from ringup.output import terminal
-from ringup.planning import Plan
+from ringup.output import console, terminal
+from ringup.planning import Plan, minimal_env, with_transports
 from ringup.rules import Finding
-from ringup.runtime import Event, RunResult
+from ringup.runtime import Event, RunResult, claims
 from ringup.secrets import redact_data
 from ringup.transport import Transport
 from ringup.transport.port_claims import PortClaims
@@ -31,7 +31,6 @@ from ringup.units import plural
 if TYPE_CHECKING:
     from ringup.hang import HangWatch
     from ringup.logs.rule import Cause
-    from ringup.output.console import Report
 
 FAILED = ("rank-failed", "hung", "launcher-error")
 END_FILE = "ringup.log"
@@ -48,8 +47,6 @@ def new_run_id() -> str:
 @contextlib.contextmanager
 def claimed(asked: Path, run_id: str, *, is_wanted: bool = True) -> Iterator[Path]:
     """The folder that only this run writes into, removed if it stays empty.  Raises LaunchError."""
-    from ringup.runtime import claims
-
     if not is_wanted:
         yield asked
         return
@@ -64,12 +61,11 @@ def claimed(asked: Path, run_id: str, *, is_wanted: bool = True) -> Iterator[Pat
 
 
 def judge(
-    cluster: Cluster, run_id: str, args: argparse.Namespace, claims: PortClaims, used: Collection[int] = ()
+    cluster: Cluster, run_id: str, args: argparse.Namespace, ports: PortClaims, used: Collection[int] = ()
 ) -> Judgement:
-    """Like `pipeline.judge`; `claims` holds a local rendezvous's port, ports in `used` come last."""
-    head = cluster.head
-    is_here = not args.dry_run and not cluster.job.port and head.host.local
-    claim = claims.take if is_here else None
+    """Like `pipeline.judge`; `ports` holds a local rendezvous's port, ports in `used` come last."""
+    is_here = not args.dry_run and not cluster.job.port and cluster.head.host.local
+    claim = ports.take if is_here else None
     if used and not cluster.job.port:
         judged = pipeline.judge(cluster, run_id, lambda port: port not in used and (not claim or claim(port)))
         if judged.plan is not None:
@@ -79,16 +75,12 @@ def judge(
 
 def whole_plan(judged: Judgement, *, with_debug: bool) -> Plan:
     """The plan of a judgement, with the transports it expects, and NCCL's log lines if useful."""
-    from ringup.planning import minimal_env, with_transports
-
     assert judged.plan is not None
     plan = with_transports(judged.plan, judged.predictions)
     return minimal_env.with_nccl_debug(plan, judged.cluster, always=with_debug)
 
 
 def show_before(judged: Judgement, plan: Plan, args: argparse.Namespace) -> None:
-    from ringup.output import console
-
     style = terminal.Style(sys.stderr)
     shown = judged.findings if args.unfolded else console.folded(judged.findings, judged.cluster)
     nodes, found = plural(len(judged.cluster.nodes), "node"), console.counts(shown)
@@ -198,7 +190,7 @@ MOST_SAVED = 256
 """Nodes whose facts are saved in a run's folder: 13 kB each."""
 
 
-def write_page(check: Report, log_dir: Path, name: str) -> None:
+def write_page(check: console.Report, log_dir: Path, name: str) -> None:
     """Replace the check's page by the run's page."""
     from ringup.output import html_page
 
@@ -224,8 +216,8 @@ def write_record(log_dir: Path, content: dict[str, Any]) -> bool:
 CAUSE_LINES, EVIDENCE = 14, 3
 
 
-def cause_of(log_dir: str) -> tuple[list[str], Cause | None, list[dict[str, Any]]]:
-    """The first cause that `ringup logs` names for a run's folder: lines to show, the cause, its evidence."""
+def cause_of(log_dir: str) -> tuple[list[str], Cause | None, dict[str, Any] | None]:
+    """The first cause that `ringup logs` names for a run's folder: lines to show, the cause, its record."""
     from ringup.logs.read import read_logs
     from ringup.output import logs_report
 
@@ -233,30 +225,26 @@ def cause_of(log_dir: str) -> tuple[list[str], Cause | None, list[dict[str, Any]
     try:
         found = read_logs([log_dir])
     except RingupError as error:
-        return [f"cause: not known: {error}"], None, []
+        return [f"cause: not known: {error}"], None, None
     if not found.causes:
-        return [f"cause: the logs name none; `ringup logs {where}` shows what they hold"], None, []
+        return [f"cause: the logs name none; `ringup logs {where}` shows what they hold"], None, None
     first = found.causes[0]
     lines = list(logs_report.cause_lines(first, found.story, terminal.Style(sys.stderr)))[:CAUSE_LINES]
     evidence = logs_report.cause_json(first, found.story)["evidence"][:EVIDENCE]
-    return ["", *lines, f"  more: ringup logs {where}"], first, evidence
+    known = {"rule": first.rule, "confidence": first.confidence, "text": first.text, "evidence": evidence}
+    return ["", *lines, f"  more: ringup logs {where}"], first, known
 
 
 def with_cause(result: RunResult) -> tuple[RunResult, list[str], Cause | None]:
     """Add the cause to run.json and the end to the log directory; the result, lines to show, the cause."""
-    from ringup.output.console import run_lines
-
-    # A rank's last lines, quoted here, are also in its own log.
-    lines = [one for one in run_lines(result, terminal.Style(io.StringIO())) if not one.startswith("  | ")]
+    shown = console.run_lines(result, terminal.Style(io.StringIO()))
     with contextlib.suppress(OSError):  # run.json also has it
-        text = "".join(f"{line}\n" for line in lines)
+        # A rank's last lines, quoted here, are also in its own log.
+        text = "".join(f"{line}\n" for line in shown if not line.startswith("  | "))
         Path(result.log_dir, END_FILE).write_text(text, encoding="utf-8", errors="backslashreplace")
     if result.outcome not in FAILED and not result.failure:
         return result, [], None
-    lines, cause, evidence = cause_of(result.log_dir)
-    known = None
-    if cause:
-        known = {"rule": cause.rule, "confidence": cause.confidence, "text": cause.text, "evidence": evidence}
+    lines, cause, known = cause_of(result.log_dir)
     result = replace(result, record={**result.record, "cause": redact_data(known)})
     write_record(Path(result.log_dir), dict(result.record))
     return result, lines, cause
@@ -264,8 +252,6 @@ def with_cause(result: RunResult) -> tuple[RunResult, list[str], Cause | None]:
 
 def show_end(result: RunResult, more: Sequence[str], write: RankLines, args: argparse.Namespace) -> int:
     """Show how a run ended, then the lines `more` (--json: the record on stdout); returns the exit code."""
-    from ringup.output.console import run_lines
-
     if args.json:
         print(json.dumps(result.record, indent=1))
     shown = result
@@ -273,6 +259,7 @@ def show_end(result: RunResult, more: Sequence[str], write: RankLines, args: arg
         findings = tuple(one for one in result.findings if one.severity != "note")
         shown = replace(result, notes=(result.problem,) if result.problem else (), findings=findings)
     quoted = f"{END_FILE}:"  # evidence from the lines of `run_lines`
-    for line in (*run_lines(shown, terminal.Style(sys.stderr)), *(one for one in more if quoted not in one)):
+    end = console.run_lines(shown, terminal.Style(sys.stderr))
+    for line in [*end, *(line for line in more if quoted not in line)]:
         terminal.say(line)
     return write.code(result.exit_code)

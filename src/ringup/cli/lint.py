@@ -30,7 +30,7 @@ from ringup import progress
 from ringup.cli import options
 from ringup.cli.text_files import read_script
 from ringup.errors import RingupError, UsageError
-from ringup.launchfiles.start import starts_ranks
+from ringup.launchfiles.start import ASSIGNED, starts_ranks, take_apart
 from ringup.output import terminal
 from ringup.rules import INTERNAL_ERRORS, Finding, skipped_json
 from ringup.units import plural, printable
@@ -79,12 +79,10 @@ def files_of(paths: Sequence[str]) -> list[str]:
 
 def of_line(words: list[str]) -> tuple[dict[str, str], list[str]]:
     """A start line as the text of `-`, and its script; for plain paths nothing, and the paths."""
-    from ringup.launchfiles import start
-
     has_options = any(word.startswith("-") and word != "-" for word in words)
-    if not (has_options or starts_ranks(words[0]) or start.ASSIGNED.match(words[0])):
+    if not (has_options or starts_ranks(words[0]) or ASSIGNED.match(words[0])):
         return {}, words
-    found = start.take_apart(words)
+    found = take_apart(words)
     text = {"-": shlex.join(words) + "\n"} if found.launcher or found.steps else {}
     script = found.script or words[words[0] in ("-m", "--no-python")]
     is_module = found.kind == "module" or words[0] == "-m"

@@ -31,13 +31,12 @@ BY_ITERATION = (
 )
 HARDWARE = "a file of `check --save`: the nodes' hardware"
 ALL = "every cause, all evidence, counts per rank and communicator, the last line of every file"
-DIGEST = "at most 60 lines without secrets, to paste into an issue, a chat or a model"
 AGAINST = "a log or run that worked: list the changes, and ignore lines that it has, too"
 SINCE = 'read from this time on ("2026-11-20 08:30", "08:30:15"), or so long before the end ("10m", "2h")'
 OPTIONS = (
     options.words("paths", "PATH", "log files and directories; - is standard input"),
     options.value("--by-iteration", "REGEX", BY_ITERATION, nargs="?", const=""),
-    options.flag("--digest", DIGEST),
+    options.flag("--digest", "at most 60 lines without secrets, to paste into an issue, a chat or a model"),
     options.value("--against", "GOOD", AGAINST, None, options.there),
     options.value("--since", "TIME", SINCE),
     options.flag("--follow", "keep reading as the files grow, until Ctrl-C"),
@@ -63,7 +62,6 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("no log file given", hint=hint)
         paths = ["-"]
     if args.follow:
-        _fits_follow(paths, args)
         return _follow(paths, args)
     options.some_exist(paths)
     for stuck in first_look(paths)[:3] if not (args.json or args.quiet) else ():  # before a long reading
@@ -115,9 +113,11 @@ def next_step(diagnosis: Diagnosis) -> str:
     return f"{hint}\nhint: NCCL's INFO lines are missing: set NCCL_DEBUG=INFO, or use `ringup run --debug`"
 
 
-def _fits_follow(paths: list[str], args: argparse.Namespace) -> None:
-    """Print the followed files; raises UsageError for options that do not fit."""
+def _follow(paths: list[str], args: argparse.Namespace) -> int:
+    """Print each change of the first cause until Ctrl-C; then return 1 if it is an error."""
     from ringup.logs import files
+    from ringup.logs.follow import changes
+    from ringup.output import logs_report as show
 
     if "-" in paths:
         hint = "name them: ringup logs --follow runs/RUN"
@@ -130,13 +130,6 @@ def _fits_follow(paths: list[str], args: argparse.Namespace) -> None:
     for path, reason in missing:
         terminal.say(f"ringup logs: {printable(path)}: {reason} yet")
     terminal.say(f"following {plural(len(found), 'file')}; Ctrl-C ends it", quiet=args.quiet)
-
-
-def _follow(paths: list[str], args: argparse.Namespace) -> int:
-    """Print each change of the first cause until Ctrl-C; then return 1 if it is an error."""
-    from ringup.logs.follow import changes
-    from ringup.output import logs_report as show
-
     code = 0
     with contextlib.suppress(KeyboardInterrupt):
         for story, causes in changes(paths):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ringup.errors import UsageError
-from ringup.output.terminal import why_not_writable
 
 # -- values --------------------------------------------------------------------------------------
 
@@ -56,41 +55,53 @@ window = number("0 or a time from 2 seconds to 30 days", 2, 86400 * 30, zero=Tru
 """Seconds without progress, 0 for never; a node needs a moment for a snapshot."""
 
 
-def readable(text: str) -> str:
-    """An existing file that may be read.  It is not opened, because a pipe can be read only once."""
-    try:
-        is_directory = stat.S_ISDIR(Path(text).stat().st_mode)
-        if os.access(text, os.R_OK) and not is_directory:
-            return text
-        words = os.strerror(errno.EISDIR if is_directory else errno.EACCES)
-    except (OSError, ValueError) as error:
-        words = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    raise argparse.ArgumentTypeError(f"{text} cannot be read: {words}")
+def path_that(problem: Callable[[Path], int], verb: str) -> Callable[[str], str]:
+    """A parser of paths that can be read or written; `problem` gives the number of the error, 0 for none."""
+
+    def read(text: str) -> str:
+        try:
+            number = problem(Path(text))
+            words = os.strerror(number) if number else ""
+        except (OSError, ValueError) as error:
+            words = getattr(error, "strerror", None) or str(error)
+        if words:
+            raise argparse.ArgumentTypeError(f"{text} cannot be {verb}: {words}")
+        return text
+
+    return read
+
+
+def _reading(path: Path) -> int:
+    """It is not opened, because a pipe can be read only once."""
+    if stat.S_ISDIR(path.stat().st_mode):
+        return errno.EISDIR
+    return 0 if os.access(path, os.R_OK) else errno.EACCES
+
+
+def _writing(path: Path) -> int:
+    """Tested before the minutes of work for its contents, without writing."""
+    if path.is_dir():
+        return errno.EISDIR
+    if not stat.S_ISDIR(path.parent.stat().st_mode):
+        return errno.ENOTDIR
+    return 0 if os.access(path if path.exists() else path.parent, os.W_OK) else errno.EACCES
+
+
+def _adding_files(path: Path) -> int:
+    """If the directory does not exist, it must be possible to create it."""
+    place = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not place.is_dir():
+        return errno.ENOTDIR
+    return 0 if os.access(place, os.W_OK | os.X_OK) else errno.EACCES
+
+
+readable = path_that(_reading, "read")
+writable, folder = path_that(_writing, "written"), path_that(_adding_files, "written")
 
 
 def there(text: str) -> str:
     if not Path(text).exists():
         raise argparse.ArgumentTypeError(f"{text}: no such file or directory")
-    return text
-
-
-def writable(text: str) -> str:
-    """A writable file, tested before the minutes of work for its contents."""
-    if why := why_not_writable(Path(text)):
-        raise argparse.ArgumentTypeError(f"{text} cannot be written: {why}")
-    return text
-
-
-def folder(text: str) -> str:
-    """A directory for files; if it does not exist, it must be possible to create it."""
-    try:
-        place = next(place for place in (Path(text), *Path(text).absolute().parents) if place.exists())
-        words = "" if os.access(place, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
-        words = words if place.is_dir() else os.strerror(errno.ENOTDIR)
-    except (OSError, ValueError) as error:
-        words = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    if words:
-        raise argparse.ArgumentTypeError(f"{text} cannot be written: {words}")
     return text
 
 
@@ -185,6 +196,8 @@ KIND_WORDS = "KIND -- SCRIPT ARGS"
 SCRIPT = words("script", SCRIPT_WORDS, "the training script and its arguments")
 _FROM = "use a file written by --save; no node is contacted"
 
+NODE_OPTIONS = ("hosts", "hostfile", "local")
+"""Of NODES, those that name the nodes."""
 NODES = group(
     "nodes",
     value("-H --hosts", "NODES", "node[1-8],gpu3,user@host; the first is the head"),

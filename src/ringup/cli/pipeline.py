@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from ringup.transport import Transport
 
 
-# -- collect -----------------------------------------------------------------------------------
-
-
 def cluster_of(args: argparse.Namespace) -> Cluster:
     """The saved facts of `--from`, else fresh facts of the nodes."""
     if args.from_file:
@@ -94,9 +91,6 @@ def without_stale_facts(node: Node, saved: Job, job: Job) -> Node:
     return replace(node, unknown={**dict.fromkeys(facts, why), **node.unknown})
 
 
-# -- predict, judge, plan ----------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Judgement:
     cluster: Cluster
@@ -121,7 +115,7 @@ class Judgement:
         from ringup.planning.preset_variables import kept
 
         selected = expected(self.predictions, self.plan)
-        return self.brief._replace(predictions=selected, kept=kept(self.cluster, self.predictions))
+        return self.brief._replace(predictions=selected, kept=kept(self.cluster))
 
 
 @progress.line("judging what was collected")
@@ -132,13 +126,12 @@ def judge(cluster: Cluster, run_id: str = "", claim: Callable[[int], bool] | Non
     from ringup.planning import mitigations, network
     from ringup.rules import run_checks
 
-    predictions = predicted(cluster)
-    findings, skipped = run_checks(cluster, predictions=predictions)
+    findings, skipped = run_checks(cluster)
     skipped = privileges.would_add(cluster, skipped)
-    plan = network.decide(cluster, run_id, claim, predictions)
+    plan = network.decide(cluster, run_id, claim)
     would_be = plan or (network.otherwise(cluster) if any(f.subject for f in findings) else None)
-    findings = mitigations.weigh(findings, would_be, cluster, predictions)
-    return Judgement(cluster, predictions, findings, skipped, plan)
+    findings = mitigations.weigh(findings, would_be, cluster)
+    return Judgement(cluster, predicted(cluster), findings, skipped, plan)
 
 
 def exit_code(findings: list[Finding], skipped: list[Skipped], strict: bool) -> int:
@@ -156,9 +149,6 @@ def say_unreached(nodes: Iterable[Node]) -> int:
     for names, why in folding.by_node(words.items(), {name: frozenset([name]) for name in words}):
         terminal.say(f"ringup: {names}: not reached: {why}")
     return int(bool(words))
-
-
-# -- show --------------------------------------------------------------------------------------
 
 
 def write_page(judged: Judgement, args: Any) -> None:

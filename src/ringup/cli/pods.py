@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Callable
 
+from ringup.cli.options import NODE_OPTIONS
 from ringup.errors import RingupError, UsageError
 from ringup.hosts import pod
 from ringup.hosts.pod import Pod
@@ -17,8 +18,7 @@ Command = Callable[[argparse.Namespace], int]
 
 def here(args: argparse.Namespace) -> Pod | None:
     """This pod, None without a token or if nodes are named.  Raises UsageError, NodesError."""
-    given = ("hosts", "hostfile", "local", "from_file")
-    if any(getattr(args, name, None) is not None for name in given):
+    if any(getattr(args, name, None) is not None for name in (*NODE_OPTIONS, "from_file")):
         return None
     found = pod.from_environment(os.environ, os.uname().nodename)
     if found is not None and (getattr(args, "detach", False) or getattr(args, "slurm", False)):

@@ -15,7 +15,7 @@ from typing import Any
 from ringup.cli import options, pipeline, request
 from ringup.cli.text_files import read_text
 from ringup.errors import PastedError, UsageError
-from ringup.model import Cluster, Node
+from ringup.model import Node
 from ringup.nccl import interface_choice, rdma_devices, selection
 from ringup.nccl.selection import Known, Prediction
 from ringup.network.predictions import known as known_of
@@ -25,7 +25,6 @@ from ringup.parse.pasted import MOST_CHARACTERS, Pasted, hosts_in, parse_pasted,
 from ringup.parse.topology import Topology, parse_topology
 from ringup.units import plural, printable, ranges, summarize_names
 
-UNNAMED = "node"
 NOT_PASTED = {"interfaces": "paste `ip addr`", "rdma_ports": "paste `ibstatus` or `rdma link`"}
 NOT_UNDERSTOOD = "no output of a supported tool"
 OUTPUT = (
@@ -54,8 +53,14 @@ def run(args: argparse.Namespace) -> int:
     pasted = _pasted(args.output, is_all=is_all)
     if args.output and is_all:
         nodes: tuple[Node, ...] = tuple(Node(name, unknown=dict(NOT_PASTED)) for name in pasted)
-    else:
-        nodes = _collected(args).nodes
+    elif args.from_file or args.save:  # saved facts must also serve `check`
+        nodes = pipeline.cluster_of(args).nodes
+    else:  # a prediction needs no tests of pairs
+        from ringup.collectors import facts, facts_deadline_s
+
+        job = request.job_from(args)
+        with request.open_transport(args) as transport:
+            nodes = facts(transport, job, facts_deadline_s(len(transport.hosts), job, args.timeout))
     nodes += tuple(Node(n, unknown=dict(NOT_PASTED)) for n in pasted if n not in {x.name for x in nodes})
     dumps = _dumps(args.topo, [node.name for node in nodes])
     knowns = [_known(node, pasted.get(node.name), dumps.get(node.name), version) for node in nodes]
@@ -67,17 +72,6 @@ def run(args: argparse.Namespace) -> int:
         terminal.show(prediction_report.predict_text(predictions, unfolded=args.unfolded))
     is_unsure = args.strict and any(p.missing for p in predictions)
     return pipeline.say_unreached(nodes) or (3 if is_unsure else 0)
-
-
-def _collected(args: argparse.Namespace) -> Cluster:
-    if args.from_file or args.save:  # saved facts must also serve `check`; a prediction needs no pair tests
-        return pipeline.cluster_of(args)
-    from ringup.collectors import facts, facts_deadline_s
-
-    job = request.job_from(args)
-    with request.open_transport(args) as transport:
-        deadline_s = facts_deadline_s(len(transport.hosts), job, args.timeout)
-        return Cluster(facts(transport, job, deadline_s), job=job)
 
 
 def _split(word: str) -> tuple[str, str]:
@@ -102,7 +96,7 @@ def _pasted(words: list[str], is_all: bool) -> dict[str, Pasted]:
     found: dict[str, Pasted] = {}
     not_understood = []
     for node, path in split:
-        name = node or (named[0] if named else UNNAMED)
+        name = node or (named[0] if named else "node")
         text = unwrapped(read_text(path, MOST_CHARACTERS + 1))
         parts = hosts_in(text) if not node else {"": text}
         for host, part in parts.items():

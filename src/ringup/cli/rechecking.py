@@ -21,7 +21,7 @@ from ringup.runtime import RunResult
 from ringup.runtime.blame import End
 from ringup.runtime.clean import final_sweep, not_clean
 from ringup.transport import Transport
-from ringup.units import printable
+from ringup.units import grouped, printable
 
 if TYPE_CHECKING:
     from ringup.logs.rule import Cause
@@ -144,11 +144,9 @@ def seen(cluster: Cluster) -> Seen:
     if not reached.nodes:
         return Seen({}, {})
     findings = pipeline.judge(reached).findings
-    warnings: dict[str, set[str]] = {}
-    for one in findings:
-        if one.node and one.severity == "warning":
-            warnings.setdefault(one.node, set()).add(one.rule)
-    return Seen(errors_by_node(findings, [node.name for node in reached.nodes]), warnings)
+    warnings = grouped((one.node, one.rule) for one in findings if one.node and one.severity == "warning")
+    errors = errors_by_node(findings, [node.name for node in reached.nodes])
+    return Seen(errors, {node: set(rules) for node, rules in warnings.items()})
 
 
 def until_gone_s(result: RunResult, recheck: Recheck, lease_s: float) -> float:

@@ -31,11 +31,9 @@ from ringup.units import printable, summarize_names
 _WITH = f"launcher that starts the ranks: {', '.join(LAUNCHERS)} (auto: as the script asks)"
 LAUNCHER = options.value("--with", "LAUNCHER", _WITH, "auto", dest="launcher", choices=("auto", *LAUNCHERS))
 
-NODE_OPTIONS = ("hosts", "hostfile", "local")
-
 
 def named(args: argparse.Namespace) -> list[str]:
-    return [name for name in NODE_OPTIONS if getattr(args, name) is not None]
+    return [name for name in options.NODE_OPTIONS if getattr(args, name) is not None]
 
 
 def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:
@@ -112,24 +110,20 @@ def forwarded(args: argparse.Namespace, launcher: str) -> dict[str, str]:
     """The exported variables that are forwarded to every node, and for DeepSpeed those of .deepspeed_env."""
     if getattr(args, "no_forward", True) or getattr(args, "from_file", None):
         return {}
-    return {**exported(launcher), **deepspeed_env()} if launcher == "deepspeed" else exported(launcher)
+    found = exported(launcher)
+    # NAME=VALUE lines of .deepspeed_env in the home directory and then here, as in runner.py.
+    for file in deepspeed_files() if launcher == "deepspeed" else ():
+        for line in read_text(str(file), 1 << 16).splitlines():
+            name, equals, value = line.strip().partition("=")
+            if equals and _NAME.fullmatch(name):
+                found[name] = value
+    return found
 
 
 def exported(launcher: str) -> dict[str, str]:
     names = (*FORWARDED, *FOR_LAUNCHER.get(launcher, ()))
     found = {n: v for n, v in os.environ.items() if n.startswith(names) and not n.startswith(OF_ONE_NODE)}
     return {name: value for name, value in found.items() if _NAME.fullmatch(name)}
-
-
-def deepspeed_env() -> dict[str, str]:
-    """NAME=VALUE lines of .deepspeed_env in the home directory and then here, as in runner.py."""
-    found = {}
-    for file in deepspeed_files():
-        for line in read_text(str(file), 1 << 16).splitlines():
-            name, equals, value = line.strip().partition("=")
-            if equals and _NAME.fullmatch(name):
-                found[name] = value
-    return found
 
 
 def deepspeed_files() -> list[Path]:
@@ -254,8 +248,7 @@ def take_over(args: argparse.Namespace, line: StartLine) -> None:
     if line.rendezvous and hasattr(args, "rdzv"):
         args.rdzv = line.rendezvous
     if line.launcher_arguments:
-        own = shlex.join(line.launcher_arguments)
-        args.launcher_args = f"{own} {args.launcher_args}".strip()
+        args.launcher_args = f"{shlex.join(line.launcher_arguments)} {args.launcher_args}".strip()
     if line.wrapper:
         args.wrap = f"{getattr(args, 'wrap', '')} {shlex.join(line.wrapper)}".strip()
     _contained(args, line)
@@ -319,8 +312,7 @@ def _with_files(args: argparse.Namespace, line: StartLine) -> StartLine:
     taken = f"taken over: {', '.join(found.taken)}; " if found.taken else ""
     replaced = ", ".join(what for what, _ in found.replaced)
     replaced = f"replaced by ringup's own: {replaced}; " if replaced else ""
-    words = f"ringup: {path_shown(line.config)}: {taken}{replaced}the rest goes to accelerate"
-    say(words, quiet=args.quiet)
+    say(f"ringup: {path_shown(line.config)}: {taken}{replaced}the rest goes to accelerate", quiet=args.quiet)
     return replace(found, taken=line.taken, replaced=line.replaced)
 
 

@@ -8,8 +8,8 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import msgspec
 
 from ringup import collectors
 from ringup.cli import launching, request, restarts
-from ringup.cli.command_line import Ended
+from ringup.cli.command_line import Ended, handling
 from ringup.cli.rechecking import Rechecks, failure_cause, pause, until_gone_s
 from ringup.errors import UsageError
 from ringup.model import Cluster
@@ -50,7 +50,6 @@ BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 """Variables of jobs whose scheduler reads exit codes."""
 LEAST_LEFT_S = 60.0
 """A restart needs at least this much of the job's time: with less it could not train."""
-OUTPUT = "steps in the output"
 
 
 def is_on(args: argparse.Namespace) -> bool:
@@ -93,11 +92,6 @@ class Attempt:
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(node.node for node in self.plan.nodes)
-
-    def read(self, _node: NodePlan, lines: Sequence[bytes]) -> None:
-        now_s = time.monotonic()
-        for line in lines:
-            self.steps.read(line, now_s)
 
     def first_step_s(self) -> float | None:
         return None if self.steps.first_s is None else self.steps.first_s - self.began_s
@@ -168,21 +162,14 @@ class Supervisor:
                 raise
         return self.show_end()
 
-    @contextmanager
-    def signals(self) -> Iterator[None]:
+    def signals(self) -> AbstractContextManager[None]:
         """Between attempts, the signal that requests saving ends the run like SIGTERM."""
-        if not self.save or self.args.save_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            yield
-            return
 
         def end(number: int, _frame: object) -> None:
             raise Ended(number)
 
-        before = signal.signal(self.args.save_signal, end)
-        try:
-            yield
-        finally:
-            signal.signal(self.args.save_signal, before)
+        own = {self.args.save_signal} if self.save else set()
+        return handling(own - {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}, end)
 
     # -- one attempt -----------------------------------------------------------------------------
 
@@ -201,7 +188,7 @@ class Supervisor:
             "TORCHELASTIC_MAX_RESTARTS": str(self.args.max_restarts),
         }
         nodes = tuple(replace(node, env={**node.env, **known}) for node in plan.nodes)
-        progress = self.progress(names) if is_on(self.args) else None
+        progress = self.progress(names)
         entry = SavedAttempt(number, names, plan.world_size, started=time.time())
         self.entries.append(entry)
         return Attempt(entry, replace(plan, nodes=nodes), findings, of=number + left, progress=progress)
@@ -228,10 +215,11 @@ class Supervisor:
             more |= {"on_record": self.write_record, "on_lines": partial(self.read, attempt)}
         return more
 
-    def read(self, attempt: Attempt, node: NodePlan, lines: Sequence[bytes]) -> None:
+    def read(self, attempt: Attempt, _node: NodePlan, lines: Sequence[bytes]) -> None:
         """Read the ranks' lines; report once that an attempt trains again, or restarts from the beginning."""
-        had_begun = attempt.steps.first_s is not None
-        attempt.read(node, lines)
+        had_begun, now_s = attempt.steps.first_s is not None, time.monotonic()
+        for line in lines:
+            attempt.steps.read(line, now_s)
         after_s = attempt.first_step_s()
         if after_s is not None and not had_begun and self.attempts:
             step = self.attempts[-1].step
@@ -258,6 +246,8 @@ class Supervisor:
         return {**content, "run": run, "started": started, "seconds": seconds, "attempts": attempts}
 
     def progress(self, nodes: Iterable[str]) -> TrainingProgress | None:
+        if not is_on(self.args):
+            return None
         folders = dict.fromkeys(nodes, self.cluster.job.chdir)
         return training_progress.read(self.transport, self.args.progress, folders)
 
@@ -324,8 +314,6 @@ class Supervisor:
 
     def saved(self, attempt: Attempt, result: RunResult) -> TrainingProgress | None:
         """The saved progress at the end of an attempt, on the nodes that still answer."""
-        if not is_on(self.args):
-            return None
         return self.progress(node for node in attempt.nodes if node not in result.lost)
 
     def ended(
@@ -350,9 +338,8 @@ class Supervisor:
         """For run.json: saved progress, else the steps in the output."""
         if saved:
             return AttemptProgress(*training_progress.saved(attempt.progress, saved), saved.source)
-        if attempt.steps.step is None:
-            return None
-        return AttemptProgress(None, attempt.steps.step, OUTPUT)
+        step = attempt.steps.step
+        return None if step is None else AttemptProgress(None, step, "steps in the output")
 
     def decide(self, recheck: Recheck) -> Decision:
         policy = restarts.policy_from(self.args)

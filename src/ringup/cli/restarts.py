@@ -6,7 +6,7 @@ import argparse
 import signal
 
 from ringup.agent.guard import messages
-from ringup.cli import options
+from ringup.cli.options import count, group, many, number, positive, value
 from ringup.errors import UsageError
 from ringup.recovery import table
 from ringup.recovery.decision import Policy
@@ -37,26 +37,18 @@ def signal_number(text: str) -> int:
     return int(found)
 
 
-restarts = options.number(f"a count from 0 to {MOST_RESTARTS}", 0, MOST_RESTARTS, int)
-grace = options.number("a time from 0 to 86400 seconds", 0, MOST_GRACE_S)
-RESTARTS = options.group(
+restarts = number(f"a count from 0 to {MOST_RESTARTS}", 0, MOST_RESTARTS, int)
+grace = number("a time from 0 to 86400 seconds", 0, MOST_GRACE_S)
+RESTARTS = group(
     "restarts",
-    options.value(
-        "--max-restarts", "K", "restart at most K times in a row without progress (0)", 0, restarts
-    ),
-    options.value(
-        "--spares", "N", "the last N nodes are spares: checked, idle until needed (0)", 0, options.count
-    ),
-    options.value("--min-nodes", "M", "go on with M nodes when no spare is left (all)", 0, options.positive),
-    options.value(
-        "--progress", "PATH", "file with a number, or directory of checkpoints, that shows progress", ""
-    ),
-    options.many("--restart-on", "CODE|CAUSE", "restart after this exit code or cause; repeatable"),
-    options.many("--no-restart-on", "CODE|CAUSE", "never restart after it; repeatable"),
-    options.value(
-        "--save-signal", "SIG", "signal that asks the ranks to save before the end", None, signal_number
-    ),
-    options.value("--save-grace", "S", "time the ranks get to save (120)", 120.0, grace),
+    value("--max-restarts", "K", "restart at most K times in a row without progress (0)", 0, restarts),
+    value("--spares", "N", "the last N nodes are spares: checked, idle until needed (0)", 0, count),
+    value("--min-nodes", "M", "go on with M nodes when no spare is left (all)", 0, positive),
+    value("--progress", "PATH", "file with a number, or directory of checkpoints, that shows progress", ""),
+    many("--restart-on", "CODE|CAUSE", "restart after this exit code or cause; repeatable"),
+    many("--no-restart-on", "CODE|CAUSE", "never restart after it; repeatable"),
+    value("--save-signal", "SIG", "signal that asks the ranks to save before the end", None, signal_number),
+    value("--save-grace", "S", "time the ranks get to save (120)", 120.0, grace),
 )
 
 

@@ -17,7 +17,7 @@ from ringup.errors import RingupError, UsageError
 from ringup.output import terminal
 from ringup.runtime import detach, node_history
 from ringup.saved_run import PlanHead, RunHead
-from ringup.units import printable, show_seconds, summarize_names
+from ringup.units import first_of_each, printable, show_seconds, summarize_names
 
 OPTIONS = (
     options.value("--log-dir", "D", "where the runs' folders are (runs)"),
@@ -30,10 +30,8 @@ OPTIONS = (
 
 def runs_of(places: Iterable[Path]) -> list[dict[str, Any]]:
     """The runs whose run.json is in one of these folders, newest first."""
-    found: dict[str, dict[str, Any]] = {}
-    for place in dict.fromkeys(path.absolute() for path in places):
-        if run := saved_run.head(place):
-            found.setdefault(run.run, as_json(place, run))
+    heads = ((place, saved_run.head(place)) for place in dict.fromkeys(path.absolute() for path in places))
+    found = first_of_each((run.run, as_json(place, run)) for place, run in heads if run)
     return sorted(found.values(), key=lambda row: -row["started"])
 
 

@@ -20,7 +20,6 @@ import math
 import os
 import posixpath
 import re
-import signal
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -32,11 +31,12 @@ from ringup.cli.restarts import LEFT_AFTER_SAVE_S, RESTARTS, check_node_count, p
 from ringup.errors import LaunchError, UsageError
 from ringup.jobfiles import KINDS, KNOWN_NODES, PODS, Asked, Restarts, quoting
 from ringup.model import Cluster, Job
-from ringup.output import terminal
+from ringup.output import console, terminal
 from ringup.planning import EnvVar, Plan, minimal_env
 from ringup.planning.launchers import LAUNCHERS
 from ringup.secrets import redact_words
-from ringup.units import printable
+from ringup.transport.interpreters import default_interpreter
+from ringup.units import printable, signal_name
 
 IN_CONTAINERS = ("docker", *PODS)
 """Kinds whose paths are inside an image."""
@@ -118,8 +118,6 @@ def warn_of_secrets(job: Job) -> None:
 
 def show_lint(args: argparse.Namespace, script: str) -> None:
     """Print the findings in the script if it is on this machine; set `args.launcher` if not given."""
-    from ringup.output import console
-
     style = terminal.Style(sys.stderr)
     before_run.before_run(args, script)
     for finding in before_run.softened([*args.script_findings, *before_run.misfit(args)]):
@@ -203,14 +201,10 @@ def with_restarts(
         words=(python, "-m", "ringup", "run", *inner),
         most=args.max_restarts,
         spares=args.spares,
-        signal=signal_name(args.save_signal) if args.save_signal else "",
+        signal=signal_name(args.save_signal).removeprefix("SIG") if args.save_signal else "",
         notice_s=math.ceil(args.save_grace) + LEFT_AFTER_SAVE_S if args.save_signal else 0,
     )
     return dataclasses.replace(asked, restarts=found)
-
-
-def signal_name(number: int) -> str:
-    return signal.Signals(number).name.removeprefix("SIG")
 
 
 def inner_options(args: argparse.Namespace, own: Options, job: Job) -> Iterator[str]:
@@ -220,7 +214,7 @@ def inner_options(args: argparse.Namespace, own: Options, job: Job) -> Iterator[
         if row.dest not in OURS and value != row.settings.get("default", False):
             name = next(name for name in row.names if name.startswith("--"))
             for one in value if isinstance(value, list) else [value]:
-                shown = signal_name(one) if row.dest == "save_signal" else one
+                shown = signal_name(one).removeprefix("SIG") if row.dest == "save_signal" else one
                 yield name if one is True else f"{name}={shown}"
     if job.port:
         yield f"--master-port={job.port}"
@@ -254,8 +248,6 @@ def named_nodes(args: argparse.Namespace, job: Job) -> Cluster | None:
 
 def plan_of(cluster: Cluster, contained: bool, quiet: bool) -> Plan:
     """The plan for these nodes; shows errors that will stop the job.  Raises LaunchError if there is none."""
-    from ringup.output import console
-
     judged = pipeline.judge(cluster, "job")
     # An image has its own interpreter and files.
     errors = [f for f in judged.findings if f.severity == "error" and not contained]
@@ -271,8 +263,6 @@ def plan_of(cluster: Cluster, contained: bool, quiet: bool) -> Plan:
 
 def interpreter(given: str, cluster: Cluster | None, contained: bool) -> str:
     """`--python`, else in an image `python3`, else the nodes' interpreter, else that of our environment."""
-    from ringup.transport.interpreters import default_interpreter
-
     if given or contained:
         return given or "python3"
     found = {node.interpreter.path for node in cluster.nodes} if cluster else set()

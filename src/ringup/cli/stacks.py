@@ -28,7 +28,6 @@ from ringup.rules import ssh, with_ssh_config
 from ringup.units import grouped, printable, ranges, show_ranks, show_seconds, summarize_names
 
 FLIGHT = "also compare the ranks' collectives, from torch's flight recorder in ranks started by ringup"
-PYSPY = "send this machine's py-spy to nodes without one; it is removed after use"
 OPTIONS = (
     options.NODES,
     options.PYTHON,
@@ -36,7 +35,7 @@ OPTIONS = (
     options.flag("--full", "whole stacks, equal ones once"),
     options.flag("--threads", "every thread's stack (implies --full)"),
     options.flag("--flight", FLIGHT),
-    options.flag("--with-py-spy", PYSPY),
+    options.flag("--with-py-spy", "send this machine's py-spy to nodes without one; it is removed after use"),
     options.JSON,
     options.flag("--quiet", "print only the result"),
 )
@@ -47,8 +46,7 @@ def job_lines(job: JobLook, full: bool) -> Iterator[str]:
     age = show_seconds(max(rank.age_s for rank in job.ranks))
     places = summarize_names((rank.node for rank in job.ranks), 8)
     of = "processes that the script has started" if job.is_spawned else f"of {job.world_size} ranks"
-    count = f"{len(job.ranks)} {of}"
-    yield f"{name}: {count} on {places}, {age} old"
+    yield f"{name}: {len(job.ranks)} {of} on {places}, {age} old"
     yield from (f"  {line}" for line in (full_lines(job) if full else grouping.lines(job.ranks)))
     if job.unseen:
         yield f"  not seen: ranks {ranges(job.unseen)}, on other nodes, or ended"
@@ -78,16 +76,11 @@ def job_json(job: JobLook) -> dict[str, Any]:
         "world_size": job.world_size,
         "not_seen": list(job.unseen),
         "groups": [
-            {"ranks": [r.rank for r in g.ranks], "place": asdict(g.place), "doing": g.doing}
+            {"ranks": [r.rank for r in g.ranks], "place": g.place, "doing": g.doing}
             for g in grouping.group(job.ranks)
         ],
-        "ranks": [{**asdict(rank), "place": asdict(place_of(rank.frames))} for rank in job.ranks],
+        "ranks": [{**asdict(rank), "place": place_of(rank.frames)} for rank in job.ranks],
     }
-
-
-def node_json(node: NodeLook) -> dict[str, Any]:
-    ras = asdict(node.ras) if node.ras else None
-    return {"name": node.node, "problem": node.problem, "state": asdict(node.state), "ras": ras}
 
 
 def differences(flights: Mapping[int, dump.Flight]) -> list[str]:
@@ -134,7 +127,8 @@ def run(args: argparse.Namespace) -> int:
             nodes = tuple(by_name.get(node.node, node) for node in nodes)
     found = jobs(nodes, args.run)
     if args.json:
-        terminal.print_json(jobs=[*map(job_json, found)], nodes=[*map(node_json, nodes)])
+        of_nodes = [{"name": n.node, "problem": n.problem, "state": n.state, "ras": n.ras} for n in nodes]
+        terminal.print_json(jobs=[*map(job_json, found)], nodes=of_nodes)
     else:
         for job in found:
             terminal.show("\n".join(job_lines(job, args.full or args.threads)))

@@ -18,7 +18,10 @@ from ringup.errors import UsageError
 from ringup.jobfiles.quoting import quoted
 from ringup.model import Host
 from ringup.output import terminal
+from ringup.runtime import claims, record, slurm
 from ringup.secrets import holds_secret
+from ringup.transport import srun
+from ringup.transport.interrupts import Interrupts
 from ringup.units import printable, summarize_names
 
 WITH_RINGUP = """\
@@ -76,10 +79,6 @@ def run(args: argparse.Namespace, own: Options, words: list[str], run_id: str, l
 
 
 def submitted(args: argparse.Namespace, text: str, run_id: str, log_dir: Path) -> int:
-    from ringup.runtime import record, slurm
-    from ringup.transport import srun
-    from ringup.transport.interrupts import Interrupts
-
     file = log_dir / "job.sh"
     terminal.write(file, text, executable=True)
     secrets = {k: v for k, v in request.environment_from(args.env).items() if holds_secret(k, v)}
@@ -129,8 +128,6 @@ def submitted(args: argparse.Namespace, text: str, run_id: str, log_dir: Path) -
 
 def recorded(log_dir: Path) -> dict[str, Any]:
     """The run's own record, if the last ringup in the job finished; else empty."""
-    from ringup.runtime import claims
-
     try:
         content = json.loads((claims.newest(log_dir) / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -65,13 +65,8 @@ class DetachedSupervisor(Supervisor):
     resumed: Attempt | None = None
     """The attempt that another supervisor has started."""
 
-    @property
-    def background(self) -> Background:
-        found: Background = self.args.background
-        return found
-
     def run(self, plan: Plan, findings: list[Finding]) -> int:
-        self.background.hold(self.folder)
+        self.args.background.hold(self.folder)
         self.argv = sys.argv[1:]
         bundle.save(self.cluster, self.folder / FACTS)
         return super().run(plan, findings)
@@ -89,11 +84,10 @@ class DetachedSupervisor(Supervisor):
         return self.watch(attempt)
 
     def note(self, attempt: Attempt, *, is_handed_over: bool) -> None:
-        job = self.cluster.job
         state = State(
             argv=[*self.argv],
             chdir=str(Path.cwd()),
-            env=redact_env(request.forwarded(self.args, job.launcher)),
+            env=redact_env(request.forwarded(self.args, self.cluster.job.launcher)),
             run_id=self.run_id,
             number=attempt.number,
             cause=self.attempts[-1].cause.rule if self.attempts else "",
@@ -116,7 +110,7 @@ class DetachedSupervisor(Supervisor):
             if self.args.json:
                 print(json.dumps(record_of(self.folder), indent=1))
         self.args.json = False
-        self.background.leave(self.folder)
+        self.args.background.leave(self.folder)
 
     def watch(self, attempt: Attempt) -> RunResult:
         """
@@ -179,8 +173,8 @@ class DetachedSupervisor(Supervisor):
     # -- after the death of another supervisor -------------------------------------------------
 
     def resume(self, state: State) -> int:
-        self.background.hold(self.folder)
-        self.background.leave(self.folder)
+        self.args.background.hold(self.folder)
+        self.args.background.leave(self.folder)
         self.run_id, self.argv = state.run_id, state.argv
         self.attempts, self.ports = [*state.attempts], set(state.ports)
         entries = record_of(self.folder)["attempts"][: state.number]

@@ -31,8 +31,6 @@ from ringup.transport import Transport
 from ringup.transport.port_claims import PortClaims
 from ringup.units import grouped
 
-_ANYWAY = "also try settings that the check proves to hang"
-_DRY_RUN = "print the settings with their predictions, and stop"
 OPTIONS = (
     options.NODES,
     options.JOB,
@@ -42,8 +40,8 @@ OPTIONS = (
         options.value("--size", "SIZE", "largest message (256M with GPUs, else 16M)", None, bench.size),
         options.value("--timeout", "S", "time limit of the whole sweep (600)", 600.0, options.above_zero),
         options.value("--wait", "S", "seconds to wait for a rank (60)", 60, options.positive),
-        options.flag("--dry-run", _DRY_RUN),
-        options.flag("--anyway", _ANYWAY),
+        options.flag("--dry-run", "print the settings with their predictions, and stop"),
+        options.flag("--anyway", "also try settings that the check proves to hang"),
         options.LOG_DIR,
     ),
     options.group(
@@ -194,9 +192,8 @@ def _one(this: Sweep, trial: Trial, transport: Transport, log_dir: Path, end_s: 
         plan, started.records, link, started.backend, ("all_reduce",), channels, how == "ok"
     )
     taken = sweep.used(judged.cluster, plan, lines, started.result.record, channels)
-    failed = ""
-    if how != "ok":
-        failed = "not finished in its share of --timeout" if how == "hung" else ""
-        failed = failed or collective_report.culprits(started.ended)
+    failed = "" if how == "ok" else collective_report.culprits(started.ended)
+    if how == "hung":
+        failed = "not finished in its share of --timeout"
     made = sweep.measured(trial, found, taken, failed)
     return made, started.result.exit_code if how == "interrupted" else 0

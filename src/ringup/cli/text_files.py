@@ -12,11 +12,7 @@ from ringup.errors import UsageError
 def read_text(
     path: str, most: int, hint: str = "name a readable file, or - for stdin", newline: str | None = None
 ) -> str:
-    """
-    The first `most` characters of a file, - for standard input; `newline` "" keeps CR LF.
-
-    Raises UsageError.
-    """
+    """The first `most` characters of a file, - for stdin; `newline` "" keeps CR LF.  Raises UsageError."""
     try:
         if path == "-":
             return sys.stdin.read(most)
@@ -28,11 +24,7 @@ def read_text(
 
 
 def read_script(path: str, newline: str | None = None) -> str:
-    """
-    A file's text, whatever its bytes; `newline` "" keeps CR LF.
-
-    Raises UsageError if it is too long or cannot be read.
-    """
+    """A file's text; `newline` "" keeps CR LF.  Raises UsageError if it is too long or unreadable."""
     from ringup.lint import LONGEST
 
     hint = "name a script or a job file"

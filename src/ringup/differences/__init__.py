@@ -67,8 +67,7 @@ class Side:
 
     def add(self, topic: str, name: str, value: Value | None, node: str = "") -> None:
         """Add a fact, unless its value is empty."""
-        if value not in (None, ""):
-            assert value is not None
+        if value:
             self.facts.setdefault((topic, name), {})[node] = value
 
 
@@ -103,9 +102,7 @@ def not_compared(a: Side, b: Side) -> list[str]:
         lacking = grouped(((t, why), n) for (t, n), why in side.unknown.items() if t in there)
         unread = grouped((name, n) for (_, name), own in side.facts.items() for n in own if own[n] == UNKNOWN)
         lacking |= {(name, "could not be read"): nodes for name, nodes in unread.items()}
-        alike: dict[tuple[str, str], list[str]] = {}
-        for (topic, why), nodes in lacking.items():
-            alike.setdefault((why, node_set(filter(None, nodes))), []).append(topic)
+        alike = grouped(((why, node_set(filter(None, n))), topic) for (topic, why), n in lacking.items())
         for (why, where), topics in alike.items():
             found.append(f"{', '.join(topics)}: {side.path}: {f'{where}: ' if where else ''}{why}")
     return found

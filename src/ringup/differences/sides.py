@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ringup.collective_tests import bandwidth, rank_records
-from ringup.differences import UNKNOWN, Amount, Side, Value
+from ringup.differences import TOPICS, UNKNOWN, Amount, Side, Value
 from ringup.hosts.folding import node_set
 from ringup.model import Cluster, Node
 from ringup.nccl.selection import Prediction
@@ -41,8 +41,6 @@ UNREAD = (
     *(("link", "rdma_ports"), ("version", "interpreter"), ("node", "gpus")),
 )
 """Topics, and the facts that they need."""
-
-# -- a run ---------------------------------------------------------------------------------------
 
 
 def of_run(path: str, folder: Path, data: bytes) -> Side:
@@ -132,9 +130,6 @@ def step_s(text: bytes) -> float | None:
     return None
 
 
-# -- saved facts ---------------------------------------------------------------------------------
-
-
 def of_facts(
     path: str,
     cluster: Cluster,
@@ -202,9 +197,6 @@ def _facts(node: Node) -> Iterator[tuple[str, str, Value]]:
         yield "machine", name, UNKNOWN if fact in node.unknown else value
 
 
-# -- an environment ------------------------------------------------------------------------------
-
-
 class _Env(msgspec.Struct):
     env: list[SavedVariable]
     kept: list[SavedVariable]
@@ -217,17 +209,6 @@ def of_environment(path: str, data: bytes) -> Side:
     for one in (*found.env, *found.kept):
         side.add("variable", one.name, one.value, one.node or "")
     side.nodes = tuple(dict.fromkeys(v.node for v in (*found.env, *found.kept) if v.node))
-    for topic in [
-        "outcome",
-        "problem",
-        "path",
-        "selection",
-        "interface",
-        "version",
-        "rate",
-        "node",
-        "job",
-        "machine",
-    ]:
-        side.unknown[topic, ""] = "it holds variables only"
+    other = (topic for topic in TOPICS if topic not in ("ssh", "plan", "link", "variable"))
+    side.unknown |= {(topic, ""): "it holds variables only" for topic in other}
     return side

@@ -22,20 +22,17 @@ SHADES = {
 """For a light and for a dark page."""
 
 
-def _pattern(name: str, shape: str) -> str:
-    return (
-        f'<pattern id="p-{name}" width="6" height="6" patternUnits="userSpaceOnUse">'
-        f'<rect width="6" height="6" fill="var(--{name})"/><path d="{shape}" class="hatch"/></pattern>'
-    )
-
-
+_HATCHES = {
+    "wait": "M0 6L6 0M-1 1L1 -1M5 7L7 5", "init": "M3 0V6", "launch": "M0 3H6", "bad": "M0 0L6 6M0 6L6 0",
+    "unknown": "M1 1h1M4 4h1",
+}  # fmt: skip
 PATTERNS = (
     '<svg width="0" height="0" aria-hidden="true" class="defs"><defs>'
-    + _pattern("wait", "M0 6L6 0M-1 1L1 -1M5 7L7 5")
-    + _pattern("init", "M3 0V6")
-    + _pattern("launch", "M0 3H6")
-    + _pattern("bad", "M0 0L6 6M0 6L6 0")
-    + _pattern("unknown", "M1 1h1M4 4h1")
+    + "".join(
+        f'<pattern id="p-{name}" width="6" height="6" patternUnits="userSpaceOnUse">'
+        f'<rect width="6" height="6" fill="var(--{name})"/><path d="{shape}" class="hatch"/></pattern>'
+        for name, shape in _HATCHES.items()
+    )
     + "</defs></svg>"
 )
 """Fills that differ without colour, for every picture of a page."""
@@ -50,7 +47,7 @@ STYLE = (
     "svg text{fill:var(--ink);font:12px system-ui,sans-serif}svg .small{font-size:10px}"
     ".box{fill:var(--soft);stroke:var(--ink)}"
     ".b-work{fill:var(--work)}.b-start{fill:var(--start)}"
-    + "".join(f".b-{name}{{fill:url(#p-{name})}}" for name in ("wait", "init", "launch", "bad", "unknown"))
+    + "".join(f".b-{name}{{fill:url(#p-{name})}}" for name in _HATCHES)
     + ".tick{stroke:var(--paper);fill:var(--paper);vector-effect:non-scaling-stroke}"
     ".call{stroke:var(--ink);fill:var(--ink);vector-effect:non-scaling-stroke}"
     "svg text.sign{font-weight:bold;font-size:15px;paint-order:stroke;stroke:var(--paper);stroke-width:3px}"

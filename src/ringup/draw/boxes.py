@@ -15,7 +15,6 @@ BOX, ROW, GAP, WIDTH = 190, 34, 190, 600
 class Box:
     name: str
     more: str = ""
-    """A second line."""
     is_chosen: bool = False
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from ringup.draw import svg
@@ -18,11 +17,8 @@ LINES = (
 """Colour, dashes and marks: each pair differs in all three."""
 
 
-@dataclass(frozen=True)
-class Curve:
-    name: str
-    points: Sequence[tuple[float, float]]
-    """Size in bytes, rate."""
+Points = Sequence[tuple[float, float]]
+"""Size in bytes, rate."""
 
 
 def _mark(shape: str, x: float, y: float, colour: str) -> str:
@@ -44,9 +40,9 @@ def _marks(most: float) -> list[float]:
     return [round(n * step, 12) for n in range(int(most / step + 1e-9) + 1)]
 
 
-def curves(found: Sequence[Curve], limit: float | None, unit: str, words: str) -> str:
+def curves(found: Mapping[str, Points], limit: float | None, unit: str, words: str) -> str:
     """Lines over a size that doubles, the limit dashed across, each line's name at its end."""
-    points = [point for one in found for point in one.points if point[0] > 0 and math.isfinite(point[1])]
+    points = [point for own in found.values() for point in own if point[0] > 0 and math.isfinite(point[1])]
     if not points:
         return ""
     first, last = (math.log2(f(size for size, _ in points)) for f in (min, max))
@@ -75,14 +71,14 @@ def curves(found: Sequence[Curve], limit: float | None, unit: str, words: str) -
         across = f'd="M{LEFT} {y(limit):.1f}H{WIDTH - 110}"'
         body.append(f'<path class="line" stroke="var(--ink)" stroke-dasharray="3 3" {across}/>')
     names = []
-    for n, one in enumerate(found):
+    for n, (name, measured) in enumerate(found.items()):
         colour, dashes, shape = LINES[n % len(LINES)]
-        own = [(x(size), y(rate)) for size, rate in one.points if size > 0 and math.isfinite(rate)]
+        own = [(x(size), y(rate)) for size, rate in measured if size > 0 and math.isfinite(rate)]
         if own:
             path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in own)
             body.append(f'<path class="line" stroke="{colour}" stroke-dasharray="{dashes}" d="{path}"/>')
             body += [_mark(shape, a, b, colour) for a, b in own]
-            names.append((own[-1][1], one.name))
+            names.append((own[-1][1], name))
     names += [(y(limit), f"limit {limit:.3g}")] if limit else []
     free = 0.0
     for at, name in sorted(names):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
@@ -25,20 +25,7 @@ class Bar:
 class Sign:
     at_s: float
     shape: str
-    """A character."""
     words: str
-
-
-@dataclass(frozen=True)
-class Lane:
-    words: str
-    """For people who cannot see it."""
-    bars: Sequence[Bar] = ()
-    ticks: Iterable[float] = ()
-    """Times, drawn in the upper half."""
-    calls: Iterable[float] = ()
-    """Times, drawn in the lower half."""
-    signs: Sequence[Sign] = ()
 
 
 def _ticks(times_s: Iterable[float], end_s: float, top: int, kind: str) -> str:
@@ -55,11 +42,18 @@ def _ticks(times_s: Iterable[float], end_s: float, top: int, kind: str) -> str:
     return f'<path class="{kind}" d="{"".join(path)}"/>' if path else ""
 
 
-def lane(one: Lane, end_s: float) -> str:
+def lane(
+    words: str,
+    end_s: float,
+    bars: Iterable[Bar] = (),
+    ticks: Iterable[float] = (),
+    calls: Iterable[float] = (),
+    signs: Iterable[Sign] = (),
+) -> str:
     """
-    One row, as wide as its space: bars and marks in percent, ticks stretched.
+    One row, as wide as its space: bars and signs in percent, times of ticks above times of calls.
 
-    >>> lane(Lane("a", [Bar("work", 1.0, 2.0)]), 4.0).count('x="25.00%" width="25.00%"')
+    >>> lane("a", 4.0, [Bar("work", 1.0, 2.0)]).count('x="25.00%" width="25.00%"')
     1
     """
     end_s = max(end_s, 1e-9)
@@ -70,21 +64,20 @@ def lane(one: Lane, end_s: float) -> str:
     body = [
         f'<rect class="b-{bar.kind}" x="{percent(bar.from_s):.2f}%"'
         f' width="{max(0.15, percent(bar.to_s) - percent(bar.from_s)):.2f}%" y="3" height="14"/>'
-        for bar in one.bars
+        for bar in bars
         if bar.to_s > bar.from_s
     ]
-    stretched = _ticks(one.ticks, end_s, 3, "tick") + _ticks(one.calls, end_s, 11, "call")
+    stretched = _ticks(ticks, end_s, 3, "tick") + _ticks(calls, end_s, 11, "call")
     if stretched:
         box = f'viewBox="0 0 {STEPS} {HEIGHT}" preserveAspectRatio="none" width="100%" height="{HEIGHT}"'
         body.append(f"<svg {box}>{stretched}</svg>")
-    for sign in one.signs:
+    for sign in signs:
         place = min(max(percent(sign.at_s), 1.0), 99.0)
-        words = escape(sign.words, quote=True)
         body.append(
             f'<text class="sign" x="{place:.2f}%" y="16" text-anchor="middle">{escape(sign.shape)}'
-            f"<title>{words}</title></text>"
+            f"<title>{escape(sign.words)}</title></text>"
         )
-    return svg(one.words, "".join(body), f'width="100%" height="{HEIGHT}"')
+    return svg(words, "".join(body), f'width="100%" height="{HEIGHT}"')
 
 
 def marks_of(end_s: float, most: int = 6) -> list[tuple[float, float]]:

@@ -77,4 +77,3 @@ BATCH = ("slurm", "pbs", "lsf")
 KNOWN_NODES = ("ssh", "docker")
 """Kinds that name the nodes."""
 PODS = ("k8s-job", "jobset", "pytorchjob", "trainjob", "volcano")
-"""Kubernetes kinds."""

@@ -167,11 +167,6 @@ def _of_rank(text: str) -> str:
     return text.replace("{rank}", variable("RANK")).replace("{local_rank}", variable("LOCAL_RANK"))
 
 
-def counts_nodes(asked: Asked) -> bool:
-    """Whether the command contains the number of nodes, so that it is wrong for a job of another size."""
-    return asked.nodes > 0 and started(asked) != started(replace(asked, nodes=asked.nodes + 1))
-
-
 def used(start: Start) -> set[str]:
     """Shell variables in the launcher's words and environment."""
     texts = [*start.words, *(setting.value for setting in start.env)]

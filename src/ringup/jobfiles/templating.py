@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import jinja2
 from markupsafe import Markup
@@ -18,7 +19,7 @@ from ringup.errors import LaunchError
 from ringup.jobfiles import BATCH, KNOWN_NODES, PODS, Asked, quoting
 from ringup.planning import env_formats
 from ringup.secrets import holds_secret
-from ringup.units import printable
+from ringup.units import grouped, printable
 
 _HOST_NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
 _PLAIN_YAML = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
@@ -31,8 +32,7 @@ def render(kind: str, asked: Asked) -> str:
     _refuse(kind, asked)
     start = quoting.started(asked)
     per_rank = quoting.per_rank(asked)
-    own = [v for v in asked.env if v.node is not None and v.name not in quoting.INTERFACE_NAMES]
-    nodes_of_own = [v.node for v in own]
+    own = (v for v in asked.env if v.node is not None and v.name not in quoting.INTERFACE_NAMES)
     nodes = asked.plan.nodes if asked.plan else ()
     is_short = kind in BATCH and not asked.restarts and not asked.finds_network
     template = _environment().get_template(f"{'short' if is_short else kind}.j2")
@@ -47,12 +47,13 @@ def render(kind: str, asked: Asked) -> str:
         node_ranks={n.node: n.rank for n in nodes},
         interface=quoting.common_interface(asked),
         common=quoting.variables(asked),
-        own=sorted(own, key=lambda v: nodes_of_own.index(v.node)),
+        own=[v for same in grouped((v.node, v) for v in own).values() for v in same],
         secrets=[v for v in asked.env if holds_secret(v.name, v.value)],
         start=start,
         per_rank=per_rank,
         used=set() if asked.restarts else quoting.used(start) | ({"NODE_RANK"} if per_rank else set()),
-        counts_nodes=quoting.counts_nodes(asked),
+        # Whether the command contains the number of nodes: it is wrong for a job of another size.
+        counts_nodes=asked.nodes > 0 and start != quoting.started(replace(asked, nodes=asked.nodes + 1)),
     )
 
 

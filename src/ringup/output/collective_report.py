@@ -115,16 +115,14 @@ def curve(rows: Sequence[Row], limit_gbyte_s: float | None = None) -> list[str]:
 def bench_json(report: BandwidthReport, ended: CorrectnessReport) -> dict[str, Any]:
     """`bench --json`; `more` holds the rows of further operations, `failed` the ranks that did not finish."""
     plain = asdict(report)
-    rows: dict[str, list[dict[str, Any]]] = {op: [] for op in report.ops}
-    for row in plain.pop("rows"):
-        rows.setdefault(row.pop("op"), []).append(row)
+    rows = grouped((row.pop("op"), row) for row in plain.pop("rows"))
     first, *others = plain.pop("ops")
     link = plain.pop("link")
     return {
         **plain,
         "op": first,
-        "rows": rows[first],
-        "more": [{"op": op, "rows": rows[op]} for op in others],
+        "rows": rows.get(first, []),
+        "more": [{"op": op, "rows": rows.get(op, [])} for op in others],
         "link_gbit_s": link["gbit_s"],
         "notes": _notes(report),
         "failed": [asdict(rank) for rank in ended.ranks if rank.is_cause],

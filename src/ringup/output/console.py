@@ -50,12 +50,12 @@ def check_json(report: Report) -> dict[str, Any]:
 
     cluster = report.cluster
     return envelope(
-        nodes=plain(cluster.nodes),
+        nodes=cluster.nodes,
         findings=[finding_json(f) for f in report.findings],
         not_checked=skipped_json(report.skipped),
         pairs=[{**link, "error": link["error"] or None} for link in plain(cluster.links)],
         schedule=cluster.schedule,
-        env=[asdict(v) for v in report.plan.env] if report.plan else [],
+        env=report.plan.env if report.plan else [],
         predictions=[expected_json(p) for p in report.predictions],
         kept=kept_json(report.kept),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 
 from ringup.logs import files
 from ringup.logs.answer import missing
@@ -11,7 +12,7 @@ from ringup.logs.lines import Event, clean
 from ringup.logs.read import Diagnosis
 from ringup.logs.rule import Cause
 from ringup.logs.telling import follows, standing
-from ringup.output.logs_report import behind_lines, changed_lines, network_lines, transports
+from ringup.output.logs_report import behind_lines, changed_lines, network_table, transports
 from ringup.output.terminal import path_shown
 from ringup.secrets import safe
 from ringup.units import plural, printable, show_ranks
@@ -57,7 +58,7 @@ def _what_ran(diagnosis: Diagnosis) -> Iterator[str]:
     facts += [f"nodes {', '.join(hosts[:6])}{' ...' if len(hosts) > 6 else ''}"] * bool(hosts)
     if facts:
         yield printable(f"what: {'; '.join(facts)}")
-    yield from network_lines(diagnosis, 4)
+    yield from islice(network_table(diagnosis), 1, 6)  # the heading and four nodes
     if diagnosis.run.transports:
         ways = [f"{name} x{n}" for name, n in transports(diagnosis.run.transports)[:5]]
         yield printable(f"transports: {', '.join(ways)}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jinja2
+import msgspec
 from markupsafe import Markup
 
 from ringup import saved_run
@@ -184,8 +185,7 @@ def add_check(page: Page, report: Report) -> None:
         page.findings += [one for one in shown if one not in worst]
     page.figures += network_pictures.of_cluster(report)
     rows = [node_row(node) for node in report.cluster.nodes]
-    head = ("node", "interfaces", "python", "torch", "GPUs")
-    page.details.append(_table("Nodes", head, rows))
+    page.details.append(_table("Nodes", ("node", "interfaces", "python", "torch", "GPUs"), rows))
     for title, lines in sections(report, Style(io.StringIO())):
         if lines:
             page.details.append(Details(title[0].upper() + title[1:], lines=lines))
@@ -278,8 +278,7 @@ def add_run(page: Page, record: SavedRun) -> None:
         ranks = plural(len(record.ranks) or plan.world_size, "rank")
         nodes = summarize_names([n.node for n in plan.nodes], 8)
         page.facts.append(("run", f"{record.run}: {plan.job.script} ({ranks} on {nodes})"))
-    began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.started))
-    page.facts.append(("started", began))
+    page.facts.append(("started", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.started))))
     if failure := record.first_failure:
         what = f"{printable(failure.what, 160)}, {show_seconds(failure.at_s)} after the start"
         page.facts.append(("first failure", what))
@@ -339,8 +338,6 @@ def add_bench(page: Page, outcome: BandwidthReport) -> None:
 
 def add_bench_of(page: Page, path: Path) -> None:
     """The results of a bench in its folder; nothing without such a file."""
-    import msgspec
-
     from ringup.collective_tests import BandwidthReport
 
     with contextlib.suppress(OSError, ValueError, RecursionError):

@@ -32,6 +32,7 @@ Attempts = Mapping[str, Diagnosis | None]
 """For a restarted run: folder -> its diagnosis."""
 NO_ATTEMPTS: Attempts = {}
 
+_TIME = re.compile(r"(?:\d{4}[-/]\d\d[-/]\d\d[T _])?(?<!\d)\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 _DEVICE = re.compile(r"^(NET/[^/]+)/\d+(?:\(\d+\))?(.*)")
 
 
@@ -53,10 +54,20 @@ def used_devices(host: HostNetworks) -> list[str]:
 
 
 def cause_json(cause: Cause, story: LogEvidence) -> dict[str, Any]:
-    fix, files, defect, known = cause.fix or Fix(""), story.files, cause.known_defect, None
-    if defect:
+    fix, files, known, telling = cause.fix or Fix(""), story.files, None, None
+    if defect := cause.known_defect:
         versions, fixed_in = defect.versions or None, defect.fixed_in or None
         known = {"id": defect.id, "versions": versions, "fixed_in": fixed_in, "url": defect.url}
+    if event := cause.telling:
+        clock = _TIME.search(event.text[:160])
+        telling = {
+            "file": files[event.file].path,
+            "line": event.line,
+            "text": safe(event.text),
+            "rank": event.rank,
+            "host": printable(event.host) or None,
+            "time": clock[0] if clock else None,
+        }
     return {
         "rule": cause.rule,
         "severity": cause.severity,
@@ -67,34 +78,15 @@ def cause_json(cause: Cause, story: LogEvidence) -> dict[str, Any]:
         "evidence": [
             {"file": files[e.file].path, "line": e.line, "text": safe(e.text)} for e in cause.evidence
         ],
-        "telling": telling_json(cause, story),
+        "telling": telling,
         "known_defect": known,
         "fix": {"text": safe(fix.text), "env": dict(fix.env), "commands": list(fix.commands)},
         "help": page_of(cause.rule),
     }
 
 
-def telling_json(cause: Cause, story: LogEvidence) -> dict[str, Any] | None:
-    """The most informative line: its file and number, its origin and time."""
-    event = cause.telling
-    if event is None:
-        return None
-    clock = _TIME.search(event.text[:160])
-    return {
-        "file": story.files[event.file].path,
-        "line": event.line,
-        "text": safe(event.text),
-        "rank": event.rank,
-        "host": printable(event.host) or None,
-        "time": clock[0] if clock else None,
-    }
-
-
-_TIME = re.compile(r"(?:\d{4}[-/]\d\d[-/]\d\d[T _])?(?<!\d)\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
-
-
 def as_json(diagnosis: Diagnosis, attempts: Attempts = NO_ATTEMPTS) -> dict[str, Any]:
-    story, run = diagnosis.story, diagnosis.run
+    story, run, recorded = diagnosis.story, diagnosis.run, diagnosis.story.recorded
     return envelope(
         causes=[cause_json(c, story) for c in diagnosis.causes],
         healthy=diagnosis.healthy,
@@ -119,7 +111,19 @@ def as_json(diagnosis: Diagnosis, attempts: Attempts = NO_ATTEMPTS) -> dict[str,
         by_communicator={c.id: c.kinds for c in run.by_communicator.values() if c.kinds},
         nvls=nvls(story),
         behind=diagnosis.behind,
-        flight_recorder=_recorder_json(story),
+        flight_recorder={
+            "dumps": [
+                {
+                    "path": d.path,
+                    "rank": d.rank,
+                    "version": d.flight.version,
+                    "entries": len(d.flight.entries),
+                }
+                for d in recorded.dumps.values()
+            ],
+            "not_seen": not_seen(story),
+            "left_out": [u._asdict() for u in recorded.left_out],
+        },
         not_checked=skipped_json(INTERNAL_ERRORS.values()),
         unreadable=[u._asdict() for u in diagnosis.unreadable],
         changes=[
@@ -144,18 +148,6 @@ def attempt_lines(attempts: Attempts, *, whole: bool) -> list[str]:
     if len(rows) > MAX_ATTEMPTS and not whole:
         rows[MAX_ATTEMPTS - 2 : -1] = [f"... {len(rows) - MAX_ATTEMPTS + 1} more attempts with --all"]
     return ["", *rows] if rows else []
-
-
-def _recorder_json(story: LogEvidence) -> dict[str, Any]:
-    """Torch's dumps: compared ones, missing ones, rejected ones and why."""
-    return {
-        "dumps": [
-            {"path": d.path, "rank": d.rank, "version": d.flight.version, "entries": len(d.flight.entries)}
-            for d in story.recorded.dumps.values()
-        ],
-        "not_seen": not_seen(story),
-        "left_out": [u._asdict() for u in story.recorded.left_out],
-    }
 
 
 def _recorder_lines(story: LogEvidence, width: int) -> Iterator[str]:
@@ -183,8 +175,7 @@ def as_text(
     lines: list[str] = [] if quiet else [*changed_lines(diagnosis.changes, 40 if verbose else 5)]
     causes = diagnosis.causes if verbose else diagnosis.causes[:1]
     if diagnosis.healthy:
-        how = "warning" if INTERNAL_ERRORS else "ok"
-        lines.append(style(how, "No failure found") + _seen(diagnosis))
+        lines.append(style("warning" if INTERNAL_ERRORS else "ok", "No failure found") + _seen(diagnosis))
     for number, cause in enumerate(causes):
         lines += [""] * bool(number)
         lines += list(cause_lines(cause, diagnosis.story, style, 6 if verbose else 3))
@@ -193,12 +184,11 @@ def as_text(
     rest = diagnosis.causes[len(causes) :]
     if rest:
         more = ", ".join(f"{c.rule} ({c.severity})" for c in rest[:4]) + " ..." * (len(rest) > 4)
-        also = f"also seen: {more}  (--all shows them)"
-        lines += textwrap.wrap(also, style.width, subsequent_indent="  ")
+        lines += textwrap.wrap(f"also seen: {more}  (--all shows them)", style.width, subsequent_indent="  ")
     if INTERNAL_ERRORS:
         broken = f"not checked (a bug in ringup): {', '.join(INTERNAL_ERRORS)}"
         lines += textwrap.wrap(broken, style.width, subsequent_indent="  ")
-    lines += [*_network_table(diagnosis), *_counts(diagnosis, verbose)]
+    lines += [*network_table(diagnosis), *_counts(diagnosis, verbose)]
     lines += _recorder_lines(diagnosis.story, style.width)
     if verbose:
         lines += _parts(diagnosis)
@@ -208,7 +198,12 @@ def as_text(
     if iterations or verbose:
         lines += _iterations(diagnosis)
     if verbose:
-        lines += _file_lines(diagnosis)
+        state = {True: "init complete", False: "init NOT complete", None: ""}
+        rows = [
+            f"  {path_shown(i.path)}:{i.last_line_number} {state[i.init_complete]}  {safe(i.last_line)[:120]}"
+            for i in diagnosis.logs
+        ]
+        lines += _block("last line of every file:", rows)
     return "\n".join(lines)
 
 
@@ -262,12 +257,8 @@ def cause_lines(cause: Cause, story: LogEvidence, style: Style, evidence: int = 
             yield f"       {safe(command, 2000)}"
 
 
-def network_lines(diagnosis: Diagnosis, most: int) -> Iterator[str]:
-    """One line for each of the first nodes: network, bootstrap, devices in use and available."""
-    yield from [*_network_table(diagnosis)][1 : most + 2]
-
-
-def _network_table(diagnosis: Diagnosis) -> Iterator[str]:
+def network_table(diagnosis: Diagnosis) -> Iterator[str]:
+    """An empty line, a heading, and for each of the first nodes: network, bootstrap, devices."""
     hosts = [h for h in diagnosis.story.hosts.values() if h.kind or h.bootstrap]
     rows = [("node", "network", "bootstrap", "in use", "available")]
     for host in hosts[:8]:
@@ -376,12 +367,3 @@ def _iterations(diagnosis: Diagnosis) -> Iterator[str]:
     found = ((row["iteration"], _kinds(row["counts"])) for row in diagnosis.by_iteration())
     rows = [f"  {'(outside any)' if i is None else printable(str(i))}: {kinds}" for i, kinds in found]
     yield from _block("collectives per iteration:", rows)
-
-
-def _file_lines(diagnosis: Diagnosis) -> Iterator[str]:
-    state = {True: "init complete", False: "init NOT complete", None: ""}
-    rows = [
-        f"  {path_shown(i.path)}:{i.last_line_number} {state[i.init_complete]}  {safe(i.last_line)[:120]}"
-        for i in diagnosis.logs
-    ]
-    yield from _block("last line of every file:", rows)

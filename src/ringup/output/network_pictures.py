@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringup.draw import matrix
 from ringup.draw.boxes import Box, Tie, boxes
-from ringup.draw.curve import Curve, curves
+from ringup.draw.curve import curves
 from ringup.model import Cluster, Link, Node, cpu_starvation
 from ringup.nccl import pci
 from ringup.nccl.selection import Prediction
@@ -43,6 +43,15 @@ class Figure:
     lines: Sequence[str] = ()
 
 
+class Cell(NamedTuple):
+    """For two nodes: text and class in a table, the colour in an image."""
+
+    text: str
+    kind: str
+    colour: int = matrix.NOT_TRIED
+
+
+WORKS, PARTLY, FAILS = ("✔", "ok", matrix.WORKS), ("◐", "part", matrix.PARTLY), ("✖", "bad", matrix.FAILS)
 short = functools.partial(safe, limit=64)
 
 
@@ -58,6 +67,27 @@ def of_cluster(report: Report) -> Iterator[Figure]:
     yield from _node_maps(report)
 
 
+def _matrix(
+    title: str,
+    words: str,
+    names: Sequence[str],
+    cells: Mapping[tuple[str, str], Cell],
+    legend: Sequence[str],
+    lines: Sequence[str] = (),
+) -> Figure:
+    """Node x node as a table; as an image, with its legend, if there are too many nodes for a table."""
+    if len(names) <= MOST_IN_TABLE:
+        table = [[cells.get((a, b), Cell("", "same" if a == b else ""))[:2] for b in names] for a in names]
+        return Figure(title, words, names=names, cells=table, lines=lines)
+    places = {name: place for place, name in enumerate(names[:MOST_NODES])}
+    rows = [[matrix.SAME if a == b else matrix.NOT_TRIED for b in places] for a in places]
+    for (a, b), cell in cells.items():
+        if a in places and b in places:
+            rows[places[a]][places[b]] = cell.colour
+    order = f"Nodes in order, from {short(names[0])} (top left) to {short(names[-1])}."
+    return Figure(title, words, matrix.image(rows, words), lines=[order, *legend, *lines])
+
+
 def _reach(title: str, cluster: Cluster, links: Sequence[Link]) -> Figure:
     """Node x node: the number of tested paths that work."""
     names = [node.name for node in cluster.nodes][:MOST_NODES]
@@ -66,30 +96,12 @@ def _reach(title: str, cluster: Cluster, links: Sequence[Link]) -> Figure:
     words = f"{good:,} of {len(links):,} paths work (row: from, column: to)."
     if lines := [*_bad_rows(names, tried), *_slow_paths(links)]:
         words += f" {lines[0]}"
-    if len(names) > MOST_IN_TABLE:
-        places = {name: place for place, name in enumerate(names)}
-        cells = [[matrix.NOT_TRIED] * len(names) for _ in names]
-        for place in range(len(names)):
-            cells[place][place] = matrix.SAME
-        for (src, dst), answers in tried.items():
-            if src in places and dst in places:
-                how = matrix.WORKS if all(answers) else matrix.PARTLY if any(answers) else matrix.FAILS
-                cells[places[src]][places[dst]] = how
-        order = f"Nodes in order, from {short(names[0])} (top left) to {short(names[-1])}."
-        shades = "Blue works, orange with a stripe works in part, red with a cross fails, "
-        shades += "white was not tested."
-        return Figure(title, words, matrix.image(cells, words), lines=[order, shades, *lines[1:]])
-
-    def cell(src: str, dst: str) -> tuple[str, str]:
-        answers = tried.get((src, dst), [])
-        if not answers:
-            return "", "same" if src == dst else ""
-        how = "ok" if all(answers) else "part" if any(answers) else "bad"
-        mark = {"ok": "✔", "part": "◐", "bad": "✖"}[how]
-        return f"{mark} {sum(answers)}/{len(answers)}", how
-
-    table = [[cell(a, b) for b in names] for a in names]
-    return Figure(title, words, names=names, cells=table, lines=lines[1:])
+    cells = {}
+    for pair, answers in tried.items():
+        mark, kind, colour = WORKS if all(answers) else PARTLY if any(answers) else FAILS
+        cells[pair] = Cell(f"{mark} {sum(answers)}/{len(answers)}", kind, colour)
+    shades = "Blue works, orange with a stripe works in part, red with a cross fails, white was not tested."
+    return _matrix(title, words, names, cells, [shades], lines[1:])
 
 
 def _bad_rows(names: Sequence[str], tried: dict[tuple[str, str], list[bool]]) -> Iterator[str]:
@@ -192,25 +204,18 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
         words += " The GPUs are not known." if "gpus" in node.unknown else " No GPU was found."
     cpus = plural(node.cpu_count, "CPU") if node.cpu_count else "CPUs not known"
     left = left or [Box("CPU", cpus)]
-    picture = boxes(left, right, ties, f"{who}: {words}")
-    return Figure(f"Node map: {who}", words, picture)
-
-
-# -- rates -------------------------------------------------------------------------------------
+    return Figure(f"Node map: {who}", words, boxes(left, right, ties, f"{who}: {words}"))
 
 
 def of_bench(outcome: BandwidthReport) -> Iterator[Figure]:
     """A curve for each operation with the limit, and the pairs of nodes."""
-    found = [
-        Curve(short(op), [(float(r.size_bytes), r.busbw_gbyte_s) for r in outcome.rows if r.op == op])
-        for op in outcome.ops
-    ]
+    found = grouped((short(r.op), (float(r.size_bytes), r.busbw_gbyte_s)) for r in outcome.rows)
     best = max((r.busbw_gbyte_s for r in outcome.rows), default=0.0)
     limit = outcome.expected_busbw_gbyte_s
     known = f"{limit:.3g} GB/s is expected of the link ({outcome.link.source})" if limit else ""
     unknown = "the link's rate is not known"
     words = f"At best {best:.3g} GB/s; {known or unknown}."
-    if picture := curves([one for one in found if one.points], limit, "bus bandwidth (GB/s)", words):
+    if picture := curves(found, limit, "bus bandwidth (GB/s)", words):
         yield Figure("Bandwidth over size", words, picture)
     pairs = [pair for pair in outcome.pairs if pair.stage != "again"]
     if len(pairs) > 1:
@@ -222,46 +227,27 @@ def _pairs(outcome: BandwidthReport, pairs: Sequence[Pair]) -> Figure:
     by_nodes = {frozenset(pair.nodes): pair for pair in pairs}
     names = sorted({name for pair in pairs for name in pair.nodes}, key=natural)
     rates = [pair.busbw_gbyte_s for pair in by_nodes.values()]
-    least = SLOW_SHARE * median(rates)
-    words = f"Pairs of nodes: median {median(rates):.3g} GB/s, slowest {min(rates):.3g} GB/s."
+    fastest, usual = max(rates), median(rates)
+    words = f"Pairs of nodes: median {usual:.3g} GB/s, slowest {min(rates):.3g} GB/s."
     if outcome.slow:
         words += f" Slow: {summarize_names((short(one.node) for one in outcome.slow), 8)}."
-    if len(names) > MOST_IN_TABLE:
-        return _pair_image(words, names, list(by_nodes.values()), least)
-    if any(pair.starved >= cpu_starvation.SHARE for pair in pairs):
-        words += " Pairs in brackets lacked CPU time."
-
-    def cell(a: str, b: str) -> tuple[str, str]:
-        pair = by_nodes.get(frozenset((a, b))) if a != b else None
-        if pair is None:
-            return "", "same" if a == b else ""
-        rate = f"{pair.busbw_gbyte_s:.3g}"
-        if pair.starved >= cpu_starvation.SHARE:
-            return f"({rate})", ""
-        return (f"✖ {rate}", "bad") if pair.busbw_gbyte_s < least else (rate, "ok")
-
-    table = [[cell(a, b) for b in names] for a in names]
-    return Figure("Bandwidth of pairs (GB/s)", words, names=names, cells=table)
-
-
-def _pair_image(words: str, names: Sequence[str], pairs: Sequence[Pair], least: float) -> Figure:
-    """Like `_pairs`, for more nodes than a table can show; `least`: a slower pair is marked."""
-    fastest = max(pair.busbw_gbyte_s for pair in pairs)
-    places = {name: place for place, name in enumerate(names[:MOST_NODES])}
-    cells = [[matrix.SAME if a == b else matrix.NOT_TRIED for b in places] for a in places]
-    for pair in pairs:
-        a, b = (places.get(name) for name in pair.nodes)
-        if a is None or b is None:
-            continue
-        rate = pair.busbw_gbyte_s
-        how = matrix.FAILS if rate < least else matrix.rate(rate / fastest if fastest else 0.0)
-        cells[a][b] = cells[b][a] = matrix.PARTLY if pair.starved >= cpu_starvation.SHARE else how
-    worst = sorted(pairs, key=lambda pair: pair.busbw_gbyte_s)[:10]
+    cells = {}
+    for (a, b), rate, starved in ((p.nodes, p.busbw_gbyte_s, p.starved) for p in by_nodes.values()):
+        cell = Cell(f"{rate:.3g}", "ok", matrix.rate(rate / fastest if fastest else 0.0))
+        if starved >= cpu_starvation.SHARE:
+            cell = Cell(f"({rate:.3g})", "", matrix.PARTLY)
+        elif rate < SLOW_SHARE * usual:
+            cell = Cell(f"✖ {rate:.3g}", "bad", matrix.FAILS)
+        cells[a, b] = cells[b, a] = cell
+    if len(names) <= MOST_IN_TABLE:
+        if any(pair.starved >= cpu_starvation.SHARE for pair in pairs):
+            words += " Pairs in brackets lacked CPU time."
+        return _matrix("Bandwidth of pairs (GB/s)", words, names, cells, ())
+    worst = sorted(by_nodes.values(), key=lambda pair: pair.busbw_gbyte_s)[:10]
     slowest = [f"{' - '.join(map(short, pair.nodes))} {pair.busbw_gbyte_s:.3g} GB/s" for pair in worst]
-    lines = [
-        f"Nodes in order, from {short(names[0])} (top left) to {short(names[-1])}.",
+    legend = (
         f"Dark to yellow: 0 to {fastest:.3g} GB/s. Red with a cross: slower than {SLOW_SHARE:.0%} of the"
         " median. Orange with a stripe: lacked CPU time. White: not measured.",
         f"Slowest: {', '.join(slowest)}.",
-    ]
-    return Figure("Bandwidth of pairs", words, matrix.image(cells, words), lines=lines)
+    )
+    return _matrix("Bandwidth of pairs", words, names, cells, legend)

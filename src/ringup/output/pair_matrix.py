@@ -31,10 +31,9 @@ def pair_matrix(tried: Sequence[Link], failed: Sequence[Link], style: Style) -> 
         return []
     groups = _groups(tried, failed)
     number = {name: place for place, names in enumerate(groups) for name in names}
-    bad, works = set(map(id, failed)), dict[tuple[int, Column], list[bool]]()
-    for link in tried:
-        to = (link.dst_interface, number[link.dst])
-        works.setdefault((number[link.src], to), []).append(id(link) not in bad)
+    bad = set(map(id, failed))
+    ends = (((number[link.src], (link.dst_interface, number[link.dst])), link) for link in tried)
+    works = grouped((cell, id(link) not in bad) for cell, link in ends)
     labels = []
     for letter, names in zip(ascii_lowercase, groups, strict=False):
         count = f" ({len(names):,} nodes)" if len(names) > 1 else ""

@@ -62,10 +62,10 @@ def expected_json(one: Expected) -> dict[str, Any]:
     return {**as_json(one.prediction), "alone": one.alone and as_json(one.alone)}
 
 
-def _kinds(predictions: Sequence[Expected], unfolded: bool) -> list[tuple[str, Expected]]:
-    """The first of those that are alike but for addresses and quantities, and their nodes."""
+def _kinds(predictions: Sequence[Expected], unfolded: bool) -> tuple[list[tuple[str, Expected]], list[str]]:
+    """Nodes and the first of selections alike but for addresses and quantities; a line counts the others."""
     if unfolded:
-        return [(printable(p.prediction.name), p) for p in predictions]
+        return [(printable(p.prediction.name), p) for p in predictions], []
     entries = []
     for p in predictions:
         made = p.prediction
@@ -76,31 +76,26 @@ def _kinds(predictions: Sequence[Expected], unfolded: bool) -> list[tuple[str, E
         own = {made.name, *([made.bootstrap.address] if made.bootstrap else [])}
         key = (made.likeness[:-2], p.alone and p.alone.likeness) if is_known else made.network
         entries.append(NodeText(printable(made.name, 64), (unsure,), own, key))
-    folds = merge_equal(entries)
-    return [
+    kinds = [
         (who([entries[n].who for n in one.places], len(one.places) > 1), predictions[one.places[0]])
-        for one in folds
+        for one in merge_equal(entries)
     ]
+    left = len(kinds) - MOST_KINDS
+    more = [f"and {plural(left, 'other selection')}: --all shows them"] if left > 0 else []
+    return kinds[:MOST_KINDS], more
 
 
 def prediction_lines(predictions: Sequence[Expected], *, unfolded: bool = False) -> list[str]:
     """The expected selection; nodes with the same one are folded unless `unfolded`."""
-    kinds = _kinds(predictions, unfolded)
-    shown = kinds if unfolded else kinds[:MOST_KINDS]
-    lines = [line for nodes, one in shown for line in (f"  {nodes}:", *_one_prediction(one))]
-    return lines + _left(len(kinds) - len(shown), "  ")
-
-
-def _left(count: int, indent: str = "") -> list[str]:
-    return [f"{indent}and {plural(count, 'other selection')}: --all shows them"] if count else []
+    kinds, more = _kinds(predictions, unfolded)
+    lines = [line for nodes, one in kinds for line in (f"  {nodes}:", *_one_prediction(one))]
+    return [*lines, *(f"  {line}" for line in more)]
 
 
 def predict_text(predictions: Sequence[Prediction], *, unfolded: bool = False) -> str:
     """`ringup predict` for people: a paragraph for each selection, or with `unfolded` for each node."""
-    kinds = _kinds([Expected(p) for p in predictions], unfolded)
-    shown = kinds if unfolded else kinds[:MOST_KINDS]
-    parts = [as_text(one.prediction, nodes) for nodes, one in shown]
-    return "\n\n".join(parts + _left(len(kinds) - len(shown)))
+    kinds, more = _kinds([Expected(p) for p in predictions], unfolded)
+    return "\n\n".join([*(as_text(one.prediction, nodes) for nodes, one in kinds), *more])
 
 
 def _one_prediction(one: Expected) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -18,10 +17,9 @@ from xml.etree import ElementTree
 
 from ringup.rules import PROBLEMS, Finding, Skipped
 from ringup.secrets import redact, safe
-from ringup.units import printable
+from ringup.units import grouped, printable
 from ringup.version import __version__
 
-SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LONGEST_TEXT = 1000
 """Of a rule's description; GitHub takes 1024 characters."""
 SHOWN_PER_KIND = 10
@@ -43,23 +41,13 @@ def text_of(finding: Finding) -> str:
 def sarif(findings: Sequence[Finding]) -> dict[str, Any]:
     """A SARIF 2.1.0 log of one run, with relative paths below %SRCROOT%."""
     rules = sorted({finding.rule for finding in findings})
-    return {
-        "$schema": SARIF_SCHEMA,
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {
-                    "driver": {
-                        "name": "ringup",
-                        "semanticVersion": __version__,
-                        "rules": [_sarif_rule(rule) for rule in rules],
-                    }
-                },
-                "originalUriBaseIds": {"%SRCROOT%": {"description": {"text": "where lint was started"}}},
-                "results": [_sarif_result(finding, rules.index(finding.rule)) for finding in findings],
-            }
-        ],
+    driver = {"name": "ringup", "semanticVersion": __version__, "rules": [*map(_sarif_rule, rules)]}
+    run = {
+        "tool": {"driver": driver},
+        "originalUriBaseIds": {"%SRCROOT%": {"description": {"text": "where lint was started"}}},
+        "results": [_sarif_result(finding, rules.index(finding.rule)) for finding in findings],
     }
+    return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
 
 
 def _sarif_rule(name: str) -> dict[str, Any]:
@@ -79,31 +67,23 @@ def _sarif_result(finding: Finding, rule: int) -> dict[str, Any]:
     print_of = hashlib.sha256(f"{finding.rule} {path} {finding.found}".encode("utf-8", "replace"))
     uri = quote(str(PurePosixPath(path)), errors="replace")
     artifact = {"uri": uri} if path.startswith("/") else {"uri": uri, "uriBaseId": "%SRCROOT%"}
+    region = {"startLine": line, "startColumn": 1, "endLine": line, "endColumn": 2}
     return {
         "ruleId": finding.rule,
         "ruleIndex": rule,
         "level": finding.severity,
         "message": {"text": text_of(finding)},
-        "locations": [
-            {
-                "physicalLocation": {
-                    "artifactLocation": artifact,
-                    "region": {"startLine": line, "startColumn": 1, "endLine": line, "endColumn": 2},
-                }
-            }
-        ],
+        "locations": [{"physicalLocation": {"artifactLocation": artifact, "region": region}}],
         "partialFingerprints": {"ringup/v1": print_of.hexdigest()[:32]},
     }
 
 
 def github(findings: Sequence[Finding]) -> list[str]:
     """Workflow commands, the worst findings first; the last of a kind has the number of hidden ones."""
-    by_kind: dict[str, list[Finding]] = defaultdict(list)
-    for finding in findings:
-        by_kind[GITHUB[finding.severity or "note"]].append(finding)
+    by_kind = grouped((GITHUB[finding.severity or "note"], finding) for finding in findings)
     lines = []
     for kind in GITHUB.values():
-        found = by_kind[kind]
+        found = by_kind.get(kind, [])
         for number, finding in enumerate(found[:SHOWN_PER_KIND], 1):
             path, line = place(finding)
             left = len(found) - number if number == SHOWN_PER_KIND else 0

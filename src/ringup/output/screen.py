@@ -132,13 +132,11 @@ class LiveScreen(Screen):
             # The terminal has rewrapped its lines: the picture's first line is no longer known.
             self._size = size
             self._console.clear()
-        text = Text(no_wrap=True, overflow="crop", end="")
         text = Text("\n", no_wrap=True, overflow="ellipsis").join(Text(t, STYLES[c]) for t, c in lines)
         with contextlib.suppress(OSError):
             self._live.update(text, refresh=True)
 
 
 def screen_for() -> Screen:
-    """The screen for standard output."""
     can_redraw = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     return LiveScreen() if can_redraw and importlib.util.find_spec("rich") else Screen()

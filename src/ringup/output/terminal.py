@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 import os
 import re
-import stat
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -135,16 +133,3 @@ def path_shown(path: str | Path) -> str:
     with contextlib.suppress(OSError):  # the current directory is gone
         shown = shown.removeprefix(f"{Path.cwd()}/") or shown
     return printable(shown, 400)
-
-
-def why_not_writable(path: Path) -> str:
-    """The system's error text, "" for a file that seems writable, checked without writing."""
-    try:
-        if path.is_dir():
-            return os.strerror(errno.EISDIR)
-        if not stat.S_ISDIR(path.parent.stat().st_mode):
-            return os.strerror(errno.ENOTDIR)
-        is_allowed = os.access(path if path.exists() else path.parent, os.W_OK)
-    except OSError as error:
-        return error.strerror or str(error)
-    return "" if is_allowed else os.strerror(errno.EACCES)

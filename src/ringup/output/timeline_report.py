@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringup.draw.lanes import Bar, Lane, Sign, lane, marks_of
+from ringup.draw.lanes import Bar, Sign, lane, marks_of
 from ringup.secrets import safe
 from ringup.timeline import RankLine, Timeline
 from ringup.units import grouped, show_ranks, show_seconds, signal_name
@@ -104,8 +104,7 @@ def rows(timeline: Timeline) -> tuple[list[Row], int]:
         groups = [*named, *sorted(alike.values(), key=len)][:MOST_LANES]
         groups.sort(key=lambda group: (not group[0].role, group[0].rank))
     stalled_s = min((line.waits_s for line in lines if line.waits_s is not None), default=None)
-    shown = [_row(group, timeline, stalled_s) for group in groups]
-    return shown, len(lines) - sum(map(len, groups))
+    return [_row(group, timeline, stalled_s) for group in groups], len(lines) - sum(map(len, groups))
 
 
 def _likeness(line: RankLine, end_s: float) -> tuple[object, ...]:
@@ -126,9 +125,9 @@ def _row(group: Sequence[RankLine], timeline: Timeline, stalled_s: float | None)
     nodes = list(dict.fromkeys(one.node for one in group))
     node = safe(nodes[0], 64) if len(nodes) == 1 else f"{len(nodes)} nodes"
     words = rank_words(line, end_s)
-    bars, calls = [*_bars(line, end_s, stalled_s)], [at_s for track in line.tracks for at_s in track.begun_s]
-    drawn = Lane(f"{label}: {words}", bars, line.steps, calls, list(_signs(line)))
-    return Row(label, node, words, lane(drawn, end_s), bool(line.role))
+    bars, calls = _bars(line, end_s, stalled_s), (at_s for track in line.tracks for at_s in track.begun_s)
+    picture = lane(f"{label}: {words}", end_s, bars, line.steps, calls, _signs(line))
+    return Row(label, node, words, picture, bool(line.role))
 
 
 def _bars(line: RankLine, end_s: float, stalled_s: float | None) -> Iterator[Bar]:

@@ -10,7 +10,7 @@ from ringup.hang.rank_rows import RowLine, state_counts
 from ringup.hang.watched_node import GpuUse
 from ringup.hosts.folding import folded
 from ringup.output import terminal
-from ringup.units import plural, printable, ranges, show_bytes, show_seconds, summarize_names
+from ringup.units import grouped, plural, printable, ranges, show_bytes, show_seconds, summarize_names
 
 LEAST_WHERE = 36
 """Characters for a rank's place; other columns are left out if there are fewer."""
@@ -95,10 +95,7 @@ def network(nodes: Iterable[str], rates: Mapping[str, Mapping[str, float]]) -> s
     >>> network(["a", "b"], {"a": {"ib0": 2 << 30, "em1": 900}, "b": {"ib0": 1 << 30}})
     'ib0 1 GiB/s-2 GiB/s, em1 900 B/s'
     """
-    found: dict[str, list[float]] = {}
-    for node in dict.fromkeys(nodes):
-        for name, rate in rates.get(node, {}).items():
-            found.setdefault(name, []).append(rate)
+    found = grouped(rate for node in dict.fromkeys(nodes) for rate in rates.get(node, {}).items())
     parts = []
     for name, values in sorted(found.items(), key=lambda pair: -max(pair[1])):
         least, most = (f"{show_bytes(value)}/s" for value in (min(values), max(values)))
@@ -138,10 +135,6 @@ LEFT_OUT = ("MEM", "NET", "GPUMEM", "NODE", "SPEED", "STEP", "GPU", "CPU")
 WIDEST = {"NODE": 20, "NET": 32, "STATE": 30}
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
 def table(lines: Sequence[RowLine], rates: Mapping[str, Mapping[str, float]], width: int) -> list[str]:
     """A heading, and a text for each line, none wider than `width`."""
     cells = [_cells(line, rates) for line in lines]
@@ -154,8 +147,8 @@ def table(lines: Sequence[RowLine], rates: Mapping[str, Mapping[str, float]], wi
     rows = [dict(zip(names, names, strict=True)), *cells]
     shown = []
     for row in rows:
-        parts = [f"{_cut(row[n], widths[n]):<{widths[n]}}" for n in names if n != "WHERE"]
-        shown.append(_cut("  ".join([*parts, row["WHERE"]]).rstrip(), width))
+        parts = [f"{printable(row[n], widths[n]):<{widths[n]}}" for n in names if n != "WHERE"]
+        shown.append(printable("  ".join([*parts, row["WHERE"]]).rstrip(), width))
     return shown
 
 
@@ -206,4 +199,4 @@ def picture(view: View, width: int, height: int, with_keys: bool = True) -> list
     if left := view.lines[last:]:
         ranks = {row for line in left for row in line.rows}
         found.append((f"… {plural(len(left), 'more line')}, {plural(len(ranks), 'rank')}", "dim"))
-    return [(_cut(text, width), colour) for text, colour in (*found, *below)][:height]
+    return [(printable(text, width), colour) for text, colour in (*found, *below)][:height]

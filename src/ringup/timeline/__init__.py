@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
+from ringup.timeline.marks import Used
+
 Seconds: TypeAlias = "array[float]"
 Role = Literal["", "missing", "differs", "failed", "named"]
 """Of a rank in the verdict: it did not come, called something else, failed first, or is named."""
@@ -70,14 +72,6 @@ class Track:
         self.kind.append(kind)
 
 
-class RankUse(NamedTuple):
-    """Counters at a time, since the rank began."""
-
-    at_s: float
-    cpu_s: float
-    io_bytes: int
-
-
 @dataclass
 class RankLine:
     """Information about one rank; times in seconds since the run began, None if unknown."""
@@ -102,7 +96,7 @@ class RankLine:
     """Its place at the end, from the watch or the flight recorder."""
     steps: Seconds = field(default_factory=lambda: array("d"))
     tracks: list[Track] = field(default_factory=list)
-    use: list[RankUse] = field(default_factory=list)
+    use: list[Used] = field(default_factory=list)
     waits_s: float | None = None
     """Since when it waits for other ranks, if it did at the end."""
     clock_error_s: float | None = None
@@ -145,8 +139,6 @@ class Timeline:
     end_s: float
     started: float | None = None
     """Since the epoch, by the launching machine's clock."""
-    outcome: str = ""
-    """For a run of ringup, from run.json."""
     kinds: list[Kind] = field(default_factory=list)
     clock: ClockKind = "own"
     clock_error_s: float | None = None

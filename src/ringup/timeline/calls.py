@@ -7,6 +7,7 @@ of file lengths, else from their own stamps, else none.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from array import array
@@ -26,15 +27,10 @@ _TYPES = (
 )  # fmt: skip
 """ncclDataType_t (nccl.h, 2.4 to 2.30): the log line of a call has its number."""
 _SIZES = {
-    "Float": 4,
-    "Double": 8,
-    "Half": 2,
-    "BFloat16": 2,
-    "Int": 4,
-    "Long": 8,
-    "Byte": 1,
-    "Char": 1,
-    "Bool": 1,
+    **dict.fromkeys(("Double", "Long"), 8),
+    **dict.fromkeys(("Float", "Int"), 4),
+    **dict.fromkeys(("Half", "BFloat16"), 2),
+    **dict.fromkeys(("Byte", "Char", "Bool"), 1),
 }
 """Sizes in bytes of c10::ScalarType, by the flight recorder's names."""
 _ASKED = re.compile(
@@ -76,6 +72,11 @@ class FileCalls:
     has_times: bool = False
 
 
+@functools.lru_cache(maxsize=1 << 14)
+def _stamp_s(head: bytes) -> float | None:
+    return seconds_of(head.decode("utf-8", "replace"))
+
+
 class CallReader:
     """Reads one log; `time_of` gives the time of a byte, None for stamps or no times at all."""
 
@@ -86,7 +87,6 @@ class CallReader:
         self.found = FileCalls(has_times=time_of is not None)
         self._offset = self._made = 0
         self._known: dict[bytes, dict[bytes, tuple[Track, int, bool]]] = {}
-        self._stamps: dict[bytes, float | None] = {}
         self._uses: dict[tuple[str, str], int] = {}
         self._closed: set[tuple[str, str, int]] = set()
         """Set up, or called on: the next set-up at the same pointer is of another communicator."""
@@ -120,12 +120,7 @@ class CallReader:
         if self._time_of is not None:
             at_s = self._time_of(self._offset)
         else:
-            head = line[:LONGEST_STAMP]
-            if head not in self._stamps:
-                if len(self._stamps) > 1 << 14:
-                    self._stamps.clear()
-                self._stamps[head] = seconds_of(head.decode("utf-8", "replace"))
-            at_s = self._stamps[head]
+            at_s = _stamp_s(line[:LONGEST_STAMP])
             found.has_times |= at_s is not None
         if at_s is not None:
             found.first_s, found.last_s = min(found.first_s, at_s), max(found.last_s, at_s)

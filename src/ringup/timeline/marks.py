@@ -38,7 +38,6 @@ class RankBegan(msgspec.Struct, tag_field="what", tag="rank"):
     rank: int
     node: str
     file: str
-    """Of its output."""
     error_s: float | None
     """Error of its node's clock; None if unknown."""
 
@@ -52,7 +51,6 @@ class OwnRank(msgspec.Struct, tag_field="what", tag="own"):
     pid: int
     node: str
     error_s: float | None
-    """As above."""
 
 
 class RankEnded(msgspec.Struct, tag_field="what", tag="exit"):

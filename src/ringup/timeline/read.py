@@ -14,7 +14,7 @@ from ringup.logs import counts, files
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.read import Diagnosis, read_attempts, read_logs
 from ringup.saved_run import SavedRun
-from ringup.timeline import PENDING, SCRIPT, CallSource, RankLine, RankUse, Role, Timeline, Track
+from ringup.timeline import PENDING, SCRIPT, CallSource, RankLine, Role, Timeline, Track
 from ringup.timeline.calls import CallReader, FileCalls, Group, Kinds, Places, recorded
 from ringup.timeline.marks import Times, recorded_calls
 from ringup.timeline.marks import read as times_in
@@ -83,7 +83,6 @@ def timeline_of(diagnosis: Diagnosis, folder: Path | None) -> Timeline:
     source = _add_recorded(reading)
     from_logs = _add_logs(reading, not source)
     found = Timeline([], 0.0, kinds=[*reading.kinds], source=source or from_logs)
-    found.outcome = reading.record.outcome if reading.record else ""
     found.ranks = [reading.ranks[number] for number in sorted(reading.ranks)]
     _set_end(found, reading)
     _add_verdict(found, reading)
@@ -123,7 +122,7 @@ def _add_ranks(reading: _Reading) -> None:
         line.name = line.name or SCRIPT
     for number, used in times.used.items() if times else ():
         if known := reading.seen(number):
-            known.use = [RankUse(one.at_s, one.cpu_s, one.io_bytes) for one in used]
+            known.use = used
     if not record or (starts_own and not reading.own):
         for info in reading.diagnosis.story.files:
             if info.rank is not None and 0 <= info.rank < MOST_RANKS:
@@ -227,13 +226,8 @@ def _set_end(found: Timeline, reading: _Reading) -> None:
         if times:
             line.first_s, line.last_s = min(times), max(times)
     ends = [at_s for line in found.ranks for at_s in (line.ended_s, line.last_s) if at_s is not None]
-    ends += [
-        at_s
-        for line in found.ranks
-        for track in line.tracks
-        for at_s in track.ended_s[-8:]
-        if math.isfinite(at_s)
-    ]
+    tracks = [track for line in found.ranks for track in line.tracks]
+    ends += [at_s for track in tracks for at_s in track.ended_s[-8:] if math.isfinite(at_s)]
     if record:
         found.started = record.started
         if any(line.ended_s is None for line in found.ranks):

@@ -94,14 +94,11 @@ def _rank_events(line: RankLine, pid: int, end_s: float) -> Iterator[str]:
             yield json.dumps(
                 {"name": NAMES[phase.name], "cat": "phase", "ph": "X", **base, **long, "args": args}
             )
-    if line.ended_s is None:
-        end = None
-    else:
-        end = "still running" if line.code is None else f"ended with {line.code}"
+    end = "still running" if line.code is None else f"ended with {line.code}"
     moments: list[tuple[float, str, dict[str, float]]] = [(at_s, "step", {}) for at_s in line.steps]
     error = {} if line.clock_error_s is None else {"clock_error_us": _us(line.clock_error_s)}
     marked = [(line.failed_s, "first failure"), (line.last_s, "last output or call"), (line.ended_s, end)]
-    moments += [(at_s, name, error) for at_s, name in marked if at_s is not None and name]
+    moments += [(at_s, name, error) for at_s, name in marked if at_s is not None]
     for at_s, name, more in sorted(moments, key=lambda one: one[0]):
         instant = {"name": name, "cat": "moment", "ph": "i", "s": "t", **base, "ts": _us(at_s), "args": more}
         yield json.dumps(instant)
