@@ -42,7 +42,6 @@ class HangWatch:
         self.apart_s = min(APART_S, self.window_s / 2)
         self.end_after_s, self.places = end_after_s, places
         self.reports: list[dict[str, Any]] = []
-        """Reports so far, for run.json."""
         self.stalled: Verdict | None = None
         self._began_s = self._quiet_since = time.monotonic()
         self._base: list[NodeLook] = []

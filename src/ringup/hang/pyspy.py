@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ringup.errors import LaunchError
 from ringup.hang.snapshots import NodeLook, RankLook
+from ringup.units import grouped
 
 MISSING = "no py-spy on this node"
 """Part of `why_not` from agent/snapshot/stacks.py."""
@@ -21,12 +22,11 @@ MOST_BYTES = 64 << 20
 
 def lacking(nodes: Iterable[NodeLook]) -> dict[str, list[RankLook]]:
     """Node -> ranks without a stack (their own or a child's) because the node has no py-spy."""
-    found: dict[str, list[RankLook]] = {}
-    for node in nodes:
-        for rank in node.ranks:
-            if any(MISSING in why for why in (rank.why_not, *(child.why_not for child in rank.children))):
-                found.setdefault(node.node, []).append(rank)
-    return found
+
+    def lacks(rank: RankLook) -> bool:
+        return any(MISSING in why for why in (rank.why_not, *(child.why_not for child in rank.children)))
+
+    return grouped((node.node, rank) for node in nodes for rank in node.ranks if lacks(rank))
 
 
 def own() -> str:

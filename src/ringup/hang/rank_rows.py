@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -116,13 +116,9 @@ def rank_rows(seen: JobState, job: JobLook | None) -> list[RankRow]:
             state, where = "gone", "ended; its exit code is not known"
         else:
             state, where = "not seen", "not started, ended, or on a node that is not watched"
-        rows.append(_with_step(RankRow(rank, node, state, where), seen))
+        step, rate = seen.steps.get(rank, (None, None))
+        rows.append(RankRow(rank, node, state, where, step=step, steps_per_s=rate))
     return rows
-
-
-def _with_step(row: RankRow, seen: JobState) -> RankRow:
-    step, rate = seen.steps.get(row.rank, (None, None))
-    return replace(row, step=step, steps_per_s=rate)
 
 
 def _row(seen: JobState, look: RankLook, move: Move | None) -> RankRow:
@@ -142,8 +138,8 @@ def _row(seen: JobState, look: RankLook, move: Move | None) -> RankRow:
         where = f"no stack: {look.why_not}"
     percent = 100 * move.cpu_s / move.seconds if move and move.seconds > 0 and move.cpu_s >= 0 else None
     used = seen.usage.get(identity(look), Usage())
-    row = RankRow(look.rank, look.node, state, where, look.pid, percent, used.memory_bytes, used.gpu)
-    return _with_step(row, seen)
+    steps = seen.steps.get(look.rank, (None, None))
+    return RankRow(look.rank, look.node, state, where, look.pid, percent, used.memory_bytes, used.gpu, *steps)
 
 
 # -- rows as lines ---------------------------------------------------------------------------
@@ -162,13 +158,12 @@ class RowLine:
 
 def lines_of(rows: Sequence[RankRow], by: By, opened: Collection[Hashable] = ()) -> list[RowLine]:
     """Rows grouped by equal state (`by` "state"), by node, or not; the rows of an open line follow it."""
-    keys: dict[By, Callable[[RankRow], Hashable]] = {
-        "state": lambda row: (row.state, row.where),
-        "node": lambda row: row.node,
-        "rank": lambda row: (row.name, row.node),
-    }
-
     alike = Counter((row.state, row.where) for row in rows)
+
+    def key(row: RankRow) -> Hashable:
+        if by == "state":
+            return row.state, row.where
+        return row.node if by == "node" else (row.name, row.node)
 
     def order(members: Sequence[RankRow]) -> tuple[object, ...]:
         # The usual states are not problems: rarer rows come first.
@@ -176,16 +171,15 @@ def lines_of(rows: Sequence[RankRow], by: By, opened: Collection[Hashable] = ())
         rarest = min(alike[row.state, row.where] for row in members)
         return worst, rarest, natural(members[0].node) if by == "node" else (), members[0].rank
 
-    def lines() -> Iterator[RowLine]:
-        worst_first = sorted(rows, key=lambda row: (row.badness, row.rank, row.pid))
-        groups = grouped((keys[by](row), row) for row in worst_first)
-        for key, members in sorted(groups.items(), key=lambda pair: order(pair[1])):
-            is_open = key in opened and len(members) > 1
-            yield RowLine(key, tuple(members), is_open)
-            if is_open:
-                yield from (RowLine((key, row.name), (row,), is_inner=True) for row in members)
-
-    return list(lines())
+    found = []
+    worst_first = sorted(rows, key=lambda row: (row.badness, row.rank, row.pid))
+    groups = grouped((key(row), row) for row in worst_first)
+    for name, members in sorted(groups.items(), key=lambda pair: order(pair[1])):
+        is_open = name in opened and len(members) > 1
+        found.append(RowLine(name, tuple(members), is_open))
+        if is_open:
+            found += [RowLine((name, row.name), (row,), is_inner=True) for row in members]
+    return found
 
 
 def state_counts(rows: Sequence[RankRow]) -> dict[str, int]:

@@ -204,20 +204,15 @@ def spread(
     first: Sequence[NodeLook], second: Sequence[NodeLook]
 ) -> tuple[Sequence[NodeLook], Sequence[NodeLook]]:
     """
-    Both snapshots; if every rank is a parent that waits for processes it started, these replace it as ranks.
+    Both snapshots; if every rank is a parent that waits for processes it started, these are the ranks.
 
     If only some are, such a rank has helper processes and is still the rank.
     """
-    ranks = [rank for node in second for rank in node.ranks]
-    if not all(_is_parent(rank) for rank in ranks):
+    if not all(_is_parent(rank) for node in second for rank in node.ranks):
         return first, second
-    parents = {(rank.node, rank.pid) for rank in ranks}
-
-    def replaced(node: NodeLook) -> NodeLook:
-        found = (_started(rank) if (rank.node, rank.pid) in parents else [rank] for rank in node.ranks)
-        return dataclasses.replace(node, ranks=tuple(itertools.chain(*found)))
-
-    return [*map(replaced, first)], [*map(replaced, second)]
+    started = [tuple(itertools.chain(*map(_started, node.ranks))) for node in second]
+    nodes = [dataclasses.replace(node, ranks=ranks) for node, ranks in zip(second, started, strict=True)]
+    return with_started(first), nodes
 
 
 def with_started(nodes: Iterable[NodeLook]) -> list[NodeLook]:
@@ -253,19 +248,13 @@ def _started(parent: RankLook) -> list[RankLook]:
         if child.parent != parent.pid or not child.is_python or "resource_tracker" in child.command:
             continue
         below = tuple(other for other in parent.children if other.parent == child.pid)
-        one = dataclasses.replace(
-            parent,
-            **{name: getattr(child, name) for name in same},
-            rank=-1,
-            cpu_s=child.cpu_s + sum(other.cpu_s for other in below),
-            io_bytes=child.io_bytes + sum(other.io_bytes for other in below),
-            children=below,
-            threads=(),
-            how="",
-            why_not="" if child.frames else child.why_not,
-            flight=None,
+        own = {name: getattr(child, name) for name in same}
+        own["cpu_s"] = child.cpu_s + sum(other.cpu_s for other in below)
+        own["io_bytes"] = child.io_bytes + sum(other.io_bytes for other in below)
+        own["why_not"] = "" if child.frames else child.why_not
+        found.append(
+            dataclasses.replace(parent, **own, rank=-1, children=below, threads=(), how="", flight=None)
         )
-        found.append(one)
     return found
 
 

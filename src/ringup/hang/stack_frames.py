@@ -95,26 +95,17 @@ def _wait_of(frames: tuple[Frame, ...], own: Frame) -> tuple[Kind, str]:
     found: tuple[Kind, str] = ("own", "")
     # The outermost one counts: all_gather_object calls all_gather.
     for frame in frames:
-        if _is_collective(frame):
+        in_c10d = _C10D.search(frame.file)
+        in_jax = _JAX.search(frame.file) and frame.function[:1] != "_"
+        if in_jax or (in_c10d and _COLLECTIVE.match(frame.function)):
             found = ("collective", frame.function)
-        elif _MEETING_FILE.search(frame.file) or (
-            _C10D.search(frame.file) and _MEETING.match(frame.function)
-        ):
-            name = frame.function if _MEETING.match(frame.function) else "the rendezvous"
-            found = ("meeting", name)
+        elif _MEETING_FILE.search(frame.file) or (in_c10d and _MEETING.match(frame.function)):
+            found = ("meeting", frame.function if _MEETING.match(frame.function) else "the rendezvous")
         elif _DDP.search(frame.file) and frame.function in _DDP_WAITS:
             found = ("collective", _DDP_WAITS[frame.function])
         elif frame is own:
             break
-    if found[0] == "own":
-        found = _library_wait(frames, own)
-    return found
-
-
-def _is_collective(frame: Frame) -> bool:
-    if _JAX.search(frame.file):
-        return frame.function[:1] != "_"
-    return bool(_C10D.search(frame.file) and _COLLECTIVE.match(frame.function))
+    return _library_wait(frames, own) if found[0] == "own" else found
 
 
 def _library_wait(frames: tuple[Frame, ...], own: Frame) -> tuple[Kind, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ringup.flight_recorder.compare import Difference, compare, roots
 from ringup.flight_recorder.dump import Entry, Flight
@@ -124,7 +124,6 @@ class JudgedRank:
 
     @property
     def pending(self) -> list[Entry]:
-        """Its collectives that are pending, by torch's flight recorder."""
         flight = self.look.flight
         return [e for e in flight.entries if not (e.is_done or e.is_p2p)] if flight else []
 
@@ -144,14 +143,10 @@ class JudgedRank:
 
         `float(loss)` and `if done:` wait for the GPU inside C, in a line that may also compute.
         """
-        on = self.move is not None and self.move.cpu_s >= LEAST_SPIN * self.move.seconds
-        quiet = self.move is not None and 0 <= self.move.io_bytes <= MOST_OF_A_SPIN
-        return self.place.kind == "own" and on and quiet
-
-    @property
-    def may_spin(self) -> bool:
-        """The same, while a collective of its own is pending for long."""
-        return self.only_computes and self.is_pending
+        if self.move is None or self.place.kind != "own":
+            return False
+        is_quiet = 0 <= self.move.io_bytes <= MOST_OF_A_SPIN
+        return is_quiet and self.move.cpu_s >= LEAST_SPIN * self.move.seconds
 
     @property
     def may_compute(self) -> bool:
@@ -235,12 +230,11 @@ class _Case:
         named: Iterable[Missing] = (),
         *,
         lines: Iterable[str] | None = None,
-        what: str | None = None,
-        is_open: bool = False,
+        **more: Any,
     ) -> Verdict:
+        """`more`: other fields of the verdict."""
         shown = (*(self.folded if lines is None else lines), *self.lines)
-        collective = self.what if what is None else what
-        return Verdict(kind, headline, shown, tuple(named), collective, is_open)
+        return Verdict(kind, headline, shown, tuple(named), **{"collective": self.what, **more})
 
     def verdict(self, expected: int) -> Verdict:
         """The verdict on the silence; `expected` is the number of ranks of the job."""
@@ -250,17 +244,16 @@ class _Case:
             return self._if_it_spins() or self._some_are_busy()
         if not self.waiting:
             return self._nobody_waits()
-        silent = [printable(node.node, 64) for node in self.second if node.problem]
-        if silent:
+        if silent := [printable(node.node, 64) for node in self.second if node.problem]:
             names = ", ".join(silent[:MOST_NAMED])
-            return self._say("unknown", f"what the ranks on {names} do is not known", what="")
+            return self._say("unknown", f"what the ranks on {names} do is not known", collective="")
         if round_about := self._goes_round():
-            return self._say("idle" if self.is_idle else "waiting", round_about, what="")
+            return self._say("idle" if self.is_idle else "waiting", round_about, collective="")
         if self.missing or self.gone:
             return self._some_are_missing()
         if len(self.ranks) < expected:
             count = f"{len(self.ranks)} of {expected} ranks have started"
-            return self._say("meeting", f"{count}, and wait for the others", what="")
+            return self._say("meeting", f"{count}, and wait for the others", collective="")
         return self._all_wait()
 
     def _is_proven(self) -> bool:
@@ -312,8 +305,9 @@ class _Case:
         asleep = not self.gone and all(seen.is_asleep for seen in self.missing)
         is_open = all(seen.spins for seen in self.waiting) or asleep
         words = f"{summarize_names(names, MOST_NAMED)} {verb} missing{of}"
-        verdict = self._say("stalled", words, [*_named(self.missing), *self.gone], is_open=is_open)
-        return replace(verdict, in_loop=any(seen.repeats for seen in self.waiting))
+        in_loop = any(seen.repeats for seen in self.waiting)
+        named = [*_named(self.missing), *self.gone]
+        return self._say("stalled", words, named, is_open=is_open, in_loop=in_loop)
 
     def _if_it_spins(self) -> Verdict | None:
         """
@@ -322,7 +316,7 @@ class _Case:
         Calls that do not match never end, whatever the ranks do meanwhile.  Else the ranks that have not
         called what is pending must use nothing, and not sleep: such a rank may wait for one that computes.
         """
-        if not all(seen.may_spin for seen in self.busy):
+        if not all(seen.only_computes and seen.is_pending for seen in self.busy):
             return None
         if known := self._by_recorder(only="mismatch"):
             return known
@@ -369,8 +363,7 @@ class _Case:
     def _nobody_waits(self) -> Verdict:
         if not self.is_idle:
             return self._say("unknown", "no stack could be read")
-        held = [seen for seen in self.ranks if seen.look.state in ("T", "t", "D")]
-        if held:
+        if held := [seen for seen in self.ranks if seen.look.state in ("T", "t", "D")]:
             words = f"{_who(held)} cannot continue, and no rank does anything"
             return self._say("stalled", words, _named(held))
         return self._say("idle", "no rank computes, reads or writes")
@@ -430,12 +423,11 @@ class _Case:
             ranks = [*differing.values()]
             words = f"{_who(ranks)}: NCCL counts more collectives of one kind and fewer of another"
             apart = tuple(sorted((seen.look.rank, seen.look.node) for seen in ranks))
-            return replace(self._say("stalled", words, _named(ranks), is_open=True), apart=apart)
+            return self._say("stalled", words, _named(ranks), is_open=True, apart=apart)
         late = {seen.look.rank: seen for _, seen in counted or known}
         if not late or any(seen.place.kind == "device" or seen.is_pending for seen in late.values()):
             return None
-        unsure = [seen for behind, seen in counted if not behind.is_minor and not seen.is_elsewhere]
-        if unsure:
+        if any(not behind.is_minor and not seen.is_elsewhere for behind, seen in counted):
             return None
         ranks = [late[number] for number in sorted(late)]
         words = "NCCL counts fewer collectives than on the others" if counted else "no answer to NCCL's RAS"
@@ -468,7 +460,7 @@ class _Case:
             if difference.kind == "mismatch":
                 apart = difference.ranks or (*(difference.odd or ()), *(difference.usual or ()))
                 differ = tuple((s.look.rank, s.look.node) for s in self.ranks if s.look.rank in apart)
-                return replace(self._say("stalled", difference.text, named), apart=differ)
+                return self._say("stalled", difference.text, named, apart=differ)
             if named:
                 return self._say("stalled", difference.text, named)
         return None
@@ -496,8 +488,7 @@ class _Case:
         if in_init:
             hint = "they may wait at an address where nobody listens, or for more ranks than were started"
         words = f"every rank waits in {self.what}, at the same line, and nothing moves"
-        found = self._say("stalled", words, lines=[*self.folded, hint], is_open=True)
-        return replace(found, in_init=in_init)
+        return self._say("stalled", words, lines=[*self.folded, hint], is_open=True, in_init=in_init)
 
 
 def _who(ranks: Iterable[JudgedRank]) -> str:

@@ -58,7 +58,6 @@ class EndedAttempt:
     """In the order of their node ranks."""
     cause: FailureCause
     seconds: float
-    """Seconds from its start to its end."""
     exit_code: int | None = None
     """The exit code of `ringup run`."""
     saved_from: float | None = None
@@ -121,7 +120,6 @@ class Decision:
     excluded: tuple[str, ...] = ()
     """Nodes of the failed attempt that the next one does not use."""
     wait_s: float = 0.0
-    """Seconds before the next attempt starts."""
     stopped: Stopped = ""
     restarts_left: int = 0
     """Of `max_restarts`, after the next attempt's start."""
@@ -142,9 +140,9 @@ def decide(
     """The decision after the last of `attempts`; `spares` in the user's order; `random`: `random.random`."""
     history = _History(attempts)
     used, unusable = history.restarts_used, recheck.unusable
+    left = max(0, policy.max_restarts - used)
     judgement = _judged(history, recheck, policy)
     if judgement.stopped:
-        left = max(0, policy.max_restarts - used)
         return Decision("stop", judgement.because, stopped=judgement.stopped, restarts_left=left)
     excluded = {**judgement.excluded, **unusable}
     fresh = [s for s in dict.fromkeys(spares) if s not in history.seen and s not in unusable]
@@ -153,7 +151,7 @@ def decide(
         plan = _with_spares(history.last.nodes, excluded, fresh, policy.min_nodes)
     because = f"{plan.because}: {judgement.because}" if judgement.because else plan.because
     if plan.stopped:
-        return replace(plan, because=because, restarts_left=max(0, policy.max_restarts - used))
+        return replace(plan, because=because, restarts_left=left)
     if not policy.max_restarts:
         return Decision("stop", f"--max-restarts is 0; a restart may help, {because}", stopped="limit")
     if used >= policy.max_restarts:
@@ -163,8 +161,7 @@ def decide(
         because = f"{plural(count, 'restart')}, and no checkpoint is seen to advance"
         return Decision("stop", because, stopped="limit")
     wait_s = 0.0 if plan.excluded else backoff_s(used + judgement.is_shared, random)
-    left = policy.max_restarts - used - 1
-    return replace(plan, because=because, wait_s=wait_s, restarts_left=left)
+    return replace(plan, because=because, wait_s=wait_s, restarts_left=left - 1)
 
 
 def backoff_s(failures: int, random: Callable[[], float]) -> float:
@@ -196,8 +193,8 @@ class _History:
             saved = max(saved, -math.inf if one.saved_from is None else one.saved_from)
             if one.saved_to is not None:
                 is_on = one.saved_to > saved
-                saved_at = number if is_on else saved_at
-                saved = max(saved, one.saved_to)
+                if is_on:
+                    saved_at, saved = number, one.saved_to
             elif one.step is not None:
                 is_on = one.step > step
             else:

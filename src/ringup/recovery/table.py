@@ -148,7 +148,6 @@ def _rows() -> dict[str, Row]:
 
 
 ROWS: dict[str, Row] = _rows()
-"""Cause -> its row."""
 UNKNOWN = Row("same", "it is tried again")
 """The row of a failure without a cause, or with a cause without a row."""
 

@@ -144,4 +144,3 @@ class Options:
     on_record: Callable[[Mapping[str, Any]], object] = lambda content: None
     """Gets the content of run.json after it is written; also from another thread."""
     on_lines: Callable[[NodePlan, Sequence[bytes]], None] = lambda node, lines: None
-    """Gets the ranks' lines as they arrive."""

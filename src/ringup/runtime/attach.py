@@ -49,15 +49,6 @@ class Follower(Followed):
         self._next_beat_s = 0.0
         self._lines = messages.Lines()
         self._checker = messages.Checker(messages.FROM_JOURNAL)
-
-    def start(self) -> None:
-        self.expect_nodes()
-        label = f"ringup-attach:{self.detached.run}"
-        self.channel = self.options.reach.start(
-            self.head.node, program("guard.attach"), (self.head.run_dir,), self, label=label
-        )
-
-    def expect_nodes(self) -> None:
         for node in self.plan.nodes:
             send = functools.partial(self._relay, node.rank)
             self.nodes.append(NodeRun(node, self.output, self.on_change, send, now_s=lambda: self.latest_s))
@@ -69,12 +60,14 @@ class Follower(Followed):
 
     def result(self) -> RunResult:
         if self.head_lost:
-            self.expect_nodes()
             self.is_on_its_own = False
             self.record.started_s -= time.time() - self.detached.started
             self.nodes[0].give_up(self.head_lost)
             return self.finish(interrupted=0, reopen={node.name for node in self.nodes})
-        self.start()
+        label, arguments = f"ringup-attach:{self.detached.run}", (self.head.run_dir,)
+        self.channel = self.options.reach.start(
+            self.head.node, program("guard.attach"), arguments, self, label=label
+        )
         is_left = self.follow()
         name, run = printable(self.head.node), self.detached.run
         if self.state == "lost":

@@ -133,7 +133,6 @@ class NodeRun:
     _checker: Any = field(default_factory=lambda: messages.Checker(messages.IN_JOURNAL))
     _refused_by_head: int = 0
     _speakers: set[int] = field(default_factory=set)
-    """Ranks that have printed something."""
 
     @property
     def name(self) -> str:
@@ -268,11 +267,10 @@ class NodeRun:
     def _on_out(self, message: Message) -> None:
         data, rank = blob(message["data"]), message["rank"]
         self.received_bytes += len(data)
-        if rank not in self._speakers:
-            if len(self._speakers) > 64 + 4 * self.plan.nproc:
-                self._checker.refused += 1
-                return
-            self._speakers.add(rank)
+        if rank not in self._speakers and len(self._speakers) > 64 + 4 * self.plan.nproc:
+            self._checker.refused += 1
+            return
+        self._speakers.add(rank)
         if rank != LAUNCHER or not self.plan.has_shims:
             self.output_s = time.monotonic()
         self.output.on_rank_output(self.plan, rank, message["fd"], data, self._time(message))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import re
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from ringup.planning import NodePlan
 from ringup.runtime import LAUNCHER, Event
 from ringup.runtime.transports import NCCL_LINE
 from ringup.timeline import marks
-from ringup.units import printable, show_bytes
+from ringup.units import printable, show_bytes, signal_name
 
 TERMINAL_BYTES = 4 << 20
 FILES_BYTES = 64 << 20
@@ -33,7 +33,7 @@ _ESCAPES = re.compile(
 LONGEST_LINE = 4000
 """Characters of one line on the terminal; files contain the whole line."""
 
-SIGNAL_HINTS = {
+SIGNAL_HINTS: dict[int, str] = {
     signal.SIGKILL: "often the kernel's out-of-memory killer (see `dmesg` on the node)",
     signal.SIGSEGV: "a crash in native code",
     signal.SIGABRT: "a failed assertion in native code, or NCCL's watchdog",
@@ -72,12 +72,9 @@ def end_words(code: int) -> str:
     """
     if code >= 0:
         return f"exit code {code}"
-    try:
-        known = signal.Signals(-code)
-    except ValueError:
-        return f"killed by signal {-code}"
-    hint = SIGNAL_HINTS.get(known)
-    return f"killed by {known.name} ({-code})" + (f": {hint}" if hint else "")
+    name, hint = signal_name(-code), SIGNAL_HINTS.get(-code)
+    number = f" ({-code})" if name.startswith("SIG") else ""
+    return f"killed by {name}{number}" + (f": {hint}" if hint else "")
 
 
 def file_name(node: NodePlan, rank: int) -> str:
@@ -105,11 +102,11 @@ class Pump:
     """Runs actions in a thread: a stopped terminal or dead file server cannot delay the nodes' beats."""
 
     def __init__(self, name: str, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._waiting: deque[tuple[Callable[[], None], int]] = deque()
-        self._bytes = 0
-        self._change = threading.Condition()
+        self._room_bytes = most_bytes
+        self._lock = threading.RLock()
         self._closed = False
+        self._waiting: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
+        """None is the end."""
         self.problem = ""
         """The error of a failed action; later actions are still run."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -117,35 +114,30 @@ class Pump:
 
     def put(self, action: Callable[[], None], size_bytes: int) -> bool:
         """Queue an action that writes this many bytes; False if there is no room."""
-        with self._change:
-            if self._closed or self._bytes + size_bytes > self._most_bytes:
+        with self._lock:
+            if self._closed or size_bytes > self._room_bytes:
                 return False
-            self._waiting.append((action, size_bytes))
-            self._bytes += size_bytes
-            self._change.notify()
+            self._room_bytes -= size_bytes
+            self._waiting.put((action, size_bytes))
             return True
 
     def close(self, timeout_s: float) -> bool:
-        with self._change:
+        with self._lock:
             self._closed = True
-            self._change.notify()
+            self._waiting.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
-                    return
-                action, size_bytes = self._waiting.popleft()
+        while waiting := self._waiting.get():
+            action, size_bytes = waiting
             try:
                 action()
             # an exception must not end the thread, which would lose everything that follows
             except Exception as error:
                 self.problem = self.problem or f"{error!r} (please report this)"
-            with self._change:
-                self._bytes -= size_bytes
+            with self._lock:
+                self._room_bytes += size_bytes
 
 
 class Terminal(Pump):
@@ -189,7 +181,7 @@ class Output:
     ) -> None:
         """`nccl_apart`: NCCL's INFO lines go to a separate file."""
         self._nccl_apart = nccl_apart
-        self.on_lines: Callable[[NodePlan, list[bytes]], object] = lambda node, lines: None
+        self.readers: list[Callable[[NodePlan, list[bytes]], object]] = []
         """Called with whole lines."""
         self.log_dir = log_dir
         self.terminal = Terminal(write)
@@ -222,8 +214,8 @@ class Output:
             self._partials[key] = _Partial(file_name(node, rank), prefix)
         partial = self._partials[key]
         *lines, rest = (partial.data + data).split(b"\n")
-        if lines:
-            self.on_lines(node, lines)
+        for read in self.readers if lines else ():
+            read(node, lines)
         if self._nccl_apart and lines:
             nccl = [line for line in lines if NCCL_LINE in line]
             lines = [line for line in lines if NCCL_LINE not in line]
@@ -285,8 +277,7 @@ class Output:
         return self._pump.put(guarded, size_bytes + 200)
 
     def _append(self, name: str, data: bytes) -> None:
-        fd = self._open.get(name)
-        if fd is None:
+        if (fd := self._open.get(name)) is None:
             if len(self._open) >= MOST_OPEN_FILES:
                 os.close(self._open.pop(next(iter(self._open))))
             fresh = os.O_TRUNC if name not in self._begun else 0

@@ -203,7 +203,6 @@ class RunRecord:
         clock.
         """
         self.hung = False
-        """It was ended because it made no progress."""
         self.hung_then = False
         """Whether it made no progress when it was interrupted."""
         self.joined_s = self.stopping_s = 0.0
@@ -211,7 +210,6 @@ class RunRecord:
         self.save: dict[str, Any] | None = None
         """How the ranks saved their state before an end from outside."""
         self.hangs: list[dict[str, object]] = []
-        """The hang watch's reports."""
         self.transports: Callable[[], dict[str, object]] = dict
         """The transports that were expected, and NCCL's own lines about them."""
         self._next_s = 0.0
@@ -461,10 +459,10 @@ def _groups(nodes: Sequence[NodeRun]) -> Iterator[list[tuple[str, int]]]:
     for node in nodes:
         for one in node.world.ranks if node.world else ():
             addresses = set(one.remote) - own[node.name]
-            peers = {other.name for other in nodes if other is not node and addresses & own[other.name]}
+            peers = {name for name in own if addresses & own[name]}
             if one.is_joined:  # simulated nodes on one machine have all of its addresses
                 peers |= {name for name in machine if machine[name] == machine[node.name]}
-            if not peers and not one.is_joined:
+            if not peers:
                 yield [(node.name, one.rank)]
                 continue
             joined[node.name].append(one.rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -59,8 +59,7 @@ class Followed:
         self.record = RunRecord(options, is_attached=self.can_be_left)
         self.output = Output(options.log_dir, options.write, nccl_apart=sets_nccl_debug(options.plan))
         transports = Transports(self.plan, self.on_event)
-        self.output.on_lines, self.record.transports = self._read_lines, transports.as_json
-        self._readers = (transports.read, options.on_lines)
+        self.output.readers, self.record.transports = [transports.read, options.on_lines], transports.as_json
         self.nodes: list[NodeRun] = []
         self.stop_reason = ""
         self.save_until_s = 0.0
@@ -90,10 +89,6 @@ class Followed:
             raise
         finally:
             self.output.close()
-
-    def _read_lines(self, node: NodePlan, lines: Sequence[bytes]) -> None:
-        for read in self._readers:
-            read(node, lines)
 
     def on_event(self, event: Event) -> None:
         self.output.terminal.later(lambda: self.options.on_event(event))

@@ -60,29 +60,27 @@ def signals_held() -> Iterator[None]:
 FDS_SPARE = 128
 """Open files of this process besides connections."""
 STDIN, STDOUT, STDERR = range(3)
-"""Kinds of a pod's frames: bytes of this stream of its shell."""
+"""The streams of a process; also the kinds of a pod's frames with bytes of its shell."""
 
 
 class Client:
     """
     The process and its pipes, under a selector whose keys' data are the functions to call.
 
-    `on_stdout` and `on_stderr` get chunks, and b"" at the end of the stream; `on_end` gets the exit code
-    (negative for a signal).  OSError if it cannot be started.  Made under `signals_held`, so that no signal
-    comes before the process is recorded.
+    `on_data` gets the number of a stream and a chunk, b"" at its end; `on_end` gets the exit code (negative
+    for a signal).  OSError if it cannot be started.  Made under `signals_held`, so that no signal comes
+    before the process is recorded.
     """
 
     def __init__(
         self,
         argv: Sequence[str],
         selector: selectors.BaseSelector,
-        on_stdout: Callable[[bytes], None],
-        on_stderr: Callable[[bytes], None],
+        on_data: Callable[[int, bytes], None],
         on_end: Callable[[int], None],
         env: Mapping[str, str] | None = None,
     ) -> None:
-        self._selector = selector
-        self._on_end = on_end
+        self._selector, self._on_data, self._on_end = selector, on_data, on_end
         self._watched: dict[int, Callable[[], None]] = {}
         self._reading: dict[int, Callable[[], None]] = {}
         """Streams that have not ended."""
@@ -107,9 +105,9 @@ class Client:
         try:
             for pipe in self._pipes:
                 os.set_blocking(pipe.fileno(), False)
-            for pipe, on_data in zip(self._pipes[1:], (on_stdout, on_stderr), strict=True):
-                fd = pipe.fileno()
-                self._reading[fd] = functools.partial(self._read, fd, on_data)
+            for stream in (STDOUT, STDERR):
+                fd = self._pipes[stream].fileno()
+                self._reading[fd] = functools.partial(self._read, fd, stream)
                 self._watch(fd, selectors.EVENT_READ, self._reading[fd])
         except BaseException:
             self.end()
@@ -169,7 +167,7 @@ class Client:
         if self._watched.pop(fd, None):
             self._selector.unregister(fd)
 
-    def _read(self, fd: int, on_data: Callable[[bytes], None]) -> None:
+    def _read(self, fd: int, stream: int) -> None:
         try:
             data = os.read(fd, CHUNK_BYTES)
         except BlockingIOError:
@@ -179,19 +177,17 @@ class Client:
         if not data:
             self._unwatch(fd)
             self._reading.pop(fd, None)
-        on_data(data)
+        self._on_data(stream, data)
         if not data and not self._reading:
             # Both streams have ended: so has the process, or it will in a moment.
             self._waited_s = self.waited_s
-            code = self._wait(0.05)
-            if code is not None:
+            if (code := self._wait(0.05)) is not None:
                 self._on_end(code)
 
     def look(self) -> None:
         """Notice a process that has ended while its descendants still hold its pipes."""
         self._waited_s = self.waited_s  # the kernel forgets it with the process
-        code = self._poll()
-        if code is None:
+        if (code := self._poll()) is None:
             return
         for _ in range(LAST_CHUNKS):
             for read in [*self._reading.values()]:
@@ -239,8 +235,7 @@ class Client:
                 pid, status = process.pid, 0
             if pid:
                 process.returncode = os.waitstatus_to_exitcode(status)
-        code: int | None = process.returncode
-        return code
+        return process.returncode
 
     def _wait(self, limit_s: float) -> int | None:
         until = time.monotonic() + limit_s
@@ -260,13 +255,11 @@ class Wire:
         self,
         link: Link,
         selector: selectors.BaseSelector,
-        on_stdout: Callable[[bytes], None],
-        on_stderr: Callable[[bytes], None],
+        on_data: Callable[[int, bytes], None],
         on_end: Callable[[int], None],
     ) -> None:
-        self._link, self._on_end = link, on_end
-        self._streams = {STDOUT: on_stdout, STDERR: on_stderr}
-        """Streams that have not ended."""
+        self._link, self._on_data, self._on_end = link, on_data, on_end
+        self._open = [STDOUT, STDERR]
         self._link.attach(selector, self._on_frame, self._on_lost)
 
     @property
@@ -281,20 +274,17 @@ class Wire:
         self._link.send(STDIN, b"")
 
     def _on_frame(self, kind: int, data: bytes) -> None:
-        on_data = self._streams.get(kind)
-        if on_data is None:
+        if kind not in self._open:
             raise ConnectionError("a frame that is not expected here")
         if not data:
-            del self._streams[kind]
-        on_data(data)
-        if not self._streams:
+            self._open.remove(kind)
+        self._on_data(kind, data)
+        if not self._open:
             self._on_end(0)
 
     def _on_lost(self, _error: OSError) -> None:
-        for kind in [*self._streams]:
-            if on_data := self._streams.pop(kind, None):
-                on_data(b"")
-        self._on_end(0)
+        for kind in [*self._open]:
+            self._on_frame(kind, b"")
 
     waited_s = 0.0
     """It has no process here."""

@@ -346,8 +346,7 @@ class _Question:
         self._stderr = bytearray()
         self._truncated = False
         self.came_bytes = 0
-        self._end: tuple[int | None, Unreached | None] | None = None
-        self._ended_at = 0.0
+        self._answer: Answer | None = None
 
     def on_output(self, node: str, data: bytes) -> None:
         self._keep(self._stdout, data, self._limit_bytes)
@@ -368,22 +367,20 @@ class _Question:
         return Unreached("no-answer", f"its output does not end: {much} and no complete answer")
 
     def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
-        self._end = (code, error)
-        self._ended_at = time.monotonic()
+        now, said = time.monotonic(), (bytes(self._stdout), bytes(self._stderr))
+        took_s, silent_s = now - self._asked, now - self.session.last_byte_s
+        self._answer = Answer(self.node, *said, code, error, took_s, silent_s, self._truncated)
 
     def answer(self, now: float) -> Answer | None:
         """The answer if there is one, or if the node is past its deadline."""
-        if self._end is None:
+        if self._answer is None:
             # A node that was connected late gets as much time as the others.
             began = max(self._asked, self.session.began)
             if self.session.state == "waiting" or now - began < self._deadline_s:
                 return None
             self.request.listener = None
             self.on_exit(self.node, None, self._overdue())
-        assert self._end is not None
-        took_s, silent_s = self._ended_at - self._asked, self._ended_at - self.session.last_byte_s
-        said = bytes(self._stdout), bytes(self._stderr)
-        return Answer(self.node, *said, *self._end, took_s, silent_s, self._truncated)
+        return self._answer
 
     def _overdue(self) -> Unreached:
         limit_s = self._deadline_s

@@ -10,7 +10,6 @@ from pathlib import Path
 
 ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 TRAINING = ("torch", "jax")
-"""An environment with one of these is for training."""
 
 
 def default_interpreter(environ: Mapping[str, str]) -> str:

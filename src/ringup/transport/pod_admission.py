@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import ipaddress
 import selectors
 import socket
 import ssl
@@ -18,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ringup.addresses import subnet
 from ringup.errors import NodesError
 from ringup.transport import pod_link
 from ringup.transport.pod_link import Hello, Link, Refusal, Refused
@@ -174,5 +174,4 @@ def source(address: str) -> str:
     >>> source("10.0.0.1"), source("fd00::1:2"), source("fe80::1%eth0")
     ('10.0.0.1', 'fd00::/64', 'fe80::/64')
     """
-    found = ipaddress.ip_address(address.partition("%")[0])
-    return str(found if found.version == 4 else ipaddress.ip_network((found, 64), strict=False))
+    return subnet(address.partition("%")[0], 64) if ":" in address else address

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import secrets
 import select
 import selectors
@@ -36,8 +35,7 @@ class _Shell:
             self.client = Client(
                 ["sh", "-c", bootstrap.loop_script(loop)],
                 selector,
-                functools.partial(self._on_data, STDOUT),
-                functools.partial(self._on_data, STDERR),
+                self._on_data,
                 self._on_end,
                 without_secrets(),
             )

@@ -47,7 +47,6 @@ class _Peer:
 
 class Pods:
     def __init__(self, own: str, peers: Mapping[str, _Peer]) -> None:
-        """`peers`: each by its name."""
         self.own, self._peers = own, peers
         self.hosts = (Host(own), *map(Host, peers))
 

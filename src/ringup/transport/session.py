@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import random
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from ringup.model import Host, Unreached
 from ringup.transport import bootstrap, cpu, ssh
-from ringup.transport.client import Client, Wire, signals_held
+from ringup.transport.client import STDERR, STDOUT, Client, Wire, signals_held
 from ringup.transport.client_errors import Errors, Phase
 from ringup.units import printable, show_bytes
 
@@ -100,7 +99,6 @@ class Request:
     kind: Kind
     number: int
     body: bytes
-    """The bytes to send."""
     listener: Listener | None
     """None once its answer is no longer needed."""
     outlives: bool
@@ -160,6 +158,7 @@ class Session:
         self._way = way
         self._selector = selector
         self.token = token
+        self._streams: dict[int, bootstrap.MarkedStream] = {}
         self._noise_bytes = 0
         self._numbers = itertools.count(1)
         self._tries = 0
@@ -181,8 +180,8 @@ class Session:
         self.began = self.last_byte_s = time.monotonic()
         self._waited_s = cpu.waited_s()
         self.state = "connecting"
-        streams = [functools.partial(self._read, bootstrap.MarkedStream(self.token), n) for n in (1, 2)]
-        callbacks = (self._selector, streams[0], streams[1], self._ended)
+        self._streams = {n: bootstrap.MarkedStream(self.token) for n in (STDOUT, STDERR)}
+        callbacks = (self._selector, self._read, self._ended)
         if not self._way.argv:
             if self._way.link is None:
                 self.fail(Unreached("no-answer", "every connection that the pod opened is used up"))
@@ -217,10 +216,9 @@ class Session:
         if request.closes_stdin:
             self.client.close_stdin()
 
-    def _read(self, stream: bootstrap.MarkedStream, number: int, data: bytes) -> None:
-        """Bytes of stdout (1) or stderr (2); b"" at their end."""
-        self.last_byte_s = time.monotonic()
-        if data and number == 2 and not (data := self.errors.feed(data)):
+    def _read(self, number: int, data: bytes) -> None:
+        self.last_byte_s, stream = time.monotonic(), self._streams[number]
+        if data and number == STDERR and not (data := self.errors.feed(data)):
             return
         for piece in stream.feed(data) if data else filter(None, [stream.rest()]):
             if isinstance(piece, bytes):
@@ -231,8 +229,8 @@ class Session:
     def _on_data(self, number: int, data: bytes) -> None:
         if self.state != "connecting":
             if self.current is not None and (listener := self.current.listener) is not None:
-                (listener.on_output if number == 1 else listener.on_errors)(self.host.name, data)
-        elif number == 1 or self.errors.phase is Phase.LOGGED_IN:  # before the login only ssh writes errors
+                (listener.on_output if number == STDOUT else listener.on_errors)(self.host.name, data)
+        elif number == STDOUT or self.errors.phase is Phase.LOGGED_IN:  # before it only ssh writes errors
             self.noise = (self.noise + data)[:NOISE_KEPT_BYTES]
             self._noise_bytes += len(data)
             if self._noise_bytes > NOISE_LIMIT_BYTES:

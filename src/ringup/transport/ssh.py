@@ -125,8 +125,7 @@ class Errors(ClientErrors):
             if pattern.match(line):
                 self.proxied = self.proxied or phase is Phase.PROXIED
                 self.phase = max(self.phase, phase)
-        endpoint = _ENDPOINT.match(line)
-        if endpoint:
+        if endpoint := _ENDPOINT.match(line):
             self.endpoint = printable(endpoint[1].decode("ascii", "replace"), 80)
 
     def said(self) -> str:
