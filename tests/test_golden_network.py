@@ -15,7 +15,7 @@ from ringup.nccl import topology as tree
 from ringup.nccl.selection import Known
 from ringup.network import gloo
 from ringup.network import reachability as reach
-from ringup.network.predictions import Predictions, Selection, known, together, uses_nccl
+from ringup.network.predictions import Selection, known, together, uses_nccl
 from ringup.output import prediction_report
 from ringup.parse.pasted import parse_pasted
 from ringup.parse.topology import Cpu, Pci, parse_topology
@@ -124,7 +124,7 @@ def judged(node: Node, env: Mapping[str, str]) -> Iterator[str]:
     yield from (f"kept {one}" for one in preset_variables.judged(Selection(node, Job(env=env), env)))
     yield from (f"gloo {one}" for one in gloo.announced(node, env))
     both = Cluster((node, replace(node, name="other")), (), job=Job(env=env))
-    yield from preset_variables.roce_explained(Predictions(both))
+    yield from preset_variables.roce_explained(both)
     yield from map(str, minimal_env.minimal_env(both, debug=True).env)
     yield f"uses NCCL: {uses_nccl(both)}"
     pair = together(both.nodes, [made, made])

@@ -36,7 +36,7 @@ def played(nccl: str = OLD, *interfaces: Interface) -> Node:
 
 def first(env: dict[str, str], node: Node | None = None) -> str:
     """ "interface address" of the bootstrap, "" for none."""
-    found = interface_choice.bootstrap(node or played(), env)
+    found = Selection(node or played(), Job(), env).bootstrap
     return f"{found.interface} {found.address}" if found else ""
 
 
@@ -68,7 +68,7 @@ def test_the_bootstrap_interface_is_the_one_the_library_names(env: dict[str, str
 def test_without_an_ib_name_the_first_ipv4_address_in_the_kernels_order_wins() -> None:
     node = played(OLD, c.interface("veth1", "fe80::1/64"), c.interface("eno1", "fe80::2/64", "10.0.0.1/24"))
     assert first({}, node) == "eno1 10.0.0.1"
-    assert [s.interface for s in interface_choice.sockets(node, {})] == ["eno1", "veth1"]
+    assert [s.interface for s in Selection(node, Job(), {}).sockets] == ["eno1", "veth1"]
 
 
 @pytest.mark.parametrize(("version", "answer"), [(OLD, "ib0 10.10.0.10"), (NEW, "eno1 10.0.0.1")])

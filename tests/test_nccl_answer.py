@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from bench import oracle
 
-from ringup.model import NcclAnswer, Node
+from ringup.model import Job, NcclAnswer, Node
 from ringup.nccl import interface_choice, selection
 from ringup.nccl.selection import Known
+from ringup.network.predictions import Selection
 from ringup.parse.nccl import parse_nccl_answer
 from tests import clusters as c
 from tests.guards import ROOM
@@ -92,7 +93,7 @@ def test_an_answer_that_disagrees_wins_and_both_are_shown() -> None:
     made = selection.predict(Known(asked(c.plain(0), replace(TOLD, interface="ib7")), (2, 28, 9)), {})
     assert made.bootstrap is not None and made.bootstrap.interface == "ib7"
     assert any("ib7" in b for b in made.because) and any("enp99s0" in d for d in made.doubts)
-    assert interface_choice.bootstrap(asked(c.plain(0), replace(TOLD, interface="ib7")), {}) is not None
+    assert Selection(asked(c.plain(0), replace(TOLD, interface="ib7")), Job(), {}).bootstrap is not None
 
 
 @pytest.mark.parametrize(
@@ -302,7 +303,8 @@ def test_the_real_library_answers_as_predicted_and_names_its_failure() -> None:
         parts=("software", "network"),
         env={"PYTHONPATH": str(site)},
     )
-    told, ours = node.nccl_answer, interface_choice.by_rules(node, {})
+    told, one = node.nccl_answer, Selection(node, Job(), {})
+    ours = interface_choice.first(node, one.environment, one.version)
     assert ours is not None and (told.interface, told.address) == (ours.interface, ours.address)
     assert told.version == "2.20.5" and told.result == 0 and told.plugins
     none = answer_of(site, nccl_env={"NCCL_SOCKET_IFNAME": "eth7x"}).nccl_answer

@@ -179,13 +179,11 @@ def test_hostile_words_stay_words(tmp_path: Path, where: str) -> None:
 @given(st.text(max_size=60))
 def test_no_text_opens_a_tag_in_a_picture(text: str) -> None:
     pictures = [
-        lanes.lane(
-            lanes.Lane(text, [lanes.Bar("work", 0, 1)], [0.5], [0.7], [lanes.Sign(1, text, text)]), 2.0
-        ),
+        lanes.lane(text, 2.0, [lanes.Bar("work", 0, 1)], [0.5], [0.7], [lanes.Sign(1, text, text)]),
         boxes.boxes(
             [boxes.Box(text, text)], [boxes.Box(text, text, True)], [boxes.Tie(0, 0, text, True)], text
         ),
-        curve.curves([curve.Curve(text, [(4, 1), (8, 2)])], 2.0, text, text),
+        curve.curves({text: [(4, 1), (8, 2)]}, 2.0, text, text),
         matrix.image([[1]], text),
     ]
     for picture in pictures:
@@ -196,12 +194,12 @@ def test_no_text_opens_a_tag_in_a_picture(text: str) -> None:
 
 @given(st.floats(), st.one_of(st.none(), st.floats()))
 def test_no_rate_is_too_odd_for_a_curve(rate: float, limit: float | None) -> None:
-    picture = curve.curves([curve.Curve("x", [(4, rate), (8, 2)])], limit, "u", "w")
+    picture = curve.curves({"x": [(4, rate), (8, 2)]}, limit, "u", "w")
     assert not picture or ElementTree.fromstring(picture).tag == "svg"
 
 
 def test_pictures_are_svg_that_an_xml_reader_takes() -> None:
-    picture = lanes.lane(lanes.Lane("a & b", [lanes.Bar("wait", 1, 2)], range(9), range(9)), 10.0)
+    picture = lanes.lane("a & b", 10.0, [lanes.Bar("wait", 1, 2)], range(9), range(9))
     root = ElementTree.fromstring(picture)
     assert root.attrib["role"] == "img" and root[0].tag == "title" and root[0].text == "a & b"
     bar = root.find("rect")

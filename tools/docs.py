@@ -172,7 +172,7 @@ def rule_page(known: Registry, problem: Any) -> str:
         lines += ["## Example", "", *shown]
     if name in known.checks:
         rule = known.checks[name]
-        reads = ", ".join(f"`{fact}`" for fact in rule.reads if "." not in fact)
+        reads = ", ".join(f"`{fact}`" for fact in rule.reads)
         lines += ["## What it looks at", "", SCOPES[rule.scope], ""]
         if reads:
             lines += [

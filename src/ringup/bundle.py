@@ -1,8 +1,7 @@
 """
 A Cluster in a file: `--save` writes it, `--from` reads it.
 
-JSON, readable by a later version (new fields have defaults) and by an earlier one
-(fields it does not know are skipped).
+JSON that later versions read (new fields have defaults), and earlier ones (unknown fields are skipped).
 """
 
 from __future__ import annotations

@@ -73,9 +73,7 @@ class Authority:
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
             )
         )
-        if is_authority:
-            usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
-            builder = builder.add_extension(usage, critical=True)
-        else:
-            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        signs = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+        own = signs if is_authority else x509.SubjectAlternativeName([x509.DNSName(name)])
+        builder = builder.add_extension(own, critical=is_authority)
         return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)

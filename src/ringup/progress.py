@@ -35,8 +35,7 @@ def show(text: str) -> None:
     global _shown
     if _allowed and text and text != _shown:
         _shown = text
-        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone must not end the command
-            _write(f"\r\x1b[K{_fitted(text)}")
+        _replace_line(text)
 
 
 def hide() -> None:
@@ -44,8 +43,7 @@ def hide() -> None:
     global _shown
     if _shown:
         _shown = ""
-        with contextlib.suppress(OSError, ValueError):
-            _write("\r\x1b[K")
+        _replace_line("")
 
 
 @contextlib.contextmanager
@@ -78,6 +76,7 @@ def _fitted(text: str) -> str:
     return text
 
 
-def _write(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+def _replace_line(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # a terminal that is gone must not end the command
+        sys.stderr.write(f"\r\x1b[K{_fitted(text) if text else ''}")
+        sys.stderr.flush()

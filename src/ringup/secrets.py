@@ -19,7 +19,7 @@ from ringup.secret_names import HIDDEN as HIDDEN
 from ringup.secret_names import is_secret as is_secret
 from ringup.secret_names import looks_random, strength, without_password
 from ringup.secret_names import shown_words as _shown_words
-from ringup.units import printable
+from ringup.units import grouped, printable
 
 LONGEST_LINE = 1 << 18
 """Most characters of a line that are shown; the rest is left out, and counted."""
@@ -49,9 +49,7 @@ def _prefixes() -> tuple[str, ...]:
 
 def _tree(words: Iterable[str]) -> str:
     """A pattern for any of these words that reads each character once."""
-    branches: dict[str, list[str]] = {}
-    for word in words:
-        branches.setdefault(word[:1], []).append(word[1:])
+    branches = grouped((word[:1], word[1:]) for word in words)
     if not branches:
         return ""
     made = [

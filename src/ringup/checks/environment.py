@@ -8,9 +8,9 @@ from ringup.addresses import is_address
 from ringup.checks import paths
 from ringup.checks.network_setup import pins
 from ringup.model import Cluster, Node, left_over, once
-from ringup.nccl import interface_choice, rdma_devices, variables
+from ringup.nccl import interface_choice, variables
 from ringup.network import gloo
-from ringup.network.predictions import Predictions, Selection, uses_nccl
+from ringup.network.predictions import Selection, predicted, uses_nccl
 from ringup.rules import Finding, Place, Severity, at, check
 from ringup.units import printable, summarize_names
 
@@ -42,7 +42,7 @@ SHARED = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "TORCH_FR_", "F
 
 def value(cluster: Cluster, node: Node, name: str) -> str:
     """The value that a rank would see without the plan; "" if unset."""
-    return interface_choice.effective(node, cluster.job.env).get(name, "")
+    return predicted(cluster).of(node).environment.get(name, "")
 
 
 def origin(cluster: Cluster, node: Node, name: str) -> str:
@@ -61,15 +61,15 @@ def settings(cluster: Cluster) -> dict[str, dict[str, list[Node]]]:
     """Variable -> value -> nodes on which a rank would see it."""
     found: dict[str, dict[str, list[Node]]] = {}
     for node in cluster.nodes:
-        for name, text in interface_choice.effective(node, cluster.job.env).items():
+        for name, text in predicted(cluster).of(node).environment.items():
             found.setdefault(name, {}).setdefault(text, []).append(node)
     return found
 
 
 @check("interface-name-missing", reads=READS)
-def interface_name_missing(node: Node, cluster: Cluster, predictions: Predictions) -> Iterator[Finding]:
+def interface_name_missing(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """NCCL or Gloo would find no interface for the value on this node."""
-    selection = predictions.of(node)
+    selection = predicted(cluster).of(node)
     names = [n for n in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if finds_nothing(selection, n)]
     answer = interface_choice.asked(node, cluster.job.env)
     if answer and not answer.interface and "NCCL_SOCKET_IFNAME" not in names:
@@ -121,8 +121,8 @@ def gloo_ifname_in_nccl_syntax(node: Node, cluster: Cluster) -> Iterator[Finding
 
 
 @check("loopback-interface-chosen", reads=READS, scope="machines")
-def loopback_interface_chosen(node: Node, cluster: Cluster, predictions: Predictions) -> Iterator[Finding]:
-    selection = predictions.of(node)
+def loopback_interface_chosen(node: Node, cluster: Cluster) -> Iterator[Finding]:
+    selection = predicted(cluster).of(node)
     names = [n for n in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if takes_loopback(selection, n)]
     if names:
         yield at_variable(cluster, node, names[0]).finding(
@@ -145,11 +145,10 @@ def parts_networks(cluster: Cluster, name: str) -> bool:
     """Whether this switch turns RDMA off on some nodes while the others would use RDMA to reach them."""
     if name not in SWITCHES or uses_nccl(cluster) == "no":
         return False
-    nodes = [n for n in cluster.nodes if "rdma_ports" not in n.unknown]
-    env = cluster.job.env
-    kept_from = [n for n in nodes if value(cluster, n, name) and not rdma_devices.is_asked(n, env)]
+    selections = [predicted(cluster).of(n) for n in cluster.nodes if "rdma_ports" not in n.unknown]
+    kept_from = [s.node for s in selections if s.environment.get(name) and not s.tries_rdma]
     has_ports = any(p.is_active for n in kept_from for p in n.rdma_ports)
-    return has_ports and any(rdma_devices.taken(n, env) for n in nodes)
+    return has_ports and any(s.rdma_ports for s in selections)
 
 
 @check("environment-differs-between-nodes", reads=("environment",))

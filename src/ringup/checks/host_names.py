@@ -72,16 +72,6 @@ def ipv4_named(cluster: Cluster) -> set[str]:
     return {name for name, a in firsts if is_address(a) and ":" not in a}
 
 
-def is_anothers_name(cluster: Cluster, node: Node) -> bool:
-    """Whether the name resolves to another node with the same name, which another rule reports."""
-    fault = own_name_fault(cluster, node) == "hostname-resolves-to-wrong-address"
-    return fault and any(
-        other.hostname == node.hostname and any(gloo.owner(other, a) for a in node.own_name.addresses)
-        for other in cluster.nodes
-        if other.name != node.name
-    )
-
-
 def knows_nothing(node: Node) -> bool:
     """Whether this node can resolve no name at all, not even its own."""
     others = any(r.addresses for r in node.peer_names if not is_address(r.name))
@@ -108,16 +98,21 @@ OWN_NAME = {
 
 
 def own_name_rule(node: Node, cluster: Cluster, name: str) -> Iterator[Finding]:
-    words, wanted = OWN_NAME[name]
     # A host name matters less if Gloo has its interface by a variable.
     pinned = effective(node, cluster.job.env).get("GLOO_SOCKET_IFNAME")
-    if own_name_fault(cluster, node) == name and not is_anothers_name(cluster, node):
-        own, also, error = ", ".join(node.own_name.addresses[:4]), "", ""
-        if not own:
-            also = "or the name of any other node" if knows_nothing(node) and node.peer_names else ""
-            error = f": {node.own_name.error}" if node.own_name.error else ""
-        found = words.format(host=node.hostname, own=own, node=node.name, also=also, error=error)
-        yield misnamed(cluster, node, found, wanted, "note" if pinned else "error")
+    if own_name_fault(cluster, node) != name:
+        return
+    if name == "hostname-resolves-to-wrong-address":
+        alike = [n for n in cluster.nodes if n.hostname == node.hostname and n.name != node.name]
+        if any(gloo.owner(other, a) for other in alike for a in node.own_name.addresses):
+            return  # It is the address of another node with the same name: another rule reports that.
+    words, wanted = OWN_NAME[name]
+    own, also, error = ", ".join(node.own_name.addresses[:4]), "", ""
+    if not own:
+        also = "or the name of any other node" if knows_nothing(node) and node.peer_names else ""
+        error = f": {node.own_name.error}" if node.own_name.error else ""
+    found = words.format(host=node.hostname, own=own, node=node.name, also=also, error=error)
+    yield misnamed(cluster, node, found, wanted, "note" if pinned else "error")
 
 
 for _name in OWN_NAME:
@@ -148,13 +143,12 @@ def hostname_unresolvable_from_peer(cluster: Cluster) -> Iterator[Finding]:
                 if place.name != node.name and (view := wrong_view(node, place, found)):
                     places.add(place.name)
                     wrong.setdefault(name, []).append(view)
-        where = sorted(places, key=order.__getitem__)
-        if not wrong:
-            continue
-        words = [w for label in sorted(wrong, key=lambda n: n != node.name) for w in wrong[label][:3]]
-        severity: Severity = "error" if node.name in wrong and is_own_name(node) else "note"
-        one = misnamed(cluster, node, listed(words), f"an address of {node.name}", severity, where[0])
-        yield one if len(where) == 1 else replace(one, where=node.name, node=None)
+        if wrong:
+            words = listed(view for own in wrong.values() for view in own[:3])
+            severity: Severity = "error" if node.name in wrong and is_own_name(node) else "note"
+            where = min(places, key=order.__getitem__)
+            one = misnamed(cluster, node, words, f"an address of {node.name}", severity, where)
+            yield one if len(places) == 1 else replace(one, where=node.name, node=None)
 
 
 def is_own_name(node: Node) -> bool:

@@ -12,7 +12,8 @@ from ringup.checks.paths import is_candidate, is_card, is_virtual
 from ringup.checks.software import most_common_number
 from ringup.checks.verbs import View
 from ringup.model import Cluster, Interface, Node, once
-from ringup.network.predictions import Pick, picks, uses_nccl
+from ringup.nccl.interface_choice import Choice
+from ringup.network.predictions import picks, uses_nccl
 from ringup.rules import Finding, Place, at, at_each, check, ssh
 from ringup.units import grouped, summarize_names
 
@@ -108,12 +109,12 @@ def are_apart(nodes: Iterable[Node]) -> bool:
     return all(own) and sum(map(len, own)) == len({address for addresses in own for address in addresses})
 
 
-@check("virtual-interface-chosen", reads=(*READS, "cluster.links"), scope="machines")
+@check("virtual-interface-chosen", reads=READS, scope="machines")
 def virtual_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
     """An interface that every peer reaches at an address of its own is fine, whatever its name."""
     owned = paths.owners(cluster)
 
-    def is_fine(node: Node, pick: Pick) -> bool:
+    def is_fine(node: Node, pick: Choice) -> bool:
         interface = node.interface(pick.interface)
         if interface is None or not is_virtual(interface):
             return True
@@ -138,7 +139,7 @@ def virtual_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@check("slow-interface-chosen", reads=(*READS, "cluster.links"), scope="machines", severity="warning")
+@check("slow-interface-chosen", reads=READS, scope="machines", severity="warning")
 def slow_interface_chosen(cluster: Cluster, view: View) -> Iterator[Finding]:
     """
     NCCL or Gloo would use a slow interface although a faster one joins all nodes, or one in half duplex.

@@ -42,33 +42,27 @@ def cgroup_limits_tight(cluster: Cluster) -> Iterator[Finding]:
     """
     usual_cpus = median_low([n.container.cpus for n in cluster.nodes] or [0.0])
     for node in cluster.nodes:
-        ranks = cluster.ranks_on(node)
-        tight, short = judged_limits(node, ranks, usual_cpus)
+        limits, ranks = node.container, cluster.ranks_on(node)
+        tight, is_short = list[str](), False
+        odd = limits.cpus < usual_cpus / 2
+        # If the job may only use few CPUs, `processors-fewer-than-ranks` reports it.
+        allowed = node.cpu_count or limits.cpus
+        if limits.cpus < min(2 * ranks, allowed) or (odd and limits.cpus < allowed):
+            tight.append(f"{limits.cpus:.3g} CPUs of time")
+            is_short = limits.cpus < ranks or odd
+        if limits.memory_bytes < MEMORY_A_RANK_BYTES * ranks:
+            tight.append(f"{show_bytes(limits.memory_bytes)} of memory")
+            is_short = is_short or limits.memory_bytes < MEMORY_A_RANK_BYTES * ranks / 4
+        if limits.processes < PROCESSES_A_RANK * ranks:
+            tight.append(f"{limits.processes:g} processes and threads")
+            is_short = is_short or limits.processes < PROCESSES_A_RANK * ranks / 2
         if tight:
             yield at(node).finding(
                 found="; ".join(tight),
                 wanted=f"enough for {plural(ranks, 'rank')}",
-                severity="warning" if short else "note",
+                severity="warning" if is_short else "note",
                 run="cat /proc/self/cgroup; grep . /sys/fs/cgroup/*.max",
             )
-
-
-def judged_limits(node: Node, ranks: int, usual_cpus: float) -> tuple[list[str], bool]:
-    """The tight limits of a node, and whether one is certainly too low for its ranks or next to its peers."""
-    limits, tight, short = node.container, [], False
-    odd = limits.cpus < usual_cpus / 2
-    # If the job may only use few CPUs, `processors-fewer-than-ranks` reports it.
-    allowed = node.cpu_count or limits.cpus
-    if limits.cpus < min(2 * ranks, allowed) or (odd and limits.cpus < allowed):
-        tight.append(f"{limits.cpus:.3g} CPUs of time")
-        short = short or limits.cpus < ranks or odd
-    if limits.memory_bytes < MEMORY_A_RANK_BYTES * ranks:
-        tight.append(f"{show_bytes(limits.memory_bytes)} of memory")
-        short = short or limits.memory_bytes < MEMORY_A_RANK_BYTES * ranks / 4
-    if limits.processes < PROCESSES_A_RANK * ranks:
-        tight.append(f"{limits.processes:g} processes and threads")
-        short = short or limits.processes < PROCESSES_A_RANK * ranks / 2
-    return tight, short
 
 
 @check("numa-balancing-on", reads=("numa",), severity="warning")

@@ -15,7 +15,7 @@ from ringup.network.reachability import cut_pairs, networks
 from ringup.rules import Finding, Place, Skipped, at, at_each, check, ssh
 from ringup.units import printable, summarize_names
 
-READS = (*paths.READS, "cluster.links")
+READS = paths.READS
 SHOWN = 4
 """Failing paths listed in a finding; the rest are counted."""
 LOST_AT_LEAST = 3
@@ -68,24 +68,6 @@ def pins(cluster: Cluster) -> dict[str, str]:
     return {**by_nccl, "GLOO_SOCKET_IFNAME": name}
 
 
-def keep_off(cluster: Cluster, edge: Edge) -> str:
-    network = paths.best(cluster)
-    if cluster.job.launcher == "jax" and network and edge.dst in network.addresses:
-        name = printable(cluster.node(edge.dst).hostname, 80)
-        return (
-            "JAX on CPUs announces the address of a node's host name, and no variable changes that: "
-            f"map {name} to {network.addresses[edge.dst]} in /etc/hosts of {edge.dst}"
-        )
-    return "keep NCCL and Gloo on the network every node reached"
-
-
-def why_used(cluster: Cluster, edge: Edge) -> str:
-    """The reasons why NCCL or Gloo would use the address, as text; "" if none would."""
-    used, here = picks(cluster, cluster.node(edge.dst)), (edge.interface, edge.address)
-    reasons = dict.fromkeys(p.because for p in used if (p.interface, p.address) == here)
-    return f" ({'; '.join(reasons)})" if reasons else ""
-
-
 def of_kind(cluster: Cluster, kind: paths.Kind) -> Iterator[Fault]:
     return (f for f in paths.faults(cluster) if f.kind == kind)
 
@@ -99,15 +81,24 @@ def is_wall(cluster: Cluster, fault: Fault) -> bool:
 def peer_unreachable_on_interface(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """Another network works, but this address cannot be reached."""
     yield from paths.untested(cluster)
+    best = paths.best(cluster)
     for fault in of_kind(cluster, "unreachable"):
         if is_wall(cluster, fault):
             continue
-        first = fault.edges[0]
-        address = shlex.quote(first.address)
+        first, keep_off = fault.edges[0], "keep NCCL and Gloo on the network every node reached"
+        if cluster.job.launcher == "jax" and best and first.dst in best.addresses:
+            name = printable(cluster.node(first.dst).hostname, 80)
+            keep_off = (
+                "JAX on CPUs announces the address of a node's host name, and no variable changes that: "
+                f"map {name} to {best.addresses[first.dst]} in /etc/hosts of {first.dst}"
+            )
+        address, used = shlex.quote(first.address), picks(cluster, cluster.node(first.dst))
+        here = (p for p in used if (p.interface, p.address) == (first.interface, first.address))
+        reasons = "; ".join(dict.fromkeys(p.because for p in here))
         yield place(fault).finding(
-            found=listed(fault.edges) + why_used(cluster, first),
+            found=listed(fault.edges) + (f" ({reasons})" if reasons else ""),
             wanted="every peer can reach every address that NCCL or Gloo announces",
-            fix=f"{keep_off(cluster, first)}; then repair the cable, VLAN, route or "
+            fix=f"{keep_off}; then repair the cable, VLAN, route or "
             "firewall of this one, or remove its address",
             commands=[ssh(first.src, c) for c in (f"ip route get {address}", f"ping -c 3 {address}")],
             env=pins(cluster),
@@ -246,10 +237,8 @@ Way = tuple[str, str, str]
 class Lossy:
     """A network that loses packets; `way` is the worst of `ways`, `alone` if it differs from the others."""
 
-    network: str
+    found: str
     way: Way
-    worst: str
-    affected: int
     ways: tuple[Way, ...]
     alone: bool
     severe: bool
@@ -269,14 +258,12 @@ def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding | Skipped]:
     yield from (Skipped("", name, why) for name, why in busy.items())
     best = paths.best(cluster)
     for lossy in lossy_networks(cluster):
-        node, interface, direction = lossy.way
-        most = f"{lossy.worst} connections {direction} {node}"
+        node, interface, _ = lossy.way
         subject = f"interface:{node}/{interface}"
-        everywhere = at_each(((n, i) for n, i, _ in lossy.ways), subject)
-        place = at(node, interface, subject) if lossy.alone else everywhere
+        ends = [(node, interface)] if lossy.alone else [(n, i) for n, i, _ in lossy.ways]
         is_best = best and set(best.interfaces.values()) & {i for _, i, _ in lossy.ways}
-        yield place.finding(
-            found=f"{most} retransmitted packets ({lossy.affected} in all on {lossy.network})",
+        yield at_each(ends, subject).finding(
+            found=lossy.found,
             wanted="no lost packets on an idle network",
             severity="warning" if lossy.severe else "note",
             commands=[ssh(node, f"ethtool -S {shlex.quote(interface)}")],
@@ -311,8 +298,11 @@ def lossy_networks(cluster: Cluster) -> list[Lossy]:
         alone = len(cluster.nodes) > 2 and worst >= LOST_AT_LEAST and share > 3 * median(shares.values())
         if affected >= LOST_AT_LEAST and (alone or everywhere >= LOST_NOTE):
             severe = everywhere >= LOST_WARNING or (alone and share >= 2 * LOST_WARNING)
-            words = f"{worst} of {len(ways[way])}"
-            found.append(Lossy(network, way, words, affected, tuple(ways), alone, severe))
+            words = (
+                f"{worst} of {len(ways[way])} connections {way[2]} {way[0]} retransmitted packets"
+                f" ({affected} in all on {network})"
+            )
+            found.append(Lossy(words, way, tuple(ways), alone, severe))
     return found
 
 

@@ -153,13 +153,11 @@ def gpu_nic_far_apart(cluster: Cluster) -> Iterator[Finding]:
 
 def nearest_cards(node: Node) -> dict[int, tuple[pci.Distance, str]]:
     """GPU -> its nearest RDMA device, for the GPUs the job sees."""
-    hidden = {g.index for g in node.gpus if not g.is_visible}
     found: dict[int, tuple[pci.Distance, str]] = {}
     cards = pci.cards_of(node)
-    for gpu, device in pci.gpus_of(node).items():
+    for gpu, device in pci.gpus_of(node).items() if cards else ():
         ways = [(pci.distance(device, card), name) for name, card in cards.items()]
-        if ways and gpu not in hidden:
-            found[gpu] = min(ways, key=lambda way: pci.ORDER.index(way[0]))
+        found[gpu] = min(ways, key=lambda way: pci.ORDER.index(way[0]))
     return found
 
 

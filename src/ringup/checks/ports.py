@@ -54,10 +54,8 @@ def port_in_use(node: Node, cluster: Cluster) -> Iterator[Finding]:
     )
     if is_leftover(node, held) if held else not stranger:
         return
-    who = "a process that this user cannot see"
-    if held:
-        unseen = f"a process of {held.user or 'another user'} that this user cannot see"
-        who = described(held.process) if held.process else unseen
+    of = f" of {held.user or 'another user'}" if held else ""
+    who = described(held.process) if held and held.process else f"a process{of} that this user cannot see"
     yield at(node, f"port {port}", subject=f"port:{port}").finding(
         found=f"held by {who}",
         wanted=f"port {port} free on the head node",
@@ -100,22 +98,19 @@ def rendezvous_port_filtered(cluster: Cluster) -> Iterator[Finding | Skipped]:
 
 
 @check("orphan-of-earlier-run", reads=("leftovers",))
-def orphan_of_earlier_run(cluster: Cluster) -> Iterator[Finding]:
+def orphan_of_earlier_run(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """One finding per node, whatever the number of processes."""
-    port = wanted_port(cluster)
-    for node in cluster.nodes:
-        left = orphans(node)
-        if not left:
-            continue
+    port, left = wanted_port(cluster), orphans(node)
+    if left:
         held = holder(node, port)
         holds = held is not None and is_leftover(node, held)
         words = listed(f"{described(p)} ({p.evidence})" if p.evidence else described(p) for p in left)
         pids = " ".join(str(p.pid) for p in left[:32])
-        is_head = node.name == cluster.head_name
-        yield at(node, subject=f"port:{port}" if holds and is_head else "").finding(
+        is_on_head = holds and node.name == cluster.head_name
+        yield at(node, subject=f"port:{port}" if is_on_head else "").finding(
             found=words + (f"; holds port {port}" if holds else ""),
             wanted="no process of an earlier run",
-            severity="error" if holds and is_head else "warning",
+            severity="error" if is_on_head else "warning",
             commands=(f"ringup clean -H {shlex.quote(node.name)}", ssh(node, f"ps -fp {shlex.quote(pids)}")),
         )
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterator
 
 from ringup.checks import interfaces, verbs
 from ringup.checks.environment import at_variable
 from ringup.checks.network_setup import listed
-from ringup.checks.software import most_common_number
+from ringup.checks.software import most_common, most_common_number
 from ringup.checks.verbs import View
 from ringup.model import Cluster, Node, RdmaPort
-from ringup.nccl import interface_choice, rdma_devices
+from ringup.nccl import rdma_devices
 from ringup.rules import Finding, Place, Severity, at, check, ssh
 from ringup.units import assignment, grouped, plural, printable, summarize_names
 
@@ -111,13 +110,13 @@ def rdma_rate_low(view: View, cluster: Cluster) -> Iterator[Finding]:
 def rdma_device_set_differs(view: View) -> Iterator[Finding]:
     """Existing devices only; other rules report ports that are down and devices that cannot be opened."""
     there = {n.name: {p.name for p in n.rdma_ports} for n in view.nodes}
-    asked = {n.name: n for n in view.nodes if view.is_asked(n) and not lacks_module(n)}
+    asked = {n.name: n for n in view.nodes if view.of(n).tries_rdma and not lacks_module(n)}
     lacking: dict[str, list[str]] = {}
     extra: dict[str, list[str]] = {}
     for name in view.users:
-        without = {n: True for n in asked if name not in there[n]}
+        without = [n for n in asked if name not in there[n]]
         is_usual = 2 * len(without) <= len(asked)
-        for node in without if is_usual else [n for n in asked if n not in without]:
+        for node in without if is_usual else [n for n in asked if name in there[n]]:
             (lacking if is_usual else extra).setdefault(node, []).append(name)
     kinds = {tuple((p.link_layer, p.rate_gbit_s) for p in view.main[n]) for n in asked}
     if (lacking or extra) and len(kinds) == 1:  # the same ports in the same order, with different names
@@ -195,16 +194,14 @@ def mixed_link_layers_selected(view: View) -> Iterator[Finding]:
 def unlike_kinds(view: View) -> Iterator[Finding]:
     """Nodes whose ports are of one kind each, but not all of the same kind: the n-th ports do not match."""
     kinds = {n.name: view.taken[n.name][0].link_layer for n in view.nodes if view.taken[n.name]}
-    known = Counter(k for k in kinds.values() if k)
-    if len(known) < 2:
-        return
-    common, _ = known.most_common(1)[0]
+    common = most_common(kinds.values())
     odd = [name for name, kind in kinds.items() if kind and kind != common]
-    yield at(odd).finding(
-        found=f"NCCL takes {summarize_names(rdma_devices.shown(p) for p in view.taken[odd[0]])}",
-        wanted=f"{common}, as on {next(name for name, kind in kinds.items() if kind == common)}",
-        fix="use ports of one kind on all nodes; where there are none: NCCL_IB_DISABLE=1 on all",
-    )
+    if odd:
+        yield at(odd).finding(
+            found=f"NCCL takes {summarize_names(rdma_devices.shown(p) for p in view.taken[odd[0]])}",
+            wanted=f"{common}, as on {next(name for name, kind in kinds.items() if kind == common)}",
+            fix="use ports of one kind on all nodes; where there are none: NCCL_IB_DISABLE=1 on all",
+        )
 
 
 def is_mixed(ports: tuple[RdmaPort, ...]) -> bool:
@@ -314,7 +311,7 @@ def rdma_device_name_missing(node: Node, view: View, cluster: Cluster) -> Iterat
     """The value matches none of the node's active ports."""
     value = view.of(node).environment.get("NCCL_IB_HCA", "")
     usable = [p for p in node.rdma_ports if p.is_active and p.link_layer != "Unspecified"]
-    if not (value and usable and view.is_asked(node)) or view.allowed(node):
+    if not (value and usable and view.of(node).tries_rdma) or view.allowed(node):
         return
     netdevs = {p.netdev: p.device for p in node.rdma_ports if p.netdev}
     named = [netdevs[w] for w in value.lstrip("^=").split(",") if w in netdevs]
@@ -336,11 +333,10 @@ def ipoib_used_for_data(node: Node, view: View, cluster: Cluster) -> Iterator[Fi
     own = {**node.nccl_conf, **node.environment}
     left_on = rdma_devices.is_disabled(own) and "NCCL_IB_DISABLE" not in cluster.job.env
     ready = [p for p in node.rdma_ports if p.is_active and p.link_layer == "InfiniBand" and p.can_open]
-    if verbs.lacks_verbs(node) or view.is_asked(node) or left_on or not ready:
+    if verbs.lacks_verbs(node) or view.of(node).tries_rdma or left_on or not ready:
         return
     over = {p.netdev for p in ready} | {i.name for i in node.interfaces if i.kind == "infiniband"}
-    sockets = interface_choice.sockets(node, cluster.job.env)
-    carried = [c.interface for c in sockets if c.interface in over]
+    carried = [c.interface for c in view.of(node).sockets if c.interface in over]
     if carried:
         environment = view.of(node).environment
         off = {n: environment[n] for n in ("NCCL_IB_DISABLE", "NCCL_NET") if environment.get(n)}

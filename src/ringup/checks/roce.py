@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from ringup.addresses import subnet
 from ringup.checks import verbs
 from ringup.checks.network_setup import listed
-from ringup.checks.software import most_common_number
+from ringup.checks.software import most_common, most_common_number
 from ringup.checks.verbs import View
 from ringup.model import Cluster, Node, RdmaPort
 from ringup.nccl import rdma_devices
 from ringup.rules import Finding, Severity, at, at_each, check, ssh
-from ringup.units import summarize_names
+from ringup.units import grouped, summarize_names
 
 READS = verbs.READS
 FULL_MTU_BYTES = 4200
@@ -23,10 +23,6 @@ FAST_GBIT_S = 100.0
 CLASS_FILE = "/sys/class/infiniband/{0.device}/tc/{0.number}/traffic_class"
 FULL_MEMBER = 0x8000
 """Top bit of a partition key: full members can reach all members, limited ones only full members."""
-
-
-def gid_of(view: View, node: Node, port: RdmaPort) -> rdma_devices.GidChoice:
-    return rdma_devices.gid_index(port, view.of(node).environment, view.of(node).version)
 
 
 def kind_of(chosen: rdma_devices.GidChoice, port: RdmaPort) -> str:
@@ -38,18 +34,16 @@ def kind_of(chosen: rdma_devices.GidChoice, port: RdmaPort) -> str:
 @check("gid-missing-or-wrong", reads=READS, scope="rdma")
 def gid_missing_or_wrong(view: View, cluster: Cluster) -> Iterator[Finding]:
     """RoCE v1 on every node works behind a single switch; if the nodes differ, nothing connects."""
-    kinds: dict[str, dict[str, str]] = {}
-    for node in view.nodes:
-        for port in view.roce(node):
-            kinds.setdefault(node.name, {})[port.name] = kind_of(gid_of(view, node, port), port)
-    everywhere = {kind for own in kinds.values() for kind in own.values()}
+    ports = [(n, p) for n in view.nodes for p in view.roce(n)]
+    kinds = {(n.name, p.name): kind_of(view.of(n).gid(p), p) for n, p in ports}
+    everywhere = set(kinds.values())
     worst: Severity = "error" if "none" in everywhere or len(everywhere - {""}) > 1 else "warning"
     for node in view.nodes:
-        bad = [p for p in view.roce(node) if kinds[node.name][p.name] in ("none", "v1")]
+        bad = [p for p in view.roce(node) if kinds[node.name, p.name] in ("none", "v1")]
         if not bad:
             continue
         by_hand = view.of(node).environment.get("NCCL_IB_GID_INDEX", "")
-        chosen = gid_of(view, node, bad[0])
+        chosen = view.of(node).gid(bad[0])
         unset = by_hand and view.of(node).version >= rdma_devices.CHOOSES_GIDS
         subject = "" if "NCCL_IB_GID_INDEX" in cluster.job.env else f"env:NCCL_IB_GID_INDEX@{node.name}"
         there = f"{chosen.gid.gid}, {chosen.gid.kind}" if chosen.gid else ""
@@ -68,7 +62,7 @@ def gid_missing_or_wrong(view: View, cluster: Cluster) -> Iterator[Finding]:
 def rails(view: View, node: Node) -> dict[str, str]:
     """RoCE port -> the IPv4 subnet of the address that NCCL uses for it."""
     subnets = {a.address: subnet(a.address, a.prefix_length) for i in node.interfaces for a in i.addresses}
-    chosen = {port.name: gid_of(view, node, port).gid for port in view.roce(node)}
+    chosen = {port.name: view.of(node).gid(port).gid for port in view.roce(node)}
     own = {name: gid.gid.removeprefix("::ffff:") for name, gid in chosen.items() if gid}
     return {name: subnets[address] for name, address in own.items() if address in subnets}
 
@@ -86,10 +80,7 @@ def gid_subnets_differ(view: View) -> Iterator[Finding]:
     own = {n.name: rails(view, n) for n in view.nodes}
     for name in view.users:
         here = {n: subnets[name] for n, subnets in own.items() if subnets.get(name)}
-        common = Counter(here.values()).most_common(1)
-        if not common:
-            continue
-        rail = common[0][0]
+        rail = most_common(here.values())
         for node, own_subnet in here.items():
             # A routed fabric has a subnet per port; cables are crossed only if this node has that rail, too.
             other = next((p for p, s in own[node].items() if s == rail and p != name), "")
@@ -118,25 +109,19 @@ def rdma_mtu_low(view: View) -> Iterator[Finding]:
     packets cost rate, and where nodes differ large messages are lost.
     Fix: MTU 9000 on the interface and on every switch port of the fabric.
     """
-    small: list[tuple[Node, RdmaPort]] = []
-    mtus: dict[str, dict[str, int]] = {}
-    for node in view.nodes:
-        for port in view.roce(node):
-            interface = node.interface(port.netdev)
-            if interface is not None and interface.mtu_bytes:
-                mtus.setdefault(port.name, {})[node.name] = interface.mtu_bytes
-                if interface.mtu_bytes < FULL_MTU_BYTES:
-                    small.append((node, port))
-    unlike = {name: here for name, here in mtus.items() if len(set(here.values())) > 1}
-    odd = [(n, p) for n, p in small if mtus[p.name][n.name] < max(unlike.get(p.name, {"": 0}).values())]
+    ports = [(n, p) for n in view.nodes for p in view.roce(n)]
+    mtus = {(n.name, p.name): i.mtu_bytes for n, p in ports if (i := n.interface(p.netdev)) is not None}
+    largest = {name: max(own) for name, own in grouped((p, mtu) for (_, p), mtu in mtus.items()).items()}
+    here = ((n, p, n.interface(p.netdev)) for n, p in ports)
+    small = [(n, p) for n, p, i in here if i is not None and 0 < i.mtu_bytes < FULL_MTU_BYTES]
+    odd = [(n, p) for n, p in small if mtus[n.name, p.name] < largest[p.name]]
     concerned = odd or small
     if not concerned:
         return
     fast = any((p.rate_gbit_s or 0) >= FAST_GBIT_S for _, p in concerned)
-    node, port = concerned[0]
     yield verbs.places(concerned).finding(
-        found=listed(f"{n.name} {p.netdev} {mtus[p.name][n.name]} bytes" for n, p in concerned),
-        wanted=f"{max(mtus[port.name].values())} bytes, as the others" if odd else "MTU 9000",
+        found=listed(f"{n.name} {p.netdev} {mtus[n.name, p.name]} bytes" for n, p in concerned),
+        wanted=f"{largest[concerned[0][1].name]} bytes, as the others" if odd else "MTU 9000",
         severity="warning" if odd or fast else "note",
         commands=on_each(concerned, "sudo ip link set dev {netdev} mtu 9000"),
     )

@@ -7,11 +7,10 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from math import isinf
 
 from ringup.model import Cluster, Library, Node
 from ringup.nccl import interface_choice
-from ringup.network.predictions import uses_nccl
+from ringup.network.predictions import Selection, uses_nccl
 from ringup.rules import Finding, Place, at, check, ssh_target
 from ringup.units import printable, show_seconds
 
@@ -364,7 +363,7 @@ def runs_nccl(cluster: Cluster, node: Node) -> bool:
     return bool(node.interpreter.cuda) and uses_nccl(Cluster((node,), job=cluster.job)) == "yes"
 
 
-@check("timeout-longer-than-scheduler", reads=("cluster.job",), severity="note")
+@check("timeout-longer-than-scheduler", severity="note")
 def timeout_longer_than_scheduler(cluster: Cluster) -> Iterator[Finding]:
     """
     The scheduler ends the job before a hung collective would be reported.
@@ -377,7 +376,7 @@ def timeout_longer_than_scheduler(cluster: Cluster) -> Iterator[Finding]:
     # If GPUs could not be counted, the shorter limit applies, to avoid a false alarm.
     backend = "gloo" if uses_nccl(cluster) == "no" else "nccl"
     timeout = DEFAULT_TIMEOUT_S[backend]
-    if not isinf(left) and left < timeout:
+    if left < timeout:
         yield Place("the allocation", ()).finding(
             found=f"{show_seconds(left)} left",
             wanted=f"more than {show_seconds(timeout)}, after which {backend} reports a hang",
@@ -451,10 +450,11 @@ def nccl_answer_differs(node: Node, cluster: Cluster) -> Iterator[Finding]:
     RDMA devices, and which NIC each GPU uses.
     Fix: nothing to do for the job; please report it with `ringup bundle`.
     """
-    answer = interface_choice.asked(node, cluster.job.env)
+    selection = Selection(node, cluster.job, cluster.job.env)
+    answer = interface_choice.asked(node, selection.env)
     if not answer:
         return
-    ours = interface_choice.by_rules(node, cluster.job.env)
+    ours = interface_choice.first(node, selection.environment, selection.version)
     expected = (ours.interface, ours.address) if ours else ("", "")
     if (answer.interface, answer.address) != expected:
         words = f"{answer.interface} {answer.address}" if answer.interface else "; ".join(answer.errors)

@@ -42,12 +42,9 @@ class View:
         """The predicted selection of a node, without a plan."""
         return predicted(self.cluster).of(node)
 
-    def is_asked(self, node: Node) -> bool:
-        return rdma_devices.is_asked(node, self.cluster.job.env)
-
     def allowed(self, node: Node) -> list[RdmaPort]:
         """Ports that NCCL_IB_HCA allows, whatever their state."""
-        if not node.rdma_ports or not self.is_asked(node):
+        if not node.rdma_ports or not self.of(node).tries_rdma:
             return []
         accepted = rdma_devices.hca_filter(self.of(node).environment, self.of(node).version)
         return [p for p in node.rdma_ports if p.link_layer in LAYERS and accepted.accepts(p.device, p.number)]
@@ -73,7 +70,7 @@ class View:
 
 
 view_of = once(View)
-GIVEN["view"] = lambda cluster, predictions: view_of(cluster)
+GIVEN["view"] = view_of
 
 
 def rose(node: Node, of: str) -> Risen:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ringup.addresses import subnet, within
 from ringup.model import Address, Interface, NcclAnswer, Node
+from ringup.units import first_of_each
 
 STEERING = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID")
 """Variables that decide the choice."""
@@ -30,11 +31,12 @@ SKIPS_DOWN: Version = (2, 28, 3)
 
 @dataclass(frozen=True)
 class Choice:
-    """A chosen interface, the address that NCCL announces, and the reason."""
+    """A chosen interface, the address that NCCL or Gloo announces, and the reason."""
 
     interface: str
     address: str
     because: str
+    by_gloo: bool = field(default=False, repr=False)
 
 
 ANY = -1
@@ -111,31 +113,11 @@ def asked(node: Node, env: Mapping[str, str]) -> NcclAnswer | None:
     return answer if all(now.get(n, "") == then.get(n, "") for n in STEERING) else None
 
 
-def bootstrap(node: Node, env: Mapping[str, str]) -> Choice | None:
-    """Where NCCL's bootstrap listens, None for nowhere; `env` has priority; NCCL's own answer comes first."""
-    answer = asked(node, env)
-    if answer:
-        because = f"NCCL {answer.version} was queried on the node"
-        return Choice(answer.interface, answer.address, because) if answer.interface else None
-    return by_rules(node, env)
-
-
-def by_rules(node: Node, env: Mapping[str, str]) -> Choice | None:
-    """The same, only by the rules of NCCL's source."""
-    return first(node, effective(node, env), version_of(node.interpreter.nccl))
-
-
 def first(node: Node, environment: Mapping[str, str], version: Version) -> Choice | None:
-    """The bootstrap's interface in this environment, by these rules."""
+    """The bootstrap's interface in this environment, only by the rules of NCCL's source."""
     if environment.get("NCCL_COMM_ID"):
         return next(in_subnet_of(node.interfaces, environment["NCCL_COMM_ID"]), None)
     return next(iter(interfaces(node.interfaces, environment, version, 1)), None)
-
-
-def sockets(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
-    """Every interface that carries data if NCCL uses sockets; `env` as for `bootstrap`."""
-    version = version_of(node.interpreter.nccl)
-    return interfaces(node.interfaces, effective(node, env), version, MAX_INTERFACES)
 
 
 def interfaces(
@@ -146,11 +128,8 @@ def interfaces(
 
     def find(text: str, because: str) -> tuple[Choice, ...]:
         accepted = parse_names(text)
-        first: dict[str, Choice] = {}
-        for interface, address in walk:
-            if accepted.accepts(interface.name) and interface.name not in first:
-                first[interface.name] = Choice(interface.name, address.address, because)
-        return tuple(first.values())[:limit]
+        own = first_of_each((i.name, address) for i, address in walk if accepted.accepts(i.name))
+        return tuple(Choice(name, first.address, because) for name, first in own.items())[:limit]
 
     wanted = environment.get("NCCL_SOCKET_IFNAME", "")
     if len(wanted) > 1:

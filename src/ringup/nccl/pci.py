@@ -8,12 +8,14 @@ link, one CPU per NUMA node.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from typing import Literal
 
 from ringup.model import Node, PciDevice
 from ringup.parse.topology import Cpu, Net, Pci, Topology
+from ringup.units import grouped
 
 Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
 ORDER: tuple[Distance, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -34,11 +36,7 @@ def distance(one: PciDevice, other: PciDevice) -> Distance:
     >>> distance(gpu, PciDevice("0000:98:00.0", ("0000:97:01.0",), "pci0000:97", numa_node=1))
     'SYS'
     """
-    shared = 0
-    for a, b in zip((*one.above, one.bus_id), (*other.above, other.bus_id), strict=False):
-        if a != b:
-            break
-        shared += 1
+    shared = len(posixpath.commonprefix([(*one.above, one.bus_id), (*other.above, other.bus_id)]))
     if shared:
         rest = max(len(one.above), len(other.above)) - shared
         return "PIX" if rest <= 1 else "PXB"
@@ -55,9 +53,9 @@ def cards_of(node: Node) -> dict[str, PciDevice]:
 
 
 def gpus_of(node: Node) -> dict[int, PciDevice]:
-    """GPU's index -> its PCI function, for GPUs in the tree."""
+    """GPU's index -> its PCI function, for visible GPUs in the tree."""
     by_bus = {device.bus_id: device for device in node.pci}
-    return {gpu.index: by_bus[gpu.bus_id] for gpu in node.gpus if gpu.bus_id in by_bus}
+    return {gpu.index: by_bus[gpu.bus_id] for gpu in node.gpus if gpu.is_visible and gpu.bus_id in by_bus}
 
 
 def has_gpudirect(node: Node) -> bool:
@@ -72,11 +70,9 @@ def topology(node: Node) -> Topology:
     by_bus = {device.bus_id: device for device in node.pci}
     visible = [g for g in node.gpus if g.is_visible]
     gpus = {g.bus_id: n for n, g in enumerate(visible) if g.bus_id in by_bus}
-    nets: dict[str, list[Net]] = {}
-    for port in node.rdma_ports:
-        if port.bus_id in by_bus:
-            net = Net(port.device, int((port.rate_gbit_s or 0) * 1000), has_gpudirect(node))
-            nets.setdefault(port.bus_id, []).append(net)
+    ports = [p for p in node.rdma_ports if p.bus_id in by_bus]
+    speeds = ((p, int((p.rate_gbit_s or 0) * 1000)) for p in ports)
+    nets = grouped((p.bus_id, Net(p.device, mbit_s, has_gpudirect(node))) for p, mbit_s in speeds)
     below: dict[tuple[int, str], list[str]] = {}
     """NUMA node and bus ("" for the CPU) -> the elements below."""
     for device in (by_bus[bus] for bus in sorted({*gpus, *nets})):

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ringup.addresses import parsed
-from ringup.model import Gid, Node, RdmaPort
-from ringup.nccl import interface_choice
+from ringup.model import Gid, RdmaPort
 from ringup.nccl.interface_choice import Filter, Version, parse_names
 from ringup.nccl.variables import number as number
 from ringup.units import summarize_names
@@ -128,20 +127,6 @@ def ports(
             doubts.append("the order of more than ten devices is libibverbs' own (ibv_devinfo -l shows it)")
     devices = _fused(taken, environment, version, because, doubts)
     return Ports(tuple(taken), devices, tuple(because), tuple(doubts), tuple(missing))
-
-
-def is_asked(node: Node, env: Mapping[str, str]) -> bool:
-    """Whether NCCL tries the built-in RDMA transport on this node."""
-    environment = interface_choice.effective(node, env)
-    return not is_disabled(environment) and environment.get("NCCL_NET", "").lower() in ("", "ib")
-
-
-def taken(node: Node, env: Mapping[str, str]) -> tuple[RdmaPort, ...]:
-    """The ports that NCCL takes on this node with `env` added to the node's environment."""
-    if not is_asked(node, env):
-        return ()
-    version = interface_choice.version_of(node.interpreter.nccl)
-    return ports(node.rdma_ports, interface_choice.effective(node, env), version).taken
 
 
 def wanted(taken: Sequence[RdmaPort]) -> list[RdmaPort]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from ringup.model import Node, RdmaPort
 from ringup.nccl import interface_choice, plugins, rdma_devices, topology, traps
@@ -113,9 +113,11 @@ class _Choosing:
             fell_back=self.fell_back if made.network == "Socket" else "",
         )
 
-    def _made(self, network: str, log_line: str = "") -> Prediction:
+    def _made(self, network: str, log_line: str = "", **more: Any) -> Prediction:
         first = interface_choice.bootstrap_line(self.first, self.version) if self.first else ""
-        return Prediction(self.node.name, self.first, network, bootstrap_line=first, log_line=log_line)
+        return Prediction(
+            self.node.name, self.first, network, bootstrap_line=first, log_line=log_line, **more
+        )
 
     def _interfaces(self, limit: int) -> tuple[Choice, ...]:
         return interface_choice.interfaces(self.node.interfaces, self.environment, self.version, limit)
@@ -215,12 +217,8 @@ class _Choosing:
             self.fell_back = f"no libibverbs: NCCL falls back to sockets ({node.verbs.error})"
             self.note(self.fell_back)
             return rdma_devices.Ports()
-        made = rdma_devices.ports(
-            node.rdma_ports,
-            self.environment,
-            self.version,
-            in_library_order=self.known.devices_in_library_order,
-        )
+        in_order = self.known.devices_in_library_order
+        made = rdma_devices.ports(node.rdma_ports, self.environment, self.version, in_library_order=in_order)
         self.because += made.because
         self.doubts += made.doubts
         self.missing += made.missing
@@ -251,8 +249,7 @@ class _Choosing:
         ]
         line = rdma_devices.line(made, self.environment, self.version, oob_shown)
         interfaces = tuple(rdma_devices.shown(p) for p in made.taken)
-        used = self._devices_used(devices)
-        return dataclasses.replace(self._made("IB", line), interfaces=interfaces, oob=oob, used=used)
+        return self._made("IB", line, interfaces=interfaces, oob=oob, used=self._devices_used(devices))
 
     def _over_sockets(self) -> Prediction:
         node = self.node
@@ -282,8 +279,7 @@ class _Choosing:
             if use.device in link_local
         ]
         interfaces = tuple(f"{c.interface}:{interface_choice.shown(c)}" for c in chosen)
-        made = self._made("Socket", interface_choice.sockets_line(chosen))
-        return dataclasses.replace(made, interfaces=interfaces, used=used)
+        return self._made("Socket", interface_choice.sockets_line(chosen), interfaces=interfaces, used=used)
 
     def _devices_used(self, devices: list[topology.Where]) -> tuple[topology.Use, ...]:
         """The device of each GPU, if the tree (or the matrix) has enough information."""
@@ -292,15 +288,14 @@ class _Choosing:
         # NCCL's own measured speed, if the dump lists exactly this device.
         listed = {n.name: n.speed_mbit_s for _, way in tree.devices() for n in way[-1].nets}
         listed |= {n.name: n.speed_mbit_s for cpu in tree.cpus for n in cpu.nets}
-        with_rates = []
-        for one in devices:
+        for number, one in enumerate(devices):
             rate = listed.get(one.place.partition("/")[0], 0)
-            is_better = rate > 0 and (not one.speed_mbit_s or "+" not in one.name)
-            with_rates.append(dataclasses.replace(one, speed_mbit_s=float(rate)) if is_better else one)
+            if rate > 0 and (not one.speed_mbit_s or "+" not in one.name):
+                devices[number] = dataclasses.replace(one, speed_mbit_s=float(rate))
         if tree.cpus:
-            found = topology.paths(tree, with_rates, self.version, topology.gdr_level(self.environment))
+            found = topology.paths(tree, devices, self.version, topology.gdr_level(self.environment))
         elif matrix:
-            found = topology.matrix_paths(matrix, with_rates)
+            found = topology.matrix_paths(matrix, devices)
             self.doubt("nvidia-smi topo -m has no PCI bandwidth: gen 4 x16 is assumed")
         else:
             if len(devices) > 1:

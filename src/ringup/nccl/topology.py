@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ringup.nccl.interface_choice import Version
 from ringup.parse.topology import Cpu, Matrix, Pci, Topology
@@ -13,12 +15,11 @@ from ringup.units import summarize_names
 
 ORDER = ("LOC", "NVL", "NVB", "PIX", "PXB", "PXN", "PHB", "SYS")
 """Kinds of path, from close to far."""
+Element = TypeVar("Element", Cpu, Pci)
 _LANE = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}
 """GT/s -> units of 100 Mbit/s per lane, kvDictPciGen; other rates count as 60."""
 SMALL_STEP: Version = (2, 30, 7)
 """From this release on, a GPU's number is taken modulo the number of GPUs that share its devices."""
-MOST_TOLD = 4
-"""Paths that a reason lists."""
 INTEL_LATER: Version = (2, 26, 0)
 """Only later releases have separate figures for Sapphire and Emerald Rapids."""
 
@@ -65,10 +66,8 @@ def pci_gbyte_s(pci: Pci) -> float:
 
 
 def cpu_gbyte_s(cpu: Cpu, version: Version) -> float:
-    if cpu.arch == "ppc64":
-        return 32.0
-    if cpu.arch == "arm64":
-        return 6.0
+    if cpu.arch in ("ppc64", "arm64"):
+        return 32.0 if cpu.arch == "ppc64" else 6.0
     if cpu.vendor == "AuthenticAMD":
         return 16.0
     if cpu.vendor == "GenuineIntel" and cpu.family == 6:
@@ -77,12 +76,8 @@ def cpu_gbyte_s(cpu: Cpu, version: Version) -> float:
     return 6.0 if cpu.vendor else 5000.0
 
 
-def flattened(cpu: Cpu) -> Cpu:
-    """The tree with two-level Broadcom PEX switches as one, as NCCL treats them."""
-    return dataclasses.replace(cpu, children=tuple(_flat(child) for child in cpu.children))
-
-
 def _generation(pci: Pci, level: int) -> int:
+    """Generation of a Broadcom PEX switch, 0 for anything else."""
     vendor, device, sub_vendor, sub_device = pci.ids
     whole = vendor << 48 | device << 32 | sub_vendor << 16 | sub_device
     if whole & ~0xFFF == 0x1000C0101000A000:
@@ -90,22 +85,24 @@ def _generation(pci: Pci, level: int) -> int:
     return 5 if whole & ~0xFFF == 0x1000C03010000000 | level * 0x1000 else 0
 
 
-def _flat(pci: Pci) -> Pci:
-    children = tuple(_flat(child) for child in pci.children)
-    generation = _generation(pci, 0)
+def flattened(top: Element) -> Element:
+    """The tree with two-level Broadcom PEX switches as one, as NCCL treats them."""
+    children = tuple(map(flattened, top.children))
+    generation = _generation(top, 0) if isinstance(top, Pci) else 0
     if generation:
         kept = [c for c in children if c.gpu is not None or c.nets or _generation(c, 1) != generation]
         for child in children:
             if child not in kept:
                 kept += child.children
         children = tuple(kept)
-    return dataclasses.replace(pci, children=children)
+    return dataclasses.replace(top, children=children)
 
 
 @dataclass(frozen=True)
 class _Spot:
     cpu: int
-    way: tuple[Pci, ...]
+    way: tuple[Pci, ...] = ()
+    gpudirect: bool = False
 
     @property
     def to_cpu_gbyte_s(self) -> float:
@@ -114,27 +111,20 @@ class _Spot:
 
 def _between(gpu: _Spot, card: _Spot, furthest: str, speed: float, by_cpus: float) -> Path:
     """
-    NCCL's path between two elements; `speed` is the device's in GB/s, `by_cpus` that of the link between
-    CPUs.
-
-    `furthest` is the longest kind of path with GPUDirect, "" for none; without GPUDirect, data passes the
-    GPU's CPU.
+    NCCL's path; `furthest`: the longest kind with GPUDirect, `speed`: the device's, `by_cpus`: that of the
+    link between CPUs, both in GB/s.
     """
 
     def is_direct(kind: str) -> bool:
-        return bool(furthest) and ORDER.index(kind) <= ORDER.index(furthest)
+        return gpu.gpudirect and card.gpudirect and ORDER.index(kind) <= ORDER.index(furthest)
 
-    shared = 0
-    for one, other in zip(gpu.way, card.way, strict=False):
-        if one.bus_id != other.bus_id or one.index != other.index:
-            break
-        shared += 1
+    shared = len(posixpath.commonprefix([[(p.bus_id, p.index) for p in spot.way] for spot in (gpu, card)]))
     own, rest = gpu.way[shared:], card.way[shared:]
     kind = "PIX" if len(own) + len(rest) <= 2 else "PXB"
     if shared and is_direct(kind):
         rate = min([pci_gbyte_s(p) for p in (*own, *rest)] or [5000.0])
         return Path(min(rate, speed), kind, True)
-    rate = min(gpu.to_cpu_gbyte_s, card.to_cpu_gbyte_s, speed)
+    rate = min(gpu.to_cpu_gbyte_s, card.to_cpu_gbyte_s, speed)  # data passes the GPU's CPU
     if gpu.cpu == card.cpu:
         return Path(rate, "PHB", not shared and is_direct("PHB"))
     return Path(min(rate, by_cpus), "SYS", is_direct("SYS"))
@@ -161,28 +151,24 @@ def paths(
 ) -> dict[int, dict[str, Path]]:
     """GPU -> device -> path, in the tree's order; `level` (`gdr_level`): the longest kind for GPUDirect."""
     flat = Topology(tuple(flattened(cpu) for cpu in topology.cpus))
-    gpus: dict[int, tuple[_Spot, bool]] = {}
-    cards: dict[str, tuple[_Spot, bool]] = {}
+    gpus: dict[int, _Spot] = {}
+    cards: dict[str, _Spot] = {}
     for cpu, way in flat.devices():
-        spot = _Spot(flat.cpus.index(cpu), way)
-        last = way[-1]
+        number, last = flat.cpus.index(cpu), way[-1]
         if last.gpu is not None:
-            gpus[last.gpu] = spot, last.gpu_gpudirect
-        cards[last.bus_id] = spot, any(n.gpudirect for n in last.nets)
-        for net in last.nets:
-            cards[net.name] = spot, net.gpudirect
-    for n, cpu in enumerate(flat.cpus):
-        cards.update({net.name: (_Spot(n, ()), False) for net in cpu.nets})
+            gpus[last.gpu] = _Spot(number, way, last.gpu_gpudirect)
+        cards[last.bus_id] = _Spot(number, way, any(n.gpudirect for n in last.nets))
+        cards |= {net.name: _Spot(number, way, net.gpudirect) for net in last.nets}
+    for number, cpu in enumerate(flat.cpus):
+        cards |= {net.name: _Spot(number) for net in cpu.nets}
     found: dict[int, dict[str, Path]] = {}
     places = [(w, next((n for n in w.place.split("/") if n and n in cards), "")) for w in devices]
-    located = [(w, *cards[place]) for w, place in places if place]
+    located = [(w, cards[place]) for w, place in places if place]
     located.sort(key=lambda one: one[1].way[-1].index if one[1].way else 0)
-    for gpu, (spot, gpu_direct) in sorted(gpus.items()):
-        found[gpu] = {}
-        for w, where, direct in located:
-            furthest, speed = level if gpu_direct and direct else "", (w.speed_mbit_s or 10000.0) / 8000
-            by_cpus = cpu_gbyte_s(flat.cpus[spot.cpu], version)
-            found[gpu][w.name] = _between(spot, where, furthest, speed, by_cpus)
+    for gpu, spot in sorted(gpus.items()):
+        by_cpus = cpu_gbyte_s(flat.cpus[spot.cpu], version)
+        speeds = ((w.name, card, (w.speed_mbit_s or 10000.0) / 8000) for w, card in located)
+        found[gpu] = {name: _between(spot, card, level, speed, by_cpus) for name, card, speed in speeds}
     return found
 
 
@@ -260,7 +246,7 @@ def _spread(
 def _reason(name: str, options: Mapping[str, Path], near: list[str]) -> str:
     best_first = sorted(options.items(), key=lambda pair: (-pair[1].gbyte_s, ORDER.index(pair[1].kind)))
     listed = [f"{n} {p.gbyte_s:g} GB/s {p.kind}" for n, p in best_first]
-    shown = f"({summarize_names(listed, MOST_TOLD)})"
+    shown = f"({summarize_names(listed)})"
     if options[name].gpudirect:
         shown += ", with GPUDirect RDMA"
     if len(options) == 1:

@@ -17,11 +17,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def announced(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
-    """
-    The addresses that Gloo announces.  `env`: see `bootstrap`.
-
-    Several if GLOO_SOCKET_IFNAME is a list; none if one of its interfaces has no address.
-    """
+    """The announced addresses: several if GLOO_SOCKET_IFNAME is a list, none if one of these has none."""
     named = effective(node, env).get("GLOO_SOCKET_IFNAME", "")
     if len(named) > 1:
         found = []
@@ -30,18 +26,18 @@ def announced(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
             first = next(addresses([interface], "", ()), None) if interface else None
             if first is None:
                 return ()
-            found.append(Choice(name, first[1].address, f"GLOO_SOCKET_IFNAME={named}"))
+            found.append(Choice(name, first[1].address, f"GLOO_SOCKET_IFNAME={named}", by_gloo=True))
         return tuple(found)
     for address in node.own_name.addresses:
         interface = owner(node, address)
         # Gloo takes the first address of the host name that it can bind: one that the node has.
         if interface is not None:
             because = f"the node's own name {node.hostname} resolves to it"
-            return (Choice(interface.name, address, because),)
+            return (Choice(interface.name, address, because, by_gloo=True),)
     what = node.own_name.error or "no address of its own"
     because = f"the node's own name {node.hostname} gives {what}: loopback is all that is left"
     because += " unless one comes later" if node.own_name.is_late else ""
-    return (Choice("lo", LOOPBACK, because),)
+    return (Choice("lo", LOOPBACK, because, by_gloo=True),)
 
 
 def owner(node: Node, address: str) -> Interface | None:

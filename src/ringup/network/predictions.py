@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import ipaddress
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from ringup.addresses import subnet
 from ringup.model import Cluster, Job, Node, RdmaPort, once
 from ringup.nccl import interface_choice, pci, rdma_devices, selection
 from ringup.nccl.interface_choice import Choice
@@ -59,15 +58,6 @@ def known(node: Node) -> Known:
     )
 
 
-class Pick(NamedTuple):
-    """An interface that will be used unless a variable is set, with the reason as text."""
-
-    interface: str
-    address: str
-    because: str
-    by_gloo: bool
-
-
 @dataclass(frozen=True)
 class Selection:
     """One node's selection with `env` added to the node's environment.  Each part is computed once."""
@@ -85,8 +75,17 @@ class Selection:
         return interface_choice.version_of(self.node.interpreter.nccl)
 
     @cached_property
+    def tries_rdma(self) -> bool:
+        """Whether NCCL tries its built-in RDMA transport."""
+        network = self.environment.get("NCCL_NET", "").lower()
+        return network in ("", "ib") and not rdma_devices.is_disabled(self.environment)
+
+    @cached_property
     def rdma_ports(self) -> tuple[RdmaPort, ...]:
-        return rdma_devices.taken(self.node, self.env)
+        """The ports that NCCL takes."""
+        if not self.tries_rdma:
+            return ()
+        return rdma_devices.ports(self.node.rdma_ports, self.environment, self.version).taken
 
     @cached_property
     def main_ports(self) -> list[RdmaPort]:
@@ -97,22 +96,32 @@ class Selection:
     def roce_ports(self) -> list[RdmaPort]:
         return [p for p in self.main_ports if p.link_layer == "Ethernet"]
 
-    @cached_property
-    def is_over_rdma(self) -> bool:
-        """Whether RDMA devices carry the data; False if unknown."""
-        unknown = "rdma_ports" in self.node.unknown or "verbs" in self.node.unknown
-        return not (unknown or self.node.verbs.error) and bool(self.rdma_ports)
+    def gid(self, port: RdmaPort) -> rdma_devices.GidChoice:
+        """NCCL's GID entry for one of the node's ports."""
+        return rdma_devices.gid_index(port, self.environment, self.version)
 
     @cached_property
     def bootstrap(self) -> Choice | None:
-        return interface_choice.bootstrap(self.node, self.env)
+        """Where NCCL's bootstrap listens, None for nowhere; NCCL's own answer comes first."""
+        if answer := interface_choice.asked(self.node, self.env):
+            because = f"NCCL {answer.version} was queried on the node"
+            return Choice(answer.interface, answer.address, because) if answer.interface else None
+        return interface_choice.first(self.node, self.environment, self.version)
+
+    @cached_property
+    def sockets(self) -> tuple[Choice, ...]:
+        """Every IP interface that carries data if NCCL uses sockets, in NCCL's order."""
+        most = interface_choice.MAX_INTERFACES
+        return interface_choice.interfaces(self.node.interfaces, self.environment, self.version, most)
 
     @cached_property
     def interfaces(self) -> tuple[Choice, ...]:
-        """The IP interfaces that NCCL uses, in its order: with RDMA the bootstrap's, else all with data."""
-        if self.is_over_rdma:
-            return (self.bootstrap,) if self.bootstrap else ()
-        return interface_choice.sockets(self.node, self.env)
+        """The IP interfaces that NCCL uses: with RDMA the bootstrap's, else all with data."""
+        # RDMA devices carry no data if they are unknown or the library is missing.
+        unknown = "rdma_ports" in self.node.unknown or "verbs" in self.node.unknown
+        if unknown or self.node.verbs.error or not self.rdma_ports:
+            return self.sockets
+        return (self.bootstrap,) if self.bootstrap else ()
 
     @cached_property
     def gloo(self) -> tuple[Choice, ...]:
@@ -128,16 +137,14 @@ class Selection:
         return () if on_gpus else self.with_env(GLOO_SOCKET_IFNAME="").gloo
 
     @cached_property
-    def picks(self) -> tuple[Pick, ...]:
+    def picks(self) -> tuple[Choice, ...]:
         """The interfaces of Gloo and NCCL for this job, Gloo first; without unknown ones."""
-        found = [Pick(c.interface, c.address, c.because, True) for c in self.gloo_of_job]
-        if "own_name" in self.node.unknown:
-            found = []
+        found = list(self.gloo_of_job if "own_name" not in self.node.unknown else ())
         for one in self.interfaces if self.job.backend != "gloo" else ():
             because, first = f"NCCL would pick it: {one.because}", self.bootstrap
             if one.because == interface_choice.FIRST and first and first.interface != one.interface:
                 because = "NCCL would also carry data over it"
-            found.append(Pick(one.interface, one.address, because, False))
+            found.append(replace(one, because=because))
         return tuple(found)
 
     @cached_property
@@ -197,8 +204,8 @@ class _Seen:
 
     node: Node
     prediction: Prediction
-    address: ipaddress.IPv4Interface | None
-    """The bootstrap's address, with its subnet."""
+    subnet: str
+    """Of the bootstrap's IPv4 address; "" for one that is not routed."""
     kinds: tuple[str, ...]
     """Link layers of its RDMA devices, in order."""
 
@@ -211,7 +218,7 @@ def together(nodes: Sequence[Node], predictions: Sequence[Prediction]) -> tuple[
     src/transport/net_ib connects the n-th device with the n-th.
     """
     seen = [
-        _Seen(n, p, _of_bootstrap(n, p), tuple(i.rpartition("/")[2] for i in p.interfaces))
+        _Seen(n, p, _subnet_of_bootstrap(n, p), tuple(i.rpartition("/")[2] for i in p.interfaces))
         for n, p in zip(nodes, predictions, strict=True)
     ]
     sample = seen[:MOST_COMPARED]
@@ -237,34 +244,31 @@ def _contradictions(one: _Seen, others: Sequence[_Seen]) -> Iterator[str]:
             f"{other.node.name} lists {' '.join(other.prediction.interfaces)}: NCCL connects the n-th"
             " device here with the n-th there; NCCL_IB_HCA can name those that belong together"
         )
-    for name, address in ((s.node.name, s.address) for s in others):
-        if one.address and address and address.network != one.address.network:
-            yield (
-                f"{name} is reached at {address.ip}, this node at {one.address.ip}: two subnets, "
-                "which must be routed (`ringup check` tries it)"
-            )
-            break
+    apart = (s for s in others if one.subnet and s.subnet and s.subnet != one.subnet)
+    if boot and (other := next(apart, None)) and (theirs := other.prediction.bootstrap):
+        yield (
+            f"{other.node.name} is reached at {theirs.address}, this node at {boot.address}: two subnets, "
+            "which must be routed (`ringup check` tries it)"
+        )
     # A link-local address is sent with this node's interface number, which peers use as their own.
     link = one.node.interface(boot.interface) if boot and boot.address.lower().startswith("fe80:") else None
     for node in (s.node for s in others if link):
-        theirs = node.interface(link.name) if link else None
-        if link and theirs and theirs.index != link.index:
+        same = node.interface(link.name) if link else None
+        if link and same and same.index != link.index:
             yield (
-                f"{link.name} is interface {link.index} here and {theirs.index} on {node.name}: "
+                f"{link.name} is interface {link.index} here and {same.index} on {node.name}: "
                 "a link-local address sent from one node names another interface on the other"
             )
             break
 
 
-def _of_bootstrap(node: Node, one: Prediction) -> ipaddress.IPv4Interface | None:
-    """The bootstrap's IPv4 address with its subnet; None for addresses that are not routed."""
+def _subnet_of_bootstrap(node: Node, one: Prediction) -> str:
     boot = one.bootstrap
     interface = node.interface(boot.interface) if boot else None
     for address in interface.addresses if interface else ():
         if boot and (address.address, address.family) == (boot.address, "inet"):
-            with contextlib.suppress(ValueError):
-                return ipaddress.IPv4Interface(f"{address.address}/{address.prefix_length}")
-    return None
+            return subnet(address.address, address.prefix_length)
+    return ""
 
 
 @dataclass(frozen=True)
@@ -327,6 +331,6 @@ predicted = once(Predictions)
 """The predictions without a plan."""
 
 
-def picks(cluster: Cluster, node: Node) -> tuple[Pick, ...]:
+def picks(cluster: Cluster, node: Node) -> tuple[Choice, ...]:
     """The interfaces that a job would use on a node without a plan, for rules."""
     return predicted(cluster).of(node).picks

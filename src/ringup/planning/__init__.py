@@ -111,11 +111,7 @@ def with_transports(plan: Plan, alone: Predictions) -> Plan:
 
 
 def user_value(job: Job, node: Node, name: str) -> str | None:
-    """
-    The user's value: from `--env`, then the node's shell, then (for NCCL) nccl.conf; None if unset.
-
-    `--env NAME=` removes the shell's value.
-    """
+    """The user's value: from `--env`, then the node's shell, then (for NCCL) nccl.conf; None if unset."""
     if name in job.env:
-        return job.env[name]
+        return job.env[name]  # also "": `--env NAME=` removes the shell's value
     return node.environment.get(name) or node.nccl_conf.get(name) or None

@@ -11,30 +11,28 @@ from collections import Counter
 
 from ringup.model import Cluster, Node
 from ringup.nccl import rdma_devices
-from ringup.network.predictions import Predictions
+from ringup.network.predictions import predicted
 from ringup.planning import EnvVar, user_value
 
 
-def variables(predictions: Predictions, notes: list[str]) -> list[EnvVar]:
+def variables(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
     """NCCL_IB_HCA and NCCL_IB_GID_INDEX if they change something; undecided questions go to `notes`."""
-    cluster = predictions.cluster
     if cluster.job.backend == "gloo" or len(cluster.nodes) < 2 or cluster.is_local:
         return []
-    return _devices(predictions, notes) + _gid_index(predictions, notes)
+    return _devices(cluster, notes) + _gid_index(cluster, notes)
 
 
-def _devices(predictions: Predictions, notes: list[str]) -> list[EnvVar]:
+def _devices(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
     """NCCL_IB_HCA if NCCL would also take ports of another network."""
-    cluster = predictions.cluster
     reasons: dict[str, tuple[str, str]] = {}
-    known = [s for s in predictions.nodes.values() if "rdma_ports" not in s.node.unknown]
+    selections = predicted(cluster).nodes
+    known = [s for s in selections.values() if "rdma_ports" not in s.node.unknown]
     users = Counter(p.name for one in known for p in one.main_ports)
     for node in cluster.nodes:
         if "rdma_ports" in node.unknown:
             notes.append(f"the RDMA devices of {node.name} are not known: {node.unknown['rdma_ports']}")
             continue
-        selection = predictions.nodes[node.name]
-        taken, chosen = selection.rdma_ports, selection.main_ports
+        taken, chosen = selections[node.name].rdma_ports, selections[node.name].main_ports
         # The port is slow only here, and other nodes use it at its full rate.  Without it, this node would
         # have another number of devices than its peers.
         left = [p for p in taken if p not in chosen and not users[p.name]]
@@ -59,11 +57,10 @@ def _everywhere_or_each(name: str, cluster: Cluster, reasons: dict[str, tuple[st
     return [EnvVar(name, value, why, node=node) for node, (value, why) in reasons.items()]
 
 
-def _gid_index(predictions: Predictions, notes: list[str]) -> list[EnvVar]:
+def _gid_index(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
     """NCCL_IB_GID_INDEX for RoCE before 2.21, if index 0 is not the entry to use."""
-    cluster = predictions.cluster
     reasons: dict[str, tuple[str, str]] = {}
-    for selection in predictions.nodes.values():
+    for selection in predicted(cluster).nodes.values():
         node, ports = selection.node, selection.roce_ports
         own = user_value(cluster.job, node, "NCCL_IB_GID_INDEX")
         if not ports or selection.version >= rdma_devices.CHOOSES_GIDS or own is not None:

@@ -382,11 +382,7 @@ def known(job: Job) -> Launcher:
 
 
 def start(place: Place, job: Job) -> Start:
-    """
-    The command of one node, and the variables that it needs there.
-
-    Raises LaunchError for a launcher that is unknown or cannot do what the job needs.
-    """
+    """A node's command.  Raises LaunchError for a launcher that is unknown or lacks what the job needs."""
     launcher = known(job)
     if job.rendezvous not in launcher.rendezvous:
         words = f"{job.launcher} has no {job.rendezvous} rendezvous"

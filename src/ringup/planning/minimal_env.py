@@ -1,15 +1,10 @@
-"""
-The fewest variables with which NCCL and Gloo choose right on every node, each with its reason.
-
-These are the plan's variables, as `run` sets them; `--debug` adds those for debugging.
-"""
+"""The fewest variables with which NCCL and Gloo choose right on every node, each with its reason."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from ringup.model import Cluster
-from ringup.network.predictions import Predictions
 from ringup.planning import EnvVar, Plan, devices, network, user_value
 from ringup.planning.preset_variables import Kept, kept, roce_explained
 
@@ -34,15 +29,14 @@ class MinimalEnv:
 
 def minimal_env(cluster: Cluster, *, debug: bool = False, log_dir: str = ".") -> MinimalEnv:
     """The environment for a job on these nodes; debugging output goes to `log_dir`."""
-    predictions, notes = Predictions(cluster), list[str]()
-    plan = network.decide(cluster, predictions=predictions)
-    env = plan.env if plan else tuple(devices.variables(predictions, notes))
+    plan, notes = network.decide(cluster), list[str]()
+    env = plan.env if plan else tuple(devices.variables(cluster, notes))
     if plan:
         notes += plan.open
     else:
         notes.append("no interface could be proven to join all nodes: `ringup check` says why")
     env += tuple(debugging(cluster, log_dir) if debug else ())
-    return MinimalEnv(env, kept(cluster, predictions), tuple(notes), tuple(roce_explained(predictions)))
+    return MinimalEnv(env, kept(cluster), tuple(notes), tuple(roce_explained(cluster)))
 
 
 def debugging(cluster: Cluster, log_dir: str) -> list[EnvVar]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ringup.addresses import is_address
 from ringup.model import Cluster
 from ringup.nccl import interface_choice
-from ringup.network.predictions import Predictions, Selection, uses_nccl
+from ringup.network.predictions import Predictions, Selection, predicted, uses_nccl
 from ringup.planning import NodePlan, Plan, planned
 from ringup.rules import SEVERITIES, Finding
 from ringup.units import assignment
@@ -21,12 +21,10 @@ from ringup.units import assignment
 PINS = NCCL, GLOO = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
-def weigh(
-    findings: Sequence[Finding], plan: Plan | None, cluster: Cluster, predictions: Predictions | None = None
-) -> list[Finding]:
+def weigh(findings: Sequence[Finding], plan: Plan | None, cluster: Cluster) -> list[Finding]:
     """The findings with their final severity, worst first; without a plan none is avoided."""
     if plan:
-        alone = predictions or Predictions(cluster)
+        alone = predicted(cluster)
         avoided = _Avoided(plan, alone, planned(alone, plan), {part.node: part for part in plan.nodes})
         findings = [avoided.weigh(finding) for finding in findings]
     # Of two errors, the one that no plan could avoid comes first, because it stops the job.

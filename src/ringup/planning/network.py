@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ringup.model import Cluster, Interpreter, left_over
-from ringup.network.predictions import Predictions, predicted, uses_nccl
+from ringup.network.predictions import predicted, uses_nccl
 from ringup.network.reachability import Network, networks, repeats
 from ringup.planning import EnvVar, NodePlan, Plan, devices, launchers, user_value
-from ringup.units import summarize_names
+from ringup.units import grouped, summarize_names
 
 LOOPBACK = "127.0.0.1"
 PORTS = (29500, *range(29501, 29517))
@@ -36,12 +36,7 @@ UNKNOWN_GPUS = "; GPUs could not be counted, so it matters only if the job uses 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 
 
-def decide(
-    cluster: Cluster,
-    run_id: str = "",
-    claim: Callable[[int], bool] | None = None,
-    predictions: Predictions | None = None,
-) -> Plan | None:
+def decide(cluster: Cluster, run_id: str = "", claim: Callable[[int], bool] | None = None) -> Plan | None:
     """
     The plan for a job on these nodes; None if no plan can start.
 
@@ -60,13 +55,12 @@ def decide(
         return None
     job = cluster.job
     head_address = job.env.get("MASTER_ADDR") or (network.addresses[nodes[0].name] if network else LOOPBACK)
-    predictions = predictions or predicted(cluster)
-    pins, notes = pin_interfaces(predictions, network)
+    pins, notes = pin_interfaces(cluster, network)
     undecided: list[str] = []
     # With one process per node, it uses all GPUs there.
     by_node = launchers.known(job).by_node
     ranks = [job.nproc or 1 if by_node else cluster.ranks_on(node) for node in nodes]
-    found = (*pins, *devices.variables(predictions, undecided), *devices.for_cpus(cluster, sum(ranks)))
+    found = (*pins, *devices.variables(cluster, undecided), *devices.for_cpus(cluster, sum(ranks)))
     doubt = {"yes": "", "no": NO_GPU, "unknown": UNKNOWN_GPUS}[uses_nccl(cluster)]
     env = tuple(replace(v, because=v.because + doubt * v.name.startswith("NCCL_")) for v in found)
     notes += decision_notes(cluster, network, port)
@@ -75,11 +69,7 @@ def decide(
 
 
 def otherwise(cluster: Cluster) -> Plan | None:
-    """
-    The plan for the reached nodes, as if each of them had an interpreter.
-
-    If another fault prevents a plan, faults that this plan would avoid are not errors as well.
-    """
+    """The plan for the reached nodes, as if each had an interpreter: it shows which faults a plan avoids."""
     reached = cluster.only(n for n in cluster.nodes if not n.unreached)
     if all(n.interpreter.path for n in reached.nodes):
         return decide(reached)
@@ -121,34 +111,27 @@ def user_interfaces(cluster: Cluster) -> dict[str, str]:
 
 
 def choose_port(cluster: Cluster, network: Network | None, claim: Callable[[int], bool] | None) -> int | None:
-    """
-    A rendezvous port that is free on the head and reachable from every other node, according to the tests.
-
-    The user's own port is kept in any case: the findings judge it.
-    """
+    """A rendezvous port that is free on the head and that every other node reached in the tests."""
     if cluster.job.port:
-        return cluster.job.port
+        return cluster.job.port  # the findings judge it
     head = cluster.head
     held = {listener.port for listener in head.listeners}
     if network is None:
         return next((p for p in PORTS if p not in held and (not claim or claim(p))), None)
     address = network.addresses[head.name]
     others = {n.name for n in cluster.nodes[1:]}
-    reached: dict[int, set[str]] = {}
-    for link in cluster.links:
-        is_rendezvous = link.bound == "routed" and link.purpose == "rendezvous"
-        if (link.dst, link.address) == (head.name, address) and link.ok and is_rendezvous:
-            reached.setdefault(link.port, set()).add(link.src)
-    proven = [port for port in reached if reached[port] >= others and port not in held]
+    to_head = [li for li in cluster.links if (li.dst, li.address) == (head.name, address) and li.ok]
+    tried = (li for li in to_head if li.bound == "routed" and li.purpose == "rendezvous")
+    reached = grouped((li.port, li.src) for li in tried)
+    proven = [port for port in reached if others.issubset(reached[port]) and port not in held]
     proven.sort(key=lambda p: (PORTS.index(p) if p in PORTS else len(PORTS), p))
     # If all are claimed, most likely by a check that is about to end, one is tried anyway.
     return next((p for p in proven if not claim or claim(p)), proven[-1] if proven else None)
 
 
-def pin_interfaces(predictions: Predictions, network: Network | None) -> tuple[list[EnvVar], list[str]]:
+def pin_interfaces(cluster: Cluster, network: Network | None) -> tuple[list[EnvVar], list[str]]:
     """The interface variables that change something, and notes about them."""
-    cluster, selections = predictions.cluster, predictions.nodes
-    pins, notes = list[EnvVar](), list[str]()
+    pins, notes, selections = list[EnvVar](), list[str](), predicted(cluster).nodes
     if network is None or cluster.is_local:
         # On one machine, NCCL and Gloo always choose the machine's own address.
         return pins, notes

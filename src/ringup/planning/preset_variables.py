@@ -1,8 +1,4 @@
-"""
-Variables that are already set: all are kept, and each is judged by its effect.
-
-A variable that steers NCCL's choice is judged by comparing the choices with and without it.
-"""
+"""Variables that are already set: all are kept, and each is judged by its effect."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from ringup.model import Cluster, RdmaPort
 from ringup.nccl import rdma_devices, traps, variables
 from ringup.nccl.interface_choice import Version
 from ringup.nccl.selection import Prediction
-from ringup.network.predictions import Predictions, Selection
+from ringup.network.predictions import Selection, predicted
 from ringup.planning.network import choose_network
 from ringup.units import grouped, printable, summarize_names
 
@@ -47,12 +43,11 @@ class Kept:
     node: str | None = None
 
 
-def kept(cluster: Cluster, predictions: Predictions | None = None) -> tuple[Kept, ...]:
+def kept(cluster: Cluster) -> tuple[Kept, ...]:
     """Every variable that is already set, node by node; once if all nodes agree."""
     joined = choose_network(cluster)
     interfaces = joined.interfaces if joined else {}
-    selections = (predictions or Predictions(cluster)).nodes
-    reached = {name: one for name, one in selections.items() if not one.node.unreached}
+    reached = {name: one for name, one in predicted(cluster).nodes.items() if not one.node.unreached}
     found = grouped((k, name) for name, s in reached.items() for k in judged(s, interfaces.get(name, "")))
     everywhere = sum(not n.unreached for n in cluster.nodes)
     made = [k for k, nodes in found.items() if len(nodes) == everywhere]
@@ -182,7 +177,7 @@ def _gid_index(_name: str, one: Selection, _interface: str) -> tuple[Verdict, st
     if not ports:
         return "no-op", "it is read for RoCE only, and no RoCE port is used here"
     without = one.with_env(NCCL_IB_GID_INDEX="").environment
-    own = [rdma_devices.gid_index(p, one.environment, one.version) for p in ports]
+    own = [one.gid(p) for p in ports]
     best = [rdma_devices.gid_index(p, without, max(one.version, rdma_devices.CHOOSES_GIDS)) for p in ports]
     if any(b.index is None for b in best):
         return "site", "the GID tables are not known: whether the index is right is unknown"
@@ -249,10 +244,11 @@ RETRIES = 7
 """Default of NCCL_IB_RETRY_CNT."""
 
 
-def roce_explained(predictions: Predictions) -> list[str]:
+def roce_explained(cluster: Cluster) -> list[str]:
     """A few sentences if some node sends over RoCE, else none."""
-    users = [s for s in predictions.nodes.values() if "rdma_ports" not in s.node.unknown and s.roce_ports]
-    if not users or predictions.cluster.job.backend == "gloo":
+    known = (s for s in predicted(cluster).nodes.values() if "rdma_ports" not in s.node.unknown)
+    users = [s for s in known if s.roce_ports]
+    if not users or cluster.job.backend == "gloo":
         return []
     usual = max(ack_timeout(s.version) for s in users)
     now = ", ".join(_set_to("NCCL_IB_TIMEOUT", users)) or f"{usual}, the default"
@@ -275,7 +271,7 @@ def _set_to(name: str, users: Sequence[Selection]) -> list[str]:
 def _explained_gid_index(users: Sequence[Selection]) -> str:
     found = []
     for one in users:
-        for made in (rdma_devices.gid_index(port, one.environment, one.version) for port in one.roce_ports):
+        for made in map(one.gid, one.roce_ports):
             gid = f"{made.gid.gid} {made.gid.kind}" if made.gid else "an entry that is not known"
             found.append(f"{made.index} ({gid})" if made.index is not None else "the entry in its table")
     shown = summarize_names(dict.fromkeys(found))

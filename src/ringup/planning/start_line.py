@@ -687,19 +687,17 @@ def configured(line: StartLine, settings: Sequence[tuple[str, str]]) -> StartLin
 
 _SRUN = {"--nodes": "nodes", "-N": "nodes", "--ntasks-per-node": "nproc"}
 _SRUN |= {"--ntasks": "world_size", "-n": "world_size"}
-SCHEDULED = {
-    **dict.fromkeys(("-p", "--partition"), "queue"),
-    **dict.fromkeys(("-A", "--account"), "account"),
-    **dict.fromkeys(("-t", "--time"), "time"),
-    **dict.fromkeys(("-J", "--job-name"), "name"),
-    **dict.fromkeys(("-c", "--cpus-per-task"), "cpus"),
-    **dict.fromkeys(("--gres", "--gpus-per-node", "--gpus-per-task"), "gpus"),
-    **dict.fromkeys(
-        ("--mem", "--mem-per-cpu", "--mem-per-gpu", "-C", "--constraint", "-q", "--qos"), "option"
-    ),
-    **dict.fromkeys(("--reservation", "--exclusive", "-x", "--exclude", "--quotatype"), "option"),
-    **dict.fromkeys(("-G", "--gpus", "--cpus-per-gpu"), "option"),
+_SCHEDULED = {
+    "queue": "-p --partition",
+    "account": "-A --account",
+    "time": "-t --time",
+    "name": "-J --job-name",
+    "cpus": "-c --cpus-per-task",
+    "gpus": "--gres --gpus-per-node --gpus-per-task",
+    "option": "--mem --mem-per-cpu --mem-per-gpu -C --constraint -q --qos --reservation --exclusive"
+    " -x --exclude --quotatype -G --gpus --cpus-per-gpu",
 }
+SCHEDULED = {name: meaning for meaning, names in _SCHEDULED.items() for name in names.split()}
 """srun's options for a job file; in a running allocation they are fixed."""
 _SRUN_ENDS = re.compile("--(?:pty|label|unbuffered|kill-on-bad-exit|wait)|-K1|-W|-[luvQKX]+")
 _SRUN_OWN = ("--export", "--mpi", "-o", "--output", "-e", "--error", "--overlap", "--exact", "--jobid", "-v")
@@ -738,8 +736,8 @@ _MPI = {
     **dict.fromkeys(("-np", "--np", "-n", "--n"), "world_size"),
     **dict.fromkeys(("-N", "-npernode", "--npernode", "-ppn", "--ppn", "-perhost"), "nproc"),
     **dict.fromkeys(("-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f"), "hostfile"),
+    **dict.fromkeys(("-H", "--host", "-host", "--hosts", "-hosts"), "hosts"),
 }
-_MPI_HOSTS = ("-H", "--host", "-host", "--hosts", "-hosts")
 _WITHOUT_MPI = "ringup starts the ranks itself, without MPI"
 
 
@@ -754,21 +752,20 @@ def _mpirun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
         line = replace(line, launcher="python")
     for option in step.options:
         mapped = re.fullmatch(r"ppr:(\d+):node", option.value) if option.name.endswith("map-by") else None
-        if option.name in _MPI_HOSTS:
-            line = _mpi_hosts(line, option.written, option.value)
-        elif option.name == "-x":
-            line = _passed(line, option)
-        elif option.name in _MPI or mapped:
-            meaning, value = ("nproc", mapped[1]) if mapped else (_MPI[option.name], option.value)
-            if has_launcher and meaning in ("world_size", "nproc"):
-                meaning = "nodes" if meaning == "world_size" else ""
-            if meaning:
-                line = _meant(line, meaning, option.written, value)
-                continue
+        meaning, value = ("nproc", mapped[1]) if mapped else (_MPI.get(option.name, ""), option.value)
+        if has_launcher and meaning == "world_size":
+            meaning = "nodes"
+        elif has_launcher and meaning == "nproc":
+            meaning = ""
             if value != "1":
                 hint = "each of these would start a launcher: one a node, --map-by ppr:1:node"
                 _refuse(option.written, hint)
-            line = line.replacing(option.written, _WITHOUT_MPI)
+        if option.name == "-x":
+            line = _passed(line, option)
+        elif meaning == "hosts":
+            line = _mpi_hosts(line, option.written, value)
+        elif meaning:
+            line = _meant(line, meaning, option.written, value)
         else:
             line = line.replacing(option.written, _WITHOUT_MPI)
     return line

@@ -8,6 +8,7 @@ function that finds it; a problem that several functions find has its text in `p
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +21,6 @@ from ringup.version import SITE
 
 if TYPE_CHECKING:  # rules also include causes of logs, which need no facts of nodes
     from ringup.model import Cluster, Node
-    from ringup.network.predictions import Predictions
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -97,10 +97,7 @@ Function = TypeVar("Function", bound=Callable[..., "Iterator[Finding | Skipped]"
 Scope = Literal["", "machines", "gpus", "rdma"]
 """Jobs that a rule applies to: all, on several machines, with GPUs, or both (RDMA)."""
 
-GIVEN: dict[str, Callable[[Cluster, Predictions], Any]] = {
-    "cluster": lambda cluster, predictions: cluster,
-    "predictions": lambda cluster, predictions: predictions,
-}
+GIVEN: dict[str, Callable[[Cluster], Any]] = {"cluster": lambda cluster: cluster}
 """Parameter of a rule -> its value.  A rule with a parameter `node` is called for each node."""
 
 
@@ -112,21 +109,6 @@ class Rule:
     reads: tuple[str, ...]
     function: Callable[..., Iterator[Finding | Skipped]]
     scope: Scope = ""
-
-    def answers(self, cluster: Cluster, predictions: Predictions) -> Iterator[Finding | Skipped]:
-        """The function's results, called with the parameters it names."""
-        alone = cluster.is_local or len(cluster.nodes) < 2
-        if alone and self.scope in ("machines", "rdma"):
-            return
-        if self.scope in ("gpus", "rdma") and cluster.job.backend == "gloo":
-            return
-        names = inspect.signature(self.function).parameters
-        given = {name: GIVEN[name](cluster, predictions) for name in names if name in GIVEN}
-        if "node" not in names:
-            yield from self.function(**given)
-            return
-        for node in cluster.nodes:
-            yield from self.function(node=node, **given)
 
 
 PROBLEMS: dict[str, Problem] = {}
@@ -182,9 +164,8 @@ def check(
     """
     Register a check.
 
-    `reads` lists the fields of `Node` that the rule needs to judge a node: if one is unknown, the function's
-    cluster lacks the node, and the node is shown as not checked.  Other unknown fields have the value of an
-    empty `Node`.
+    `reads`: fields of `Node` that the rule needs.  If one is unknown, the function's cluster lacks the node,
+    which is shown as not checked.  Other unknown fields have the value of an empty `Node`.
     """
 
     def decorate(function: Function) -> Function:
@@ -214,44 +195,44 @@ def skipped_json(skipped: Iterable[Skipped]) -> list[dict[str, Any]]:
 
 
 def run_checks(
-    cluster: Cluster, rules: Mapping[str, Rule] | None = None, predictions: Predictions | None = None
+    cluster: Cluster, rules: Mapping[str, Rule] | None = None
 ) -> tuple[list[Finding], list[Skipped]]:
-    """
-    Judge a cluster: findings, worst first, and rules that could not be judged.
-
-    A rule sees only nodes whose facts it reads are all known; `predictions` are those without a plan.
-    """
-    from ringup.network.predictions import Predictions
-
-    predictions = predictions or Predictions(cluster)
-    findings: list[Finding] = []
-    skipped: list[Skipped] = []
-    chosen = (CHECKS if rules is None else rules).values()
+    """The findings, worst first, and the rules that could not be judged on nodes with unknown facts."""
+    answers: list[Finding | Skipped] = []
     lacking = grouped((fact, place) for place, node in enumerate(cluster.nodes) for fact in node.unknown)
     parts: dict[frozenset[int], Cluster] = {}
-    for rule in chosen:
+    for rule in (CHECKS if rules is None else rules).values():
         name, left_out = rule.problem.name, frozenset(n for fact in rule.reads for n in lacking.get(fact, ()))
         for node in (cluster.nodes[place] for place in sorted(left_out)):
             reason = "; ".join(f"{f}: {node.unknown[f]}" for f in rule.reads if f in node.unknown)
-            skipped.append(Skipped(name, node.name, reason))
+            answers.append(Skipped(name, node.name, reason))
         if left_out not in parts:
             parts[left_out] = cluster.only(n for k, n in enumerate(cluster.nodes) if k not in left_out)
         part = parts[left_out]
-        if not part.nodes and cluster.nodes:
-            continue
-        for answer in isolated(name, lambda: _answers(rule, part, predictions)):  # noqa: B023
-            if isinstance(answer, Skipped):
-                skipped.append(answer)
-            else:
-                findings.append(answer)
+        if part.nodes or not cluster.nodes:
+            answers += isolated(name, lambda: _answers(rule, part))  # noqa: B023
+    findings = [answer for answer in answers if isinstance(answer, Finding)]
     findings.sort(key=lambda f: SEVERITIES.index(f.severity or "error"))
-    return findings, skipped
+    return findings, [answer for answer in answers if isinstance(answer, Skipped)]
 
 
-def _answers(rule: Rule, cluster: Cluster, predictions: Predictions) -> Iterator[Finding | Skipped]:
+def _answers(rule: Rule, cluster: Cluster) -> Iterator[Finding | Skipped]:
+    """The results of the rule's function, called with the parameters that it names."""
     from ringup.network.predictions import uses_nccl
 
-    for answer in rule.answers(cluster, predictions):
+    alone = cluster.is_local or len(cluster.nodes) < 2
+    if alone and rule.scope in ("machines", "rdma"):
+        return
+    if rule.scope in ("gpus", "rdma") and cluster.job.backend == "gloo":
+        return
+    names = inspect.signature(rule.function).parameters
+    given = {name: GIVEN[name](cluster) for name in names if name in GIVEN}
+    results: Iterable[Iterator[Finding | Skipped]] = (
+        [rule.function(**given)]
+        if "node" not in names
+        else (rule.function(node=node, **given) for node in cluster.nodes)
+    )
+    for answer in itertools.chain.from_iterable(results):
         if isinstance(answer, Skipped):
             yield replace(answer, rule=rule.problem.name)
         else:
