@@ -134,8 +134,11 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
         [
             {"a.sh": "deepspeed --include localhost:0,1 --num_gpus 2 t.py"},
             {"a.sh": "deepspeed --hostfile h --exclude n3 --num_nodes 2 t.py"},
+            {"a.sh": "deepspeed --num_nodes=$1 --node_rank=$2 --master_addr=$3 t.py"},
         ],
         [
+            {"a.sh": "deepspeed --num_nodes=$1 --no_ssh --node_rank=$2 --master_addr=$3 t.py"},
+            {"a.sh": "deepspeed --num_nodes=1 --node_rank=0 --master_addr=$3 t.py"},
             {"a.sh": "deepspeed --include localhost:0,1 t.py --num_gpus 2"},
             {"a.sh": "deepspeed --num_gpus 2 t.py"},
         ],

@@ -302,16 +302,23 @@ def deepspeed_without_hosts(job: JobFile) -> Found:
 @fault("deepspeed-options-exclude", SHELL)
 def deepspeed_options_exclude(job: JobFile) -> Found:
     """
-    DeepSpeed is given --include or --exclude together with --num_gpus or --num_nodes.
+    DeepSpeed is given --include or --exclude together with --num_gpus or --num_nodes, or --node_rank alone.
 
-    Why: its runner refuses them together (`Cannot specify num_nodes/gpus with include/exclude`).
+    Why: its runner refuses them together (`Cannot specify num_nodes/gpus with include/exclude`).  --node_rank
+    counts with --no_ssh alone (0.19.8 `launcher/runner.py`): without it a start on each node launches on all
+    nodes of the host file, or ends for want of one.
 
-    Fix: leave out --num_gpus and --num_nodes; --include names the nodes and their GPUs.
+    Fix: leave out --num_gpus and --num_nodes; --include names the nodes and their GPUs.  One start with a
+    host file, or --no_ssh on each node.
     """
     for launch in job.launches:
         count = next((n for n in ("num-gpus", "num-accelerators", "num-nodes") if launch.has(n)), "")
         if launch.launcher == "deepspeed" and count and launch.has("include", "exclude"):
             yield launch.line, f"--include or --exclude beside --{count.replace('-', '_')}", "one of the two"
+        own = (launch.start.option("node-rank") or "0") if launch.launcher == "deepspeed" else "0"
+        is_left = launch.has("no-ssh") or launch.start.option("no-ssh") is not None or launch.nnodes == 1
+        if own != "0" and not is_left and not launch.is_opaque:
+            yield launch.line, "--node_rank without --no_ssh: DeepSpeed does not read it", "--no_ssh"
 
 
 @fault("visible-devices-ignored", SHELL)

@@ -153,7 +153,7 @@ def several_worlds(job: JobFile) -> Found:
         if not launch.left_out:
             found += f"{worlds} worlds"
         elif launch.backend == "c10d":
-            found += f"{launch.left_out} of them find no place, wait and fail"
+            found += f"no place for {plural(launch.left_out, 'node')}: a wait, then an error"
         else:
             found += "their ranks have the same numbers at one store"
         yield launch.line, found, wanted
