@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ringup.logs.labels import Labels
+from ringup.logs.labels import Labels, front_of
 from ringup.logs.read import Diagnosis, read_logs
 from tests.logs_said import SAID
 
@@ -133,3 +133,32 @@ def test_a_logger_or_a_line_of_code_before_a_message_is_no_host(
     assert (first.rule, first.nodes) == ("gpu-out-of-memory", ())
     steps = "\n".join(f"[{train}] step {n} loss 2.{n}" for n in (1, 2, 3))
     assert [c.severity for c in diagnose(tmp_path, text + steps).causes] == ["note"]
+
+
+VIEWERS = {
+    "cat -n": "{:6}\t{}",
+    "less -N": "{:7} {}",
+    "nl": "{:6}  {}",
+    "gh run view --log": "train\tRun tests\t2026-11-27T10:00:00.1234567Z {1}",
+}
+SEEN = [
+    "Starting 2 ranks",
+    "Traceback (most recent call last):",
+    '  File "/home/user/train.py", line 8, in <module>',
+    "    main()",
+    "RuntimeError: Expected all tensors to be on the same device",
+]
+
+
+@pytest.mark.parametrize("form", VIEWERS.values(), ids=VIEWERS)
+def test_what_a_viewer_puts_in_front_of_each_line_is_no_part_of_it(tmp_path: Path, form: str) -> None:
+    plain = diagnose(tmp_path, "".join(f"{line}\n" for line in SEEN)).causes[0]
+    shown = "".join(form.format(number, line) + "\n" for number, line in enumerate(SEEN, 1))
+    found = diagnose(tmp_path, shown).causes[0]
+    assert (found.rule, found.confidence, found.text) == (plain.rule, plain.confidence, plain.text)
+    assert [event.line for event in found.evidence] == [event.line for event in plain.evidence]
+
+
+def test_numbers_of_a_table_are_its_own(tmp_path: Path) -> None:
+    rows = [f"{2**n:12} {2**n // 4:12}  float  sum  -1  26.1  0.01  0.02  0" for n in range(3, 20)]
+    assert front_of([row.encode() for row in rows]) is None

@@ -306,7 +306,7 @@ def deepspeed_options_exclude(job: JobFile) -> Found:
 
     Why: its runner refuses them together (`Cannot specify num_nodes/gpus with include/exclude`).  --node_rank
     counts with --no_ssh alone (0.19.8 `launcher/runner.py`): without it a start on each node launches on all
-    nodes of the host file, or ends for want of one.
+    nodes of the host file, or ends where there is none.
 
     Fix: leave out --num_gpus and --num_nodes; --include names the nodes and their GPUs.  One start with a
     host file, or --no_ssh on each node.

@@ -82,6 +82,35 @@ class Labels:
         return match["label"].strip(" ,"), text[match.end() :]
 
 
+_NUMBER = re.compile(rb" {0,10}(\d{1,8})([\t ]{1,4})")
+_OF_ACTIONS = re.compile(rb"[^\t]{1,120}\t[^\t]{1,120}\t(?=\d{4}-\d\d-\d\dT\d)")
+"""The job and the step, as `gh run view --log` prints them."""
+FEWEST_NUMBERED = 4
+
+
+def front_of(lines: Sequence[bytes]) -> re.Pattern[bytes] | None:
+    """
+    The prefix that a viewer adds to every line (`cat -n`, `less -N`, `gh run view --log`); None without one.
+
+    >>> front_of([b"%7d  step" % n for n in range(1, 9)]).sub(b"", b"    123    loss", 1)
+    b'  loss'
+    >>> front_of([b"8 GPUs", b"9 ranks", b"10 steps", b"2 hours"]) is None
+    True
+    """
+    if len(lines) < FEWEST_NUMBERED:
+        return None
+    if all(map(_OF_ACTIONS.match, lines)):
+        return _OF_ACTIONS
+    found = [match for match in map(_NUMBER.match, lines) if match]
+    first = int(found[0][1]) if found else 0
+    if len(found) < len(lines) or [int(match[1]) for match in found] != [*range(first, first + len(lines))]:
+        return None
+    blanks = (
+        b"\t" if all(match[2][:1] == b"\t" for match in found) else b" {%d}" % min(len(m[2]) for m in found)
+    )
+    return re.compile(rb" {0,10}\d{1,8}" + blanks)
+
+
 def _of_somebody(match: re.Match[str]) -> bool:
     return not _LEVEL.fullmatch(match["label"].strip(" :;,.-<>[]()"))
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ringup.logs.appended import LastRun
 from ringup.logs.counts.model import Comm
 from ringup.logs.forms import Clue, Clues, severity_of
-from ringup.logs.labels import LONGEST_LABEL, MOST_LINES, Labels
+from ringup.logs.labels import LONGEST_LABEL, MOST_LINES, Labels, front_of
 from ringup.logs.lines import (
     DAY_S,
     LINE_BYTES,
@@ -172,6 +172,7 @@ class Scanner:
         self._indent = 0
         """Blanks in front of every line, or of a block of code in Markdown."""
         self._cut = 0
+        self._front: re.Pattern[bytes] | None = None
         self._labels = Labels()
         self._clues = Clues()
         self._not_raised = 0
@@ -187,7 +188,7 @@ class Scanner:
         it contains.
         """
         if not self._labels.learning:
-            self._look(number, raw, words)
+            self._look(number, self._behind_front(raw), words)
             return self._read_on
         self._beginning.append((number, raw, words))
         if len(self._beginning) >= MOST_LINES:
@@ -197,6 +198,8 @@ class Scanner:
     def _learn(self) -> None:
         """Learn the form of labels from the stored lines, and read these."""
         few, self._beginning = self._beginning, []
+        self._front = front_of([raw for _, raw, _ in few if raw.strip()])
+        few = [(number, self._behind_front(raw), words) for number, raw, words in few]
         texts = (texts_of(raw[:LINE_BYTES])[:1] for _, raw, _ in few)
         self._labels.learn(unstamped(text[:LONGEST_LABEL]) for first in texts for text in first)
         self._quotes = 2 * sum(raw.startswith(b"> ") for _, raw, _ in few) < len(few)
@@ -216,6 +219,10 @@ class Scanner:
                 self._began = number, time_s
         for one in few:
             self._look(*one)
+
+    def _behind_front(self, raw: bytes) -> bytes:
+        match = self._front.match(raw) if self._front else None
+        return raw[match.end() :] if match else raw
 
     def _look(self, number: int, raw: bytes, words: bytes | None) -> None:
         patterns = self._gate(raw, words)
