@@ -82,7 +82,12 @@ class Labels:
         return match["label"].strip(" ,"), text[match.end() :]
 
 
-_NUMBER = re.compile(rb" {0,10}(\d{1,8})([\t ]{1,4})")
+_NUMBER = re.compile(rb" {0,10}(\d{1,8})[\t ]")
+_NUMBERED = (
+    re.compile(rb" {0,10}\d{1,8}\t"),
+    re.compile(rb" {0,10}\d{1,8}  "),
+    re.compile(rb" {0,10}\d{1,8}[\t ]"),
+)
 _OF_ACTIONS = re.compile(rb"[^\t]{1,120}\t[^\t]{1,120}\t(?=\d{4}-\d\d-\d\dT\d)")
 """The job and the step, as `gh run view --log` prints them."""
 FEWEST_NUMBERED = 4
@@ -105,10 +110,7 @@ def front_of(lines: Sequence[bytes]) -> re.Pattern[bytes] | None:
     first = int(found[0][1]) if found else 0
     if len(found) < len(lines) or [int(match[1]) for match in found] != [*range(first, first + len(lines))]:
         return None
-    blanks = (
-        b"\t" if all(match[2][:1] == b"\t" for match in found) else b" {%d}" % min(len(m[2]) for m in found)
-    )
-    return re.compile(rb" {0,10}\d{1,8}" + blanks)
+    return next(form for form in _NUMBERED if all(map(form.match, lines)))
 
 
 def _of_somebody(match: re.Match[str]) -> bool:

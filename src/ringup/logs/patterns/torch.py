@@ -36,7 +36,7 @@ TAGS = (
         r"\b(?P<what>Saving (?:the |latest |model |optimizer |final |a )*(?:checkpoint|model|state|optimizer|weights|snapshot|sharded)\w*|save_checkpoint|[Ss]aving .{0,40}(?:checkpoint|to disk|to /)|[Tt]okeniz\w+|Running tokenizer|[Pp]reprocess\w*|Generating train split|[Dd]ownloading|[Bb]uilding (?:the )?(?:index|dataset|sample|doc)|(?:> )?(?:building|loading) .{0,20}(?:indices|index map|index|dataset)|Loading checkpoint shards|Grouping texts|(?:Start(?:ing)?|Running|Begin) (?:\w+ )?(?:eval|validation|evaluation|inference)\w*|[Ee]valuat(?:ing|ion)|[Cc]onverting|[Uu]nzip|[Ee]xtracting|Loading (?:dataset|data|the dataset))",
         keep=4),
     tag("training-begins", "context",
-        r"^\s*training \.\.\.\s*$|before the start of training step|\b[Ss]tarting training|\*{3,} Running training", keep=2),
+        r"^training \.\.\.|before the start of training step|\b[Ss]tarting training|\*\*\* Running training", keep=2),
     tag("epoch-done", "context",
         r"(?:epoch\w*|training|train(?:er)?)[:.,]* [^|\]]{0,40}(?:finished|complete[d]?|done)\b|\b(?:Finished|Completed) (?:training|epoch)|Training completed|ran out of (?:data|batches)|(?:data(?:loader|set)?|iterator) (?:is )?exhausted"),
     tag("uneven-word", "context",
