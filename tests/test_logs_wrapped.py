@@ -80,8 +80,10 @@ def test_calls_that_differ_are_found_in_broken_lines(tmp_path: Path) -> None:
             f"Rank {n} ended with exit code 1, its log is in /scratch/run/rank{n}.log: read it."
             for n in range(9)
         ],
+        ["n1: bash: /opt/conda/envs/train/bin/python: No such file or directory", "pdsh@n0: n1: exited"] * 2,
+        ["start", "a" * 60 + " of binary: /usr/bin/python", "RuntimeError: " + "b" * 72, ""],
     ],
-    ids=["one-form", "two-lines-each", "rules", "sentences"],
+    ids=["one-form", "two-lines-each", "rules", "sentences", "twice", "equal-by-chance"],
 )
 def test_lines_of_one_length_are_lines(lines: list[str]) -> None:
     assert joined_lines("\n".join(lines).encode()) is None

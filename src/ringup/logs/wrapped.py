@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 MOST_BYTES = 4 << 20
 """Of a file; nobody copies more from a terminal."""
 WIDTHS = range(60, 400)
-FEWEST, OF_FEW_LINES = 3, 30
-"""Broken lines of a file; two are enough in one of so few lines."""
+FEWEST, OF_FEW_LINES, FEWEST_FORMS = 3, 30, 2
+"""Broken lines of a file, two in one of so few lines; and how many of them differ in more than numbers."""
 LIKE_OTHERS = 0.25
 """Share of the broken lines' further parts that may begin as a whole line of the file does."""
 INSIDE_WORDS = 0.3
@@ -70,16 +71,19 @@ def _width(lines: list[bytes]) -> int:
     """The terminal's width in columns; 0 if the lines do not end at one."""
     columns = [_columns(line) for line in lines]
     width = max(columns)
-    full = [n for n, count in enumerate(columns[:-1]) if count == width and not _is_rule(lines[n])]
+    pairs = enumerate(pairwise(columns))
+    full = [n for n, (own, below) in pairs if own == width and below and not _is_rule(lines[n])]
+    # The same message once more has the same length and the same line below.
+    forms = {_DIGITS.sub(b"", lines[n]): n for n in full}.values()
     near = sum(width - 3 <= count < width for count in columns)
     fewest = FEWEST - (len(lines) <= OF_FEW_LINES)
-    if width not in WIDTHS or len(full) < fewest or 3 * near > len(full):
+    if width not in WIDTHS or len(full) < fewest or len(forms) < FEWEST_FORMS or 3 * near > len(full):
         return 0
     behind = {n + 1 for n in full}
     heads = {_head(line) for n, line in enumerate(lines) if n not in behind}
     like = sum(_head(lines[n]) in heads for n in behind)
-    inside = sum(bool(_INSIDE.match(lines[n][-1:] + lines[n + 1][:1])) for n in full)
-    return width if like <= LIKE_OTHERS * len(full) and inside >= INSIDE_WORDS * len(full) else 0
+    inside = sum(bool(_INSIDE.match(lines[n][-1:] + lines[n + 1][:1])) for n in forms)
+    return width if like <= LIKE_OTHERS * len(full) and inside >= INSIDE_WORDS * len(forms) else 0
 
 
 def _columns(line: bytes) -> int:
