@@ -21,7 +21,7 @@ from functools import cached_property
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import gpus_per_node, last, node_count, tasks_per_node
 from ringup.launchfiles.marks import has_mark, is_mark
-from ringup.launchfiles.passing import passed_on
+from ringup.launchfiles.passing import HOST_FILES, passed_on
 from ringup.launchfiles.shell import Command, Job
 from ringup.launchfiles.start import CommandLine, Step, arguments
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, TORCHRUN_PREFIXES
@@ -659,9 +659,7 @@ def _by_mpi(launch: Launch, step: Step) -> tuple[int | None, int | None]:
         launch.number(total_text) if total_text else None,
     )
     nodes = _host_count(hosts) if hosts else launch.allocated or None
-    listed = launch.job.files.get(
-        step.option("--hostfile", "-hostfile", "-machinefile", "--machinefile") or ""
-    )
+    listed = launch.job.files.get(step.option(*HOST_FILES) or "")
     if listed and not nodes:
         nodes = len([line for line in listed.splitlines() if line.split("#")[0].strip()]) or None
     in_turn = step.has("-bynode", "--bynode") or mapped == "node"

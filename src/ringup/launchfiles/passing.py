@@ -19,7 +19,9 @@ APPTAINER = ("apptainer", "singularity")
 REMOTE = ("ssh", "pdsh", "clush", "dsh", "pssh")
 """They start a login on the other machine."""
 MPIRUN = ("mpirun", "mpiexec", "prterun")
-_HOSTS = ("-H", "-host", "--host", "-hostfile", "--hostfile", "-machinefile", "--machinefile")
+HOST_FILES = ("-hostfile", "--hostfile", "-machinefile", "--machinefile")
+"""Options of mpirun."""
+_HOSTS = ("-H", "-host", "--host", *HOST_FILES)
 OF_SLURM = ("SLURM_", "SLURMD_")
 _FOR_APPTAINER = re.compile("(?:APPTAINER|SINGULARITY)ENV_")
 

@@ -56,7 +56,9 @@ _ASKS_FOR_DEFAULT = re.compile(r"\s-[zn]\s|\+x\}|:-\}|\$#")
 _ENDS_ON_ERROR = re.compile(r"#!.{0,99}sh .{0,99}-\w{0,9}e")
 _LAST_OF_PIPE = re.compile(r"shopt -s lastpipe|\A#!.{0,99}\b[zk]sh")
 """A pipe's last command runs in the shell itself if this is set."""
-_OWN_FOLDER = re.compile(r"dirname[^|;]{0,60}(?:\$\{?0|BASH_SOURCE)|^PWD$|^\$\(pwd\)$|^SLURM_SUBMIT_DIR$")
+OWN_FOLDER = re.compile(r"dirname[^|;]{0,60}(?:\$\{?0|BASH_SOURCE)")
+_HERE = re.compile(r"PWD|\$\(pwd\)|SLURM_SUBMIT_DIR")
+"""Where the file was typed, its own folder mostly."""
 """Forms in which a script names its own folder, or its working directory."""
 _READS_ARGUMENTS_IN_TURN = re.compile(r"\bgetopts?\b|\b(?:while|until|for)\b[^\n]{0,80}\$[\[({\"]{0,3}[#@*1]")
 """Options of a script that a loop reads: their effects are unknown."""
@@ -797,7 +799,8 @@ class _Walk(Expansion):
         """`$(dirname "$0")/env.sh` and similar as the name of a file in the same folder."""
         held = self.marks.all_of(name)
         own = re.fullmatch(r"(.)/(?:\./)?([^/].*)", name) if len(held) == 1 else None
-        return own[2] if own and is_mark(own[1]) and _OWN_FOLDER.search(held[0].name) else name
+        is_near = own and (OWN_FOLDER.search(held[0].name) or _HERE.fullmatch(held[0].name))
+        return own[2] if own and is_near and is_mark(own[1]) else name
 
     def _new_shell(self, inner: Scope, start: CommandLine) -> None:
         """Keep only the variables that reach a newly started shell."""

@@ -12,7 +12,7 @@ from ringup.launchfiles.files import named
 from ringup.launchfiles.manifests import pairs, value_at
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch, PodShare
-from ringup.launchfiles.passing import APPTAINER, DOCKER, keeps
+from ringup.launchfiles.passing import APPTAINER, DOCKER, HOST_FILES, keeps
 from ringup.launchfiles.programs import OF_HYDRA
 from ringup.launchfiles.start import Step, arguments, take_apart
 from ringup.lint.job_file import JobFile
@@ -376,14 +376,17 @@ def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
         yield from _slots_of_horovod(job, launch)
         if re.search(r":(?:\d+,)*\d+-\d", launch.option("include") if launch.launcher == "deepspeed" else ""):
             found = f"--include {printable(launch.option('include'), 60)}: DeepSpeed knows no ranges"
-            yield job.finding(launch.line, found, "each GPU: localhost:0,1,2,3")
+            why, fix = "each part between commas must be one number", Fix("list every GPU: localhost:0,1,2,3")
+            yield job.finding(launch.line, found, "each GPU: localhost:0,1,2,3", why=why, fix=fix)
         name = launch.option("hostfile")
         if launch.launcher == "colossalai":
             yield from _names_alone(job, launch, name)
-        text = file_at_hand(job, name) if launch.launcher == "deepspeed" else ""
+        if launch.launcher != "deepspeed" or not name:
+            continue
+        text = file_at_hand(job, name)
         if text is None or has_mark(text):
             yield from _from_scheduler(job, launch, launch.shown(name))
-        if launch.launcher != "deepspeed" or not name or has_mark(name):
+        if has_mark(name):
             continue
         if text is None:
             is_made = job.text.count(posixpath.basename(name)) > 1
@@ -430,7 +433,7 @@ def _names_alone(job: JobFile, launch: Launch, name: str) -> Iterator[Finding]:
 def _slots_of_mpi(job: JobFile, launch: Launch) -> Iterator[Finding]:
     """Open MPI 5 starts no more ranks than its host file has slots, each host's once (MPICH: `HOST:N`)."""
     for step in (s for s in launch.steps if s.program in ("mpirun", "mpiexec", "prterun", "mpiexec.hydra")):
-        name = step.option("--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f") or ""
+        name = step.option(*HOST_FILES, "-f") or ""
         total = launch.number(step.option("-np", "-n", "--np", "--n", "-c") or "") or 0
         text = text_of(job, name)
         hosts = [match[1] for line in lines_of(text) if (match := _SLOTS.match(line.strip()))]
@@ -439,7 +442,8 @@ def _slots_of_mpi(job: JobFile, launch: Launch) -> Iterator[Finding]:
         )
         if hosts and by_hydra:
             found = f"{printable(name, 80)} has slots=, which is Open MPI's form: Hydra refuses it"
-            yield job.finding(launch.line, found, "HOST:N on every line")
+            why, fix = "Hydra (MPICH, Intel MPI) reads `HOST:N`", Fix("one `HOST:N` a line")
+            yield job.finding(launch.line, found, "HOST:N on every line", why=why, fix=fix)
             return
         if twice := next((host for host in hosts if hosts.count(host) > 1), ""):
             found = f"{printable(name, 80)} gives slots of {printable(twice, 60)} twice: Open MPI refuses it"

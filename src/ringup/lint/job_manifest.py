@@ -241,7 +241,11 @@ def compose_refused(job: JobFile) -> Found:
                 yield line, f"container_name, and {copies} containers", "no container_name"
             if "network_mode" in own and "networks" in own:
                 line = own["networks"].start_mark.line
-                yield line, "networks beside network_mode", "one of them"
+                why, fix = (
+                    "compose takes one of the two for a service",
+                    Fix("leave networks or network_mode out"),
+                )
+                yield job.finding(line, "networks beside network_mode", "one of them", why=why, fix=fix)
             for device in listed(node_at(service, "deploy", "resources", "reservations", "devices")):
                 given, line = dict(pairs(device)), device.start_mark.line + 1
                 count = number(scalar(given.get("count"))) or 0

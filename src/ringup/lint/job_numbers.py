@@ -445,8 +445,12 @@ def gpus_left_idle(job: JobFile) -> Found:
         is_by_list = any(s.option("-np", "-n") and _lines_of_nodes(launch, s) for s in launch.steps)
         if launch.launcher == "python" and gpus > 1 and is_by_list and not tasks_per_node(job.job.directives):
             found = f"1 rank on each node of {gpus} GPUs: without mpiprocs PBS lists each node once"
+            why, fix = (
+                "a chunk of PBS has one process without mpiprocs",
+                Fix(f"`select=N:...:mpiprocs={gpus}`"),
+            )
             wanted = f"mpiprocs={gpus} in the select of qsub"
-            yield job.finding(launch.line, found, wanted, severity="warning", fix=Fix(f"`:mpiprocs={gpus}`"))
+            yield job.finding(launch.line, found, wanted, severity="warning", why=why, fix=fix)
         machines, total = launch.nnodes or 1, launch.number(launch.option("num-processes"))
         if launch.launcher == "accelerate" and gpus > 1 and machines > 1 and total == gpus:
             each = launch.ranks_per_node

@@ -189,7 +189,7 @@ def _taken_for_comment(job: JobFile, read: Sequence[Directive]) -> Iterator[Find
                 "`# SBATCH` with a blank is a comment: the job gets one node",
                 f"#SBATCH -N {asked[1]}",
             )
-            yield job.finding(at, found, fix)
+            yield job.finding(at, found, fix, fix=Fix("leave out the blank behind #"))
 
 
 def _memory(job: JobFile, read: Sequence[Directive]) -> Iterator[Finding]:
@@ -499,10 +499,12 @@ def _never_ends(command: Command) -> str:
     return program if pattern and not ends and any(map(pattern.fullmatch, arguments)) else ""
 
 
-_SHARES = """
+_SHARING = """
     --overlap -O --exact --gres --gpus -G --gpus-per-node --gpus-per-task --mem --mem-per-cpu -w --nodelist -x
     --exclude --relative -r --jobid
 """
+_SHARES = tuple(_SHARING.split())
+"""Options of a step that takes only a part of the job, or shares it."""
 
 
 @fault("step-holds-nodes", SHELL)
@@ -515,12 +517,12 @@ def step_holds_nodes(job: JobFile) -> Found:
 
     Fix: `srun --overlap` for the one in the background.
     """
-    launches = [one for one in job.launches if one.srun and not one.srun.has(*_SHARES.split())]
+    launches = [one for one in job.launches if one.srun and not one.srun.has(*_SHARES)]
     if not gpus_per_node(job.job.directives)[0] or "SLURM_OVERLAP" in job.text:
         return
     for command in job.job.commands:
         step = next((s for s in (*command.around, *command.start.steps) if s.program == "srun"), None)
-        if step is None or not command.detached or step.has(*_SHARES.split()) or "--pid" in command.texts:
+        if step is None or not command.detached or step.has(*_SHARES) or "--pid" in command.texts:
             continue
         texts = [posixpath.basename(text) for text in command.texts]
         program = next((text for text in texts if text in _NEVER), "")

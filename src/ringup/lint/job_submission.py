@@ -6,10 +6,11 @@ import re
 
 from ringup.launchfiles.directives import last
 from ringup.launchfiles.marks import has_mark, is_mark
-from ringup.launchfiles.shell import Command
+from ringup.launchfiles.shell import OWN_FOLDER, Command
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
+from ringup.rules import Fix
 from ringup.units import lines_of, printable
 
 _OPTION = re.compile(
@@ -101,7 +102,6 @@ def job_starts_at_home(job: JobFile) -> Found:
             return
 
 
-_OWN_FOLDER = re.compile(r"\bdirname\b[^|;]{0,60}(?:\$\{?0|BASH_SOURCE)")
 _KNOWS_FOLDER = re.compile(r"SLURM_SUBMIT_DIR|PBS_O_WORKDIR|scontrol show job|/spool|slurm_script")
 
 
@@ -119,7 +119,7 @@ def job_file_is_a_copy(job: JobFile) -> Found:
     scheduler = re.search(r"(?m)^#(SBATCH|PBS)[ \t]+-", head[0]) if head else None
     for launch in job.launches if scheduler and not _KNOWS_FOLDER.search(job.text) else ():
         mark = next(iter(job.job.marks.all_of(launch.script)), None)
-        if scheduler and mark and is_mark(launch.script[:1]) and _OWN_FOLDER.search(mark.name):
+        if scheduler and mark and is_mark(launch.script[:1]) and OWN_FOLDER.search(mark.name):
             name = printable(launch.shown(launch.script.rpartition("/")[2]), 60)
             found = f"{name} in the job file's folder: the scheduler runs a copy of the file in another one"
             yield launch.line, found, "$PBS_O_WORKDIR" if scheduler[1] == "PBS" else "$SLURM_SUBMIT_DIR"
@@ -149,4 +149,8 @@ def pbs_directive_refused(job: JobFile) -> Found:
             found = f"{printable(what, 60)} without -l" if refused["bare"] else f"a blank behind {what}"
             yield number, found, f"#PBS -l {printable(what, 60)}"
         if re.match(r"#PBS[ \t]+-t[ \t]+\d", line) and re.search(r"(?m)^#PBS[ \t]+-l[ \t]+select=", job.text):
-            yield number, "-t is Torque's, and select= PBS Professional's: its qsub refuses -t", "-J 1-4"
+            found, fix = (
+                "-t is Torque's, and select= PBS Professional's: its qsub refuses -t",
+                Fix("#PBS -J 1-4"),
+            )
+            yield job.finding(number, found, "-J", fix=fix)

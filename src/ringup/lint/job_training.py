@@ -166,7 +166,9 @@ def trainer_refuses_arguments(job: JobFile) -> Found:
         for option, first, second in zip(words := launch.start.arguments, words[1:], words[2:], strict=False):
             if option == "--fsdp" and first.isidentifier() and second in ("auto_wrap", "offload"):
                 found = f"--fsdp {printable(first, 40)}, and {second} is a word of its own"
-                yield launch.line, found, f'--fsdp "{printable(first, 40)} {second}"'
+                wanted = f'--fsdp "{printable(first, 40)} {second}"'
+                why = 'its value is one word: "Some specified arguments are not used" (`hf_argparser.py`)'
+                yield job.finding(launch.line, found, wanted, why=why, fix=Fix(wanted))
         if _is_on(given, "fp16") and _is_on(given, "bf16"):
             yield launch.line, "--fp16 and --bf16", "one of them"
         is_twice = launch.config.get("fsdp_activation_checkpointing", "").lower() == "true"

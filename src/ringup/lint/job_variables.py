@@ -11,7 +11,7 @@ from itertools import pairwise
 from ringup.launchfiles.directives import last
 from ringup.launchfiles.marks import has_mark, is_mark
 from ringup.launchfiles.model import COUNT_NAMES, GPU_NAMES, Launch
-from ringup.launchfiles.passing import MPIRUN, keeps
+from ringup.launchfiles.passing import HOST_FILES, MPIRUN, keeps
 from ringup.launchfiles.programs import OF_OPEN_MPI
 from ringup.launchfiles.shell import Command, Word
 from ringup.lint.across_files import All
@@ -369,10 +369,10 @@ def _not_by_mpirun(job: JobFile, launch: Launch) -> Iterator[Finding]:
     for step in by_mpi:
         given = {option.value.partition("=")[0] for option in step.options if option.name == "-x"}
         is_open_mpi = any(option.name.lstrip("-") in OF_OPEN_MPI for option in step.options)
-        hosts, name = step.option("-H", "-host", "--host") or "", step.option(*_HOST_FILES) or ""
+        hosts, name = step.option("-H", "-host", "--host") or "", step.option(*HOST_FILES) or ""
         listed = [line for line in lines_of(text_of(job, name)) if line.strip()]
         count = max(hosts.count(",") + 1, len(listed) or 2 * bool(name))
-        own = {n: value for n, value in launch.command.env.items() if n not in given}
+        own = launch.command.env.keys() - given
         lost = sorted(n for n in own if n in needed or _OF_NCCL.fullmatch(n))
         if is_open_mpi and count > 1 and lost and not any(map(has_mark, given)):
             found = f"mpirun{' -x' if given else ''}: the ranks of other hosts do not get {_few(lost)}"
@@ -380,7 +380,6 @@ def _not_by_mpirun(job: JobFile, launch: Launch) -> Iterator[Finding]:
             yield job.finding(launch.line, found, f"-x {lost[0]}", severity=severity)
 
 
-_HOST_FILES = ("-hostfile", "--hostfile", "-machinefile", "--machinefile")
 _QUOTED = "the value: double quotes around the command"
 _HANDED = {
     **dict.fromkeys(("docker", "podman", "nvidia-docker", "podman-hpc"), "docker run -e {0}"),

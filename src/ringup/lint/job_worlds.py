@@ -69,12 +69,10 @@ def launcher_started_per_task(job: JobFile) -> Found:
 def _more_than_nodes(launch: Launch) -> str:
     """mpirun with more processes than the launcher has nodes, on hosts that are not known here."""
     step = next((step for step in launch.steps if step.program in ("mpirun", "mpiexec")), None)
-    total, nodes = (
-        (launch.number(step.option("-np", "-n", "--np") or "") if step else 0) or 0,
-        launch.nnodes or 0,
-    )
-    is_told = bool(launch.nnodes_text) and nodes < total
-    return f"{total} processes, each starts {launch.launcher}, and it is told of {nodes} nodes" * is_told
+    total = launch.number(step.option("-np", "-n", "--np") or "") if step else None
+    if not launch.nnodes_text or (total or 0) <= (launch.nnodes or 0):
+        return ""
+    return f"{total} processes, each starts {launch.launcher}, which has --nnodes={launch.nnodes}"
 
 
 def _tasks_of_server(job: JobFile, launch: Launch) -> int:
@@ -146,8 +144,8 @@ def several_worlds(job: JobFile) -> Found:
         elif launch.start.option("standalone") is not None:
             told, wanted = "has --standalone: its node alone", "--nnodes and a rendezvous endpoint"
         else:
-            count = plural(launch.nnodes or 1, "node")
-            told = f"is told of {count}" if launch.nnodes_text else "is not told how many nodes there are"
+            name = "--nnodes" if launch.launcher in TORCH else "number of nodes"
+            told = f"has {name} {launch.nnodes}" if launch.nnodes_text else f"has no {name}"
             wanted = f"--nnodes={_nodes_here(launch)}" if launch.launcher in TORCH else "the number of nodes"
         found = f"{launch.started_by} starts it on {launch.nodes} nodes, and {launch.launcher} {told}: "
         if not launch.left_out:
@@ -441,7 +439,11 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
         alone = f"{'starts' if is_ray else 'trains'} on the first node alone"
         what = alone if is_ray or launch.nnodes == 1 else "waits for nodes on which nothing starts it"
         found = f"{launch.allocated} nodes are asked for, and {launch.launcher} {what}"
-        yield launch.line, found, "srun in front of it"
+        if launch.launcher == "deepspeed":  # with srun each node would form a world of its own
+            fix = Fix("write a host file with `HOST slots=N` for every node, and give it: `--hostfile FILE`")
+            yield job.finding(launch.line, found, "--hostfile with every node", fix=fix)
+        else:
+            yield launch.line, found, "srun in front of it"
         return
 
 

@@ -47,19 +47,20 @@ def joined_lines(data: bytes) -> Wrapped | None:
     True
     """
     lines = data.split(b"\n")
-    width = _width(lines)
-    if not width:
+    columns = [*map(len, lines if data.isascii() else data.decode(errors="replace").split("\n"))]
+    width = max(columns)
+    if width not in WIDTHS or not _is_of_terminal(lines, columns, width):
         return None
     joined: list[bytes] = []
     first_lines: list[int] = []
     is_broken = False
-    for number, line in enumerate(lines, 1):
+    for number, (line, own) in enumerate(zip(lines, columns, strict=True), 1):
         if is_broken:
             joined[-1] = joined[-1] + line
         else:
             joined.append(line)
             first_lines.append(number)
-        is_broken = _columns(line) == width and not _is_rule(line)
+        is_broken = own == width and not _is_rule(line)
     ends = [*first_lines[1:], len(lines) + 1]
     padded = (
         line + b" " * (end - begin - 1) for line, begin, end in zip(joined, first_lines, ends, strict=True)
@@ -67,27 +68,21 @@ def joined_lines(data: bytes) -> Wrapped | None:
     return Wrapped(b"\n".join(padded), first_lines, len(lines) - (not lines[-1]))
 
 
-def _width(lines: list[bytes]) -> int:
-    """The terminal's width in columns; 0 if the lines do not end at one."""
-    columns = [_columns(line) for line in lines]
-    width = max(columns)
+def _is_of_terminal(lines: list[bytes], columns: list[int], width: int) -> bool:
+    """Whether the longest lines end at a terminal's width, not where a program has ended them."""
     pairs = enumerate(pairwise(columns))
     full = [n for n, (own, below) in pairs if own == width and below and not _is_rule(lines[n])]
     # The same message once more has the same length and the same line below.
     forms = {_DIGITS.sub(b"", lines[n]): n for n in full}.values()
     near = sum(width - 3 <= count < width for count in columns)
     fewest = FEWEST - (len(lines) <= OF_FEW_LINES)
-    if width not in WIDTHS or len(full) < fewest or len(forms) < FEWEST_FORMS or 3 * near > len(full):
-        return 0
+    if len(full) < fewest or len(forms) < FEWEST_FORMS or 3 * near > len(full):
+        return False
     behind = {n + 1 for n in full}
     heads = {_head(line) for n, line in enumerate(lines) if n not in behind}
     like = sum(_head(lines[n]) in heads for n in behind)
     inside = sum(bool(_INSIDE.match(lines[n][-1:] + lines[n + 1][:1])) for n in forms)
-    return width if like <= LIKE_OTHERS * len(full) and inside >= INSIDE_WORDS * len(forms) else 0
-
-
-def _columns(line: bytes) -> int:
-    return len(line) if line.isascii() else len(line.decode(errors="replace"))
+    return like <= LIKE_OTHERS * len(full) and inside >= INSIDE_WORDS * len(forms)
 
 
 def _is_rule(line: bytes) -> bool:

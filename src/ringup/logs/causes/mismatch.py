@@ -136,7 +136,7 @@ def rank_busy(log: LogEvidence) -> Found:
         text = "the last output before the wait is long work of one rank"
         return report([*saved, *waits[:2]], text)
     begun = {e.file: e.line for e in log.all("training-begins")}
-    words = [w for w in words if w.line > begun.get(w.file, 0)]  # what prepares it is done then
+    words = [w for w in words if w.line > begun.get(w.file, 0)]  # work above that line has ended
     if any(w.file == e.file and 0 < e.line - w.line < 200 for w in words for e in [*waits, *store]):
         text = "long work of one rank precedes the timeout"
         return report([*words[-2:], *store, *waits[:2]], text, "medium")
