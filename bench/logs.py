@@ -224,6 +224,8 @@ def main() -> None:
     words = parser.parse_args()
     chosen = [m for m in MEASURES if not words.only or m.name in words.only.split(",")]
     results = []
+    if words.dir:
+        words.dir.mkdir(parents=True, exist_ok=True)
     for layout in sorted({m.layout for m in chosen}):
         with tempfile.TemporaryDirectory(dir=words.dir, prefix="ringup-bench-") as folder:
             files = make(Path(folder), layout, words.size, words.ranks)

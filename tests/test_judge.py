@@ -62,7 +62,7 @@ def nodes(ranks: list[RankLook], at_s: float, **more: Any) -> list[NodeLook]:
 
 
 def judged(*ranks: RankLook, seconds: float = 10.0, **more: Any) -> Verdict:
-    fresh = {"cpu_s": 0.0, "io_bytes": 0, "switches": 0, "frames": (), "children": ()}
+    fresh = {"cpu_s": 0.0, "io_bytes": 0, "switches": 0, "queued_s": 0.0, "frames": (), "children": ()}
     before = [dataclasses.replace(r, **fresh) for r in ranks]  # type: ignore[arg-type]
     options = {"expected": 4, **more}
     return judge(nodes(before, 0.0), nodes(list(ranks), seconds), **options)
@@ -282,6 +282,13 @@ def test_a_rank_that_uses_nothing_is_missing_from_what_others_poll_for(io: int, 
     assert asleep.kind == "busy"  # it may sleep until one of them has computed something
     computes = judged(*with_flights(spin, *pending), rank(3, (own(60),), cpu_s=9.0, io=1 << 20, state="R"))
     assert computes.kind == "busy"
+
+
+@pytest.mark.parametrize("queued_s, kind", [(6.0, "stalled"), (0.0, "busy")])
+def test_ranks_that_poll_on_a_crowded_node_want_a_cpu_all_the_time(queued_s: float, kind: str) -> None:
+    spin = [dataclasses.replace(one, cpu_s=3.0, queued_s=queued_s) for one in FLOATS[:3]]
+    gets = rank(3, (own(48, source="queue.get()"),), syscall="futex")
+    assert judged(*with_flights(spin, *[recorded(80.0)] * 3), gets).kind == kind
 
 
 @pytest.mark.parametrize("cpu_s", [10.0, 0.0])

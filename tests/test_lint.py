@@ -724,6 +724,16 @@ for _rule, (_wrong, _right) in (
 ALL = {*SCRIPT, *SHELL, *ACROSS, "script-not-readable"}
 
 
+def test_every_case_of_a_text_is_one_that_some_finding_has() -> None:
+    """A finding with a case that its rule's text lacks is a KeyError, which every example would show."""
+    root = Path(lint.__file__).parent
+    source = "".join(path.read_text() for path in root.glob("*.py"))
+    cases = {(one.name, case) for one in PROBLEMS.values() for _, case, _ in one.parts if case}
+    assert cases and [name for name in sorted(cases) if f'"{name[1]}"' not in source] == []
+    why, fix = PROBLEMS["several-worlds"].of_case("fairseq")
+    assert why.startswith("every node trains the same model") and "accelerate" not in why + fix
+
+
 def test_every_fault_has_both_cases_and_a_text() -> None:
     assert set(CASES) == ALL, "CASES needs files with and without each fault"
     assert set(PROBLEMS) >= ALL

@@ -161,9 +161,10 @@ def rule_page(known: Registry, problem: Any) -> str:
         f"At worst: **{problem.severity}**. Found by {by}.",
         "",
     ]
-    lines += ["## Why it matters", "", sentence(problem.why), "", "## Fix", "", sentence(problem.fix), ""]
-    if problem.in_logs:
-        lines += ["## In logs", "", text(problem.in_logs), ""]
+    for label, title in {"Why": "Why it matters", "Fix": "Fix", "In logs": "In logs"}.items():
+        parts = [(case, sentence(told)) for of, case, told in problem.parts if of == label]
+        lines += [f"## {title}", ""] if parts else []
+        lines += [line for case, told in parts for line in (f"**{case}:** {told}" if case else told, "")]
     if name in known.restarts:
         lines += ["## Restart", "", sentence(known.restarts[name].sentence), ""]
     examples = {"check": known.checked, "lint": known.linted, "logs": known.logged}

@@ -63,9 +63,9 @@ class Output(Envelope, total=False):
 
 # -- check, predict, env -------------------------------------------------------------------------
 
-ShownFinding = but(Finding, "ShownFinding", subject=None, fix=Fix, severity=Severity, help=str)
+ShownFinding = but(Finding, "ShownFinding", subject=None, case=None, fix=Fix, severity=Severity, help=str)
 """`help` is the address of the rule's page."""
-ProblemPage = but(Problem, "ProblemPage", help=str, restart=str | None)
+ProblemPage = but(Problem, "ProblemPage", parts=None, help=str, restart=str | None)
 """`restart` says what a restart after it would do; null where it ends no run."""
 TestedPair = but(Link, "TestedPair", error=str | None)
 

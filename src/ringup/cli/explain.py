@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
     def as_json(problem: Problem) -> dict[str, object]:
         row = ROWS.get(problem.name)
-        return {**vars(problem), "help": problem.page, "restart": row.sentence if row else None}
+        told = {name: value for name, value in vars(problem).items() if name != "parts"}
+        return {**told, "help": problem.page, "restart": row.sentence if row else None}
 
     if args.name is None and args.json:
         terminal.print_json(problems=[as_json(p) for p in PROBLEMS.values()])
@@ -64,9 +65,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"{problem.name}  (at worst: {problem.severity})\n")
     print(textwrap.fill(problem.summary, width) + "\n")
     restart = ROWS[problem.name].sentence if problem.name in ROWS else ""
-    parts = ("Why", problem.why), ("Fix", problem.fix), ("In logs", problem.in_logs), ("Restart", restart)
-    for label, text in parts:
+    for label, case, text in (*problem.parts, ("Restart", "", restart)):
         if text:
-            print(textwrap.fill(f"{label}: {text}", width) + "\n")
+            print(textwrap.fill(f"{label}{case and ', '}{case}: {text}", width) + "\n")
     print(f"Page: {problem.page}")
     return 0

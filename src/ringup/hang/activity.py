@@ -26,6 +26,8 @@ class Move:
     switches: int
     faults: int = 0
     """Pages that only this process touched for the first time, or that were read from a file for it."""
+    queued_s: float = 0.0
+    """For which its main thread waited for a CPU: other processes had them all."""
 
     @property
     def uses_nothing(self) -> bool:
@@ -61,6 +63,7 @@ def moves(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[tuple[s
                     rank.io_bytes - old.io_bytes - io_bytes,
                     rank.switches - old.switches,
                     rank.faults - old.faults,
+                    rank.queued_s - old.queued_s,
                 )
     return found
 

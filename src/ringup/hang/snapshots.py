@@ -93,6 +93,8 @@ class RankLook:
     """Its interpreter's path."""
     faults: int = 0
     """Pages that it has touched for the first time, or that were read from a file for it."""
+    queued_s: float = 0.0
+    """For which its main thread waited for a CPU (`/proc/PID/schedstat`)."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,10 @@ Kind = Literal["stalled", "busy", "flowing", "waiting", "meeting", "idle", "unkn
 PENDING_S = 50.0
 """A collective that is pending for this long counts as waiting."""
 LEAST_SPIN, MOST_OF_A_SPIN = 0.5, 64 << 10
-"""Cores that a rank which polls its GPU uses, and bytes that it may read or write meanwhile (its sockets)."""
+"""
+Cores that a rank which polls its GPU uses or waits for, and bytes that it may read or write meanwhile (its
+sockets).
+"""
 LEAST_FAULTS = 16
 """Pages touched for the first time during one read; this many show that its data arrives."""
 
@@ -146,7 +149,7 @@ class JudgedRank:
         if self.move is None or self.place.kind != "own":
             return False
         is_quiet = 0 <= self.move.io_bytes <= MOST_OF_A_SPIN
-        return is_quiet and self.move.cpu_s >= LEAST_SPIN * self.move.seconds
+        return is_quiet and self.move.cpu_s + self.move.queued_s >= LEAST_SPIN * self.move.seconds
 
     @property
     def may_compute(self) -> bool:

@@ -8,7 +8,6 @@ from ringup.launchfiles.model import TORCH, Launch
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
-from ringup.rules import Fix
 
 _TRAINS = re.compile(r"\b(?:Trainer|SFTTrainer|Accelerator)\(|\baccelerator\.prepare\(")
 _BY_MAP = re.compile(r"device_map *= *[\"']auto[\"']")
@@ -82,7 +81,7 @@ def script_unfit_for_configuration(job: JobFile) -> Found:
         if _BY_MAP.search(text) and _TRAINS.search(text) and ranks > 1 and "LOCAL_RANK" not in text:
             why = 'accelerate trains no model with device_map="auto" in several processes (`accelerator.py`)'
             found = f'device_map="auto" in each of {ranks} processes'
-            yield job.finding(launch.line, found, "no device_map", why=why, fix=Fix("leave device_map out"))
+            yield launch.line, found, "no device_map", why, "leave device_map out"
         config = launch.config
         is_split = (
             config.get("fsdp_use_orig_params", "").lower() == "false" and config.get("fsdp_version") != "2"
@@ -91,14 +90,14 @@ def script_unfit_for_configuration(job: JobFile) -> Found:
         if is_split and _LORA.search(text) and not re.search("fsdp_auto_wrap_policy|Trainer\\(", text):
             why = "a flat parameter has no frozen weights among others: torch's `fsdp/_flat_param.py`"
             found, wanted = "LoRA, and fsdp_use_orig_params: false", "fsdp_use_orig_params: true"
-            yield job.finding(launch.line, found, wanted, why=why, fix=Fix(wanted))
+            yield launch.line, found, wanted, why, wanted
         is_flat = config.get("distributed_type") == "FSDP" and config.get("fsdp_version") != "2"
         if is_flat and re.search(r"load_in_4bit *= *True", text) and "quant_storage" not in text:
             why = (
                 'uint8 holds 4-bit weights: "Cannot flatten integer dtype tensors" (bitsandbytes, FSDP-QLoRA)'
             )
             found, wanted = "load_in_4bit without bnb_4bit_quant_storage", "bnb_4bit_quant_storage=bfloat16"
-            yield job.finding(launch.line, found, wanted, why=why, fix=Fix(wanted))
+            yield launch.line, found, wanted, why, wanted
         yield from _with_deepspeed(job, launch, text)
         yield from _with_accelerate(job, launch, text)
 
@@ -108,8 +107,8 @@ def _with_accelerate(job: JobFile, launch: Launch, text: str) -> Found:
     has_own = re.search(r'(?m)^ {0,8}"optimizer" *:', text_of(job, name)) if name else None
     if has_own and ".prepare(" in text and _OWN_OPTIMIZER.search(text) and "DummyOptim" not in text:
         why = "accelerate takes the optimizer of the file or of the code, not both (`accelerator.py`, 1.15)"
-        found, fix = "an optimizer, and one in DeepSpeed's file", Fix("accelerate.utils.DummyOptim")
-        yield job.finding(launch.line, found, "one of them", why=why, fix=fix)
+        found, fix = "an optimizer, and one in DeepSpeed's file", "accelerate.utils.DummyOptim"
+        yield launch.line, found, "one of them", why, fix
 
 
 def _with_deepspeed(job: JobFile, launch: Launch, text: str) -> Found:
@@ -122,18 +121,15 @@ def _with_deepspeed(job: JobFile, launch: Launch, text: str) -> Found:
     is_forced = "zero_force_ds_cpu_optimizer" in config or "DeepSpeedCPUAdam" in text
     if is_offloaded and not is_forced and _OWN_OPTIMIZER.search(text) and "optimizer=" in text:
         why = "DeepSpeed with offload_optimizer takes its own optimizers alone (`runtime/engine.py`)"
-        found, fix = (
-            "an optimizer of torch, and offload_optimizer",
-            Fix("deepspeed.ops.adam.DeepSpeedCPUAdam"),
-        )
-        yield job.finding(launch.line, found, "DeepSpeedCPUAdam", why=why, fix=fix)
+        found, fix = "an optimizer of torch, and offload_optimizer", "deepspeed.ops.adam.DeepSpeedCPUAdam"
+        yield launch.line, found, "DeepSpeedCPUAdam", why, fix
     stage = re.search(r'"stage"\s*:\s*([1-3])', config)
     other = _UNTESTED.search(text)
     if stage and other and "optimizer=" in text and "zero_allow_untested_optimizer" not in config:
         why = "ZeRO takes Adam, AdamW, Adagrad and Lion; others only on request (`runtime/zero/utils.py`)"
-        found, fix = f"optim.{other[1]} at stage {stage[1]}", Fix('"zero_allow_untested_optimizer": true')
-        yield job.finding(launch.line, found, '"zero_allow_untested_optimizer": true', why=why, fix=fix)
+        found, fix = f"optim.{other[1]} at stage {stage[1]}", '"zero_allow_untested_optimizer": true'
+        yield launch.line, found, '"zero_allow_untested_optimizer": true', why, fix
     if re.search(r':\s*"auto"', config) and "autotuning" not in config:
         why = 'DeepSpeed itself does not know "auto": transformers and accelerate replace it'
-        found, fix = 'values "auto", and a script without a Trainer', Fix("write the numbers")
-        yield job.finding(launch.line, found, "numbers", why=why, fix=fix)
+        found, fix = 'values "auto", and a script without a Trainer', "write the numbers"
+        yield launch.line, found, "numbers", why, fix

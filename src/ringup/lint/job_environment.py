@@ -16,11 +16,11 @@ from ringup.launchfiles.passing import APPTAINER, DOCKER, HOST_FILES, keeps
 from ringup.launchfiles.programs import OF_HYDRA
 from ringup.launchfiles.start import Step, arguments, take_apart
 from ringup.lint.job_file import JobFile
-from ringup.lint.rule import SHELL, fault
+from ringup.lint.rule import SHELL, Found, fault
 from ringup.lint.settings import settings
 from ringup.nccl import traps, variables
 from ringup.nccl.interface_choice import ASSUMED, version_of
-from ringup.rules import Finding, Fix, Severity
+from ringup.rules import Finding, Severity
 from ringup.units import lines_of, printable
 
 OLDEST = (2, 18)
@@ -64,15 +64,29 @@ def container_keeps_out(job: JobFile) -> Iterator[Finding]:
     """
     A container is started without what ranks need from the machine.
 
-    Why: with docker's own network the ranks of other nodes cannot reach this one; its /dev/shm has 64 MB, and
-    NCCL and data loaders fail; RDMA registers memory, which the default memlock limit forbids; variables set
-    outside do not reach the ranks inside.
+    Why, network: with docker's own network the ranks of other nodes cannot reach this one.
 
-    A pod on the host's network does not use the cluster's name server.  An image has no scontrol.
+    Why, shared memory: /dev/shm has 64 MB there; NCCL and data loaders need more, and fail.
+
+    Why, RDMA: RDMA registers memory, which the default memlock limit forbids.
+
+    Why, RDMA device: without an RDMA device NCCL finds no HCA and uses TCP.
+
+    Why, names: a pod on the host's network does not use the cluster's name server.
+
+    Why, variables: variables that are set outside do not reach the ranks inside.
+
+    Why, Slurm: the variable that takes the command's output is empty, unless the image or the site has the
+    program.
 
     Fix: `docker run --network=host --ipc=host --ulimit memlock=-1 --device=/dev/infiniband -e NCCL_DEBUG ...`
-    (`ringup script docker` writes it, and the Kubernetes kinds what a pod needs); apptainer without
-    --cleanenv, or with --env.
+    (`ringup script docker` writes it, and the Kubernetes kinds what a pod needs).
+
+    Fix, names: `dnsPolicy: ClusterFirstWithHostNet`.
+
+    Fix, variables: `docker run -e NAME`; apptainer without --cleanenv, or with `--env NAME=$NAME`.
+
+    Fix, Slurm: call the command in the job file, export the result, and read that inside.
     """
     yield from _shards(job)
     yield from _slurm_inside(job)
@@ -180,7 +194,8 @@ def _shards(job: JobFile) -> Iterator[Finding]:
     is_its_image = re.search(r"(?m)^[ \t-]{0,80}image:.{0,200}/text-generation-inference\b", job.text)
     if is_its_image and (match := _SHARDS.search(job.text)) and not _SHARED.search(job.text):
         found = f"{match[1]} shards, and no memory volume at /dev/shm: it has 64 MB"
-        yield job.finding(job.text.count("\n", 0, match.start()) + 1, found, "emptyDir: {medium: Memory}")
+        line = job.text.count("\n", 0, match.start()) + 1
+        yield job.finding(line, found, "emptyDir: {medium: Memory}", case="shared memory")
 
 
 def _pod(job: JobFile, launch: Launch, pod: PodShare) -> Iterator[Finding]:
@@ -188,17 +203,19 @@ def _pod(job: JobFile, launch: Launch, pod: PodShare) -> Iterator[Finding]:
         if pod.is_service:
             of_build = _has_shm_size_under_build(job, launch)
             found = "shm_size under build is for building the image" if of_build else "no shm_size, no ipc"
-            yield job.finding(launch.line, f"{found}: /dev/shm has 64 MB", "ipc: host")
+            yield job.finding(launch.line, f"{found}: /dev/shm has 64 MB", "ipc: host", case="shared memory")
         else:
             found = "no memory volume at /dev/shm: it has 64 MB"
-            yield job.finding(launch.line, found, "emptyDir: {medium: Memory}")
+            yield job.finding(launch.line, found, "emptyDir: {medium: Memory}", case="shared memory")
     if _is_cut_off(launch) and not _is_named_here(job, launch.host):
         found = "hostNetwork: true without dnsPolicy: names of pods and services do not resolve"
-        yield job.finding(launch.line, found, "dnsPolicy: ClusterFirstWithHostNet")
+        yield job.finding(launch.line, found, "dnsPolicy: ClusterFirstWithHostNet", case="names")
     if pod.has_rdma and not pod.can_lock:
-        yield job.finding(launch.line, "an RDMA device without IPC_LOCK", "IPC_LOCK in its capabilities")
+        found = "an RDMA device without IPC_LOCK"
+        yield job.finding(launch.line, found, "IPC_LOCK in its capabilities", case="RDMA")
     if launch.env.get("NCCL_IB_HCA") and not pod.has_rdma:
-        yield job.finding(launch.line, "NCCL_IB_HCA is set, and the pod has no RDMA device", "its resource")
+        found = "NCCL_IB_HCA is set, and the pod has no RDMA device"
+        yield job.finding(launch.line, found, "its resource", case="RDMA device")
 
 
 def _has_shm_size_under_build(job: JobFile, launch: Launch) -> bool:
@@ -219,9 +236,7 @@ def _slurm_inside(job: JobFile) -> Iterator[Finding]:
         is_bound = "/slurm" in job.text or "munge" in job.text
         if boxed and not is_bound and (found := _OF_SLURM.search(text[:20_000])):
             what = f"{found[1]} runs inside the container: an image has no commands of Slurm"
-            why = "The variable that takes its output is empty, unless the image or the site has the program."
-            fix = Fix(f"call {found[1]} in the job file, export the result, and read it inside")
-            yield job.finding(command.line, what, f"{found[1]} outside of it", why=why, fix=fix)
+            yield job.finding(command.line, what, f"{found[1]} outside of it", case="Slurm")
 
 
 def _names_of_containers(job: JobFile) -> Iterator[Finding]:
@@ -259,12 +274,14 @@ def _container_of(job: JobFile, step: Step) -> Step | None:
 def _docker(job: JobFile, launch: Launch, step: Step) -> Iterator[Finding]:
     if _several(launch) and not step.has("--network", "--net") and step.has("-p", "--publish", "-P"):
         found = "no --network=host: ranks of other nodes reach the published ports alone"
-        yield job.finding(launch.line, found, "--network=host")
+        yield job.finding(launch.line, found, "--network=host", case="network")
     if launch.ranks_per_node != 1 and not step.has("--ipc", "--shm-size"):
-        yield job.finding(launch.line, "no --ipc=host or --shm-size: /dev/shm has 64 MB", "--ipc=host")
+        found = "no --ipc=host or --shm-size: /dev/shm has 64 MB"
+        yield job.finding(launch.line, found, "--ipc=host", case="shared memory")
     has_rdma = any("infiniband" in o.value for o in step.options if o.name == "--device")
     if has_rdma and not any("memlock" in o.value for o in step.options if o.name == "--ulimit"):
-        yield job.finding(launch.line, "RDMA devices without --ulimit memlock=-1", "--ulimit memlock=-1")
+        found = "RDMA devices without --ulimit memlock=-1"
+        yield job.finding(launch.line, found, "--ulimit memlock=-1", case="RDMA")
 
 
 _INDICES = re.compile(r"\d{1,2}(?:,\d{1,2}){0,63}")
@@ -351,33 +368,42 @@ def _not_passed(job: JobFile, launch: Launch, step: Step) -> Iterator[Finding]:
     left = sorted(n for n in outside - launch.env.keys() if _FOR_RANKS.fullmatch(n) and not keeps(step, n))
     if left:
         found = f"{', '.join(left[:4])} set outside the container, not passed into it"
-        yield job.finding(launch.line, found, f"-e {left[0]}")
+        yield job.finding(launch.line, found, f"-e {left[0]}", case="variables")
 
 
 # -- DeepSpeed's host file -------------------------------------------------------------------------
 
 
 @fault("hostfile-wrong", SHELL)
-def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
+def hostfile_wrong(job: JobFile) -> Found:
     """
     A host file is missing, malformed, or lacks nodes or slots that the line needs.
 
-    Why: without the file DeepSpeed trains on its own node alone, with a warning; every line must be
-    `HOST slots=N` and each host appear once; a host of --include that is not in it, or more --num_nodes than
-    it has, is an error or fewer nodes than requested (DeepSpeed 0.19.8 `launcher/runner.py`).  Open MPI
-    refuses more processes than the file has slots.
+    Why, DeepSpeed: without the file DeepSpeed trains on its node alone, with a warning.  Every line must be
+    `HOST slots=N`, and each host appear once.  A host of --include that is not in it, or more --num_nodes
+    than it has, is an error or fewer nodes than requested (0.19.8 `launcher/runner.py`).
 
-    ColossalAI takes each line whole for the name of a host (0.5.0 `cli/launcher/run.py`).
+    Why, Open MPI: Open MPI refuses more processes than the file has slots, and a host that is listed twice.
 
-    Fix: one `HOST slots=N` a line, for every node, N its GPUs; for ColossalAI the name alone.
+    Why, horovodrun: horovodrun reads `HOST slots=N`, and ends at a line without `=`.
+
+    Why, Hydra: Hydra, the mpirun of MPICH and Intel MPI, reads `HOST:N`.
+
+    Why, ColossalAI: ColossalAI takes each line whole for the name of a host (0.5.0 `cli/launcher/run.py`).
+
+    Fix: one `HOST slots=N` a line, for every node, N its GPUs.
+
+    Fix, Hydra: one `HOST:N` a line.
+
+    Fix, ColossalAI: one host's name a line, without a number.
     """
     for launch in job.launches:
         yield from _slots_of_mpi(job, launch)
         yield from _slots_of_horovod(job, launch)
         if re.search(r":(?:\d+,)*\d+-\d", launch.option("include") if launch.launcher == "deepspeed" else ""):
             found = f"--include {printable(launch.option('include'), 60)}: DeepSpeed knows no ranges"
-            why, fix = "each part between commas must be one number", Fix("list every GPU: localhost:0,1,2,3")
-            yield job.finding(launch.line, found, "each GPU: localhost:0,1,2,3", why=why, fix=fix)
+            why, wanted = "each part between commas must be one number", "each GPU: localhost:0,1,2,3"
+            yield launch.line, found, wanted, why, "list every GPU: localhost:0,1,2,3"
         name = launch.option("hostfile")
         if launch.launcher == "colossalai":
             yield from _names_alone(job, launch, name)
@@ -392,7 +418,7 @@ def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
             is_made = job.text.count(posixpath.basename(name)) > 1
             if job.nearby and not is_made and not name.startswith("/"):
                 found = f"{printable(name, 80)} is not here: without it DeepSpeed trains on one node"
-                yield job.finding(launch.line, found, "a host file", severity="warning")
+                yield job.finding(launch.line, found, "a host file", severity="warning", case="DeepSpeed")
             continue
         if not has_mark(text):
             yield from _contents(job, launch, name, text)
@@ -405,7 +431,7 @@ _COPIED = re.compile(
 )
 
 
-def _from_scheduler(job: JobFile, launch: Launch, name: str) -> Iterator[Finding]:
+def _from_scheduler(job: JobFile, launch: Launch, name: str) -> Found:
     """A host file that is the scheduler's list of nodes: names without slots, or one for each task."""
     for source, *targets in _COPIED.findall(job.text):
         if posixpath.basename("".join(targets)) != posixpath.basename(name):
@@ -413,13 +439,13 @@ def _from_scheduler(job: JobFile, launch: Launch, name: str) -> Iterator[Finding
         each = tasks_per_node(job.job.directives)
         if source and each > 1 and not re.search(r"\buniq\b|\bsort[ \t]+-u\b", job.text):
             found = f"{printable(name, 80)}: {source} names each host {each} times, once for each task"
-            yield job.finding(launch.line, found, "sort -u: each host once")
+            yield launch.line, found, "sort -u: each host once", "DeepSpeed"
         elif "slots" not in job.text:
             found = f"{printable(name, 80)} has the names of the nodes alone, without slots"
-            yield job.finding(launch.line, found, "HOST slots=N on every line")
+            yield launch.line, found, "HOST slots=N on every line", "DeepSpeed"
 
 
-def _names_alone(job: JobFile, launch: Launch, name: str) -> Iterator[Finding]:
+def _names_alone(job: JobFile, launch: Launch, name: str) -> Found:
     hosts = [line.strip() for line in lines_of(text_of(job, name)) if line.strip()]
     bad = next((host for host in hosts if re.search(r"\s|^#", host) and not has_mark(host)), None)
     twice = next((host for host in hosts if hosts.count(host) > 1), None)
@@ -427,10 +453,10 @@ def _names_alone(job: JobFile, launch: Launch, name: str) -> Iterator[Finding]:
         shown = printable(bad or twice or "", 60)
         what = f"{shown!r} is taken for a host's name" if bad else f"{shown} twice"
         found = f"{printable(name, 80)}: {what}"
-        yield job.finding(launch.line, found, "one host's name a line, each once, nothing else")
+        yield launch.line, found, "one host's name a line, each once, nothing else", "ColossalAI"
 
 
-def _slots_of_mpi(job: JobFile, launch: Launch) -> Iterator[Finding]:
+def _slots_of_mpi(job: JobFile, launch: Launch) -> Found:
     """Open MPI 5 starts no more ranks than its host file has slots, each host's once (MPICH: `HOST:N`)."""
     for step in (s for s in launch.steps if s.program in ("mpirun", "mpiexec", "prterun", "mpiexec.hydra")):
         name = step.option(*HOST_FILES, "-f") or ""
@@ -442,27 +468,26 @@ def _slots_of_mpi(job: JobFile, launch: Launch) -> Iterator[Finding]:
         )
         if hosts and by_hydra:
             found = f"{printable(name, 80)} has slots=, which is Open MPI's form: Hydra refuses it"
-            why, fix = "Hydra (MPICH, Intel MPI) reads `HOST:N`", Fix("one `HOST:N` a line")
-            yield job.finding(launch.line, found, "HOST:N on every line", why=why, fix=fix)
+            yield launch.line, found, "HOST:N on every line", "Hydra"
             return
         if twice := next((host for host in hosts if hosts.count(host) > 1), ""):
             found = f"{printable(name, 80)} gives slots of {printable(twice, 60)} twice: Open MPI refuses it"
-            yield job.finding(launch.line, found, "each host once")
+            yield launch.line, found, "each host once", "Open MPI"
         slots = slots_in(text)
         may = any("oversubscribe" in o.written.lower() for o in step.options) or "OVERSUBSCRIBE" in job.text
         if total > slots > 0 and not may:
             found = f"{total} processes, and {printable(name, 80)} has {slots} slots"
-            yield job.finding(launch.line, found, "as many slots as processes")
+            yield launch.line, found, "as many slots as processes", "Open MPI"
 
 
-def _slots_of_horovod(job: JobFile, launch: Launch) -> Iterator[Finding]:
+def _slots_of_horovod(job: JobFile, launch: Launch) -> Found:
     """horovod 0.28 `runner/util/hosts.py`, parse_host_files: what follows the line's `=`."""
     given = arguments(launch.command.texts) if launch.launcher == "horovod" else {}
     name = given.get("hostfile", "")
     lines = [line.strip() for line in lines_of(text_of(job, name)) if line.strip()]
     if bad := next((line for line in lines if "=" not in line and not has_mark(line)), ""):
         found = f"{printable(name, 80)}: {printable(bad, 60)!r} has no slots=N, and horovodrun ends"
-        yield job.finding(launch.line, found, "HOST slots=N on every line")
+        yield launch.line, found, "HOST slots=N on every line", "horovodrun"
 
 
 def slots_in(text: str) -> int:
@@ -472,24 +497,23 @@ def slots_in(text: str) -> int:
     return sum(slots) if len(slots) == len(lines) else 0
 
 
-def _contents(job: JobFile, launch: Launch, name: str, text: str) -> Iterator[Finding]:
+def _contents(job: JobFile, launch: Launch, name: str, text: str) -> Found:
     lines = [line.strip() for line in lines_of(text) if line.strip() and not line.strip().startswith("#")]
     bad = next((line for line in lines if not _SLOTS.match(line)), None)
     hosts = [match[1] for line in lines if (match := _SLOTS.match(line))]
     if bad is not None or not lines:
         found = f"{printable(name, 80)}: {printable(bad or 'empty', 60)!r} is not HOST slots=N"
-        yield job.finding(launch.line, found, "HOST slots=N on every line")
+        yield launch.line, found, "HOST slots=N on every line", "DeepSpeed"
         return
     twice = next((host for host in hosts if hosts.count(host) > 1), "")
     if twice:
-        yield job.finding(
-            launch.line, f"{printable(name, 80)} has {printable(twice, 60)} twice", "each host once"
-        )
+        found = f"{printable(name, 80)} has {printable(twice, 60)} twice"
+        yield launch.line, found, "each host once", "DeepSpeed"
     wanted = [part.partition(":")[0] for part in launch.option("include").split("@") if part]
     missing = [host for host in wanted if host not in hosts and not has_mark(host)]
     if missing:
         found = f"--include {printable(missing[0], 60)}, which {printable(name, 80)} does not have"
-        yield job.finding(launch.line, found, "a host of the host file")
+        yield launch.line, found, "a host of the host file", "DeepSpeed"
     slots = {match[1]: int(match[2]) for line in lines if (match := _SLOTS.match(line))}
     for part in launch.option("include").split("@"):
         host, _, listed = part.partition(":")
@@ -498,16 +522,16 @@ def _contents(job: JobFile, launch: Launch, name: str, text: str) -> Iterator[Fi
             found = (
                 f"--include {printable(part, 60)}, and {printable(name, 80)} gives {host} {slots[host]} slots"
             )
-            yield job.finding(launch.line, found, f"slots from 0 to {slots[host] - 1}")
+            yield launch.line, found, f"slots from 0 to {slots[host] - 1}", "DeepSpeed"
     each = launch.ranks_per_node or 0
     few = min((int(match[2]) for line in lines if (match := _SLOTS.match(line))), default=each)
     if few < each:
         found = f"--num_gpus {each} on every host, and {printable(name, 80)} has slots={few}"
-        yield job.finding(launch.line, found, "as many GPUs as slots", severity="warning")
+        yield job.finding(launch.line, found, "as many GPUs as slots", severity="warning", case="DeepSpeed")
     count = launch.nnodes
     if count and launch.option("num-nodes") and count > len(hosts):
         found = f"--num_nodes {count}, and {printable(name, 80)} has {len(hosts)}"
-        yield job.finding(launch.line, found, "as many hosts as nodes")
+        yield launch.line, found, "as many hosts as nodes", "DeepSpeed"
 
 
 @fault("deepspeed-batch-disagrees", SHELL)

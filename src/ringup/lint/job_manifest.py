@@ -241,22 +241,19 @@ def compose_refused(job: JobFile) -> Found:
                 yield line, f"container_name, and {copies} containers", "no container_name"
             if "network_mode" in own and "networks" in own:
                 line = own["networks"].start_mark.line
-                why, fix = (
-                    "compose takes one of the two for a service",
-                    Fix("leave networks or network_mode out"),
-                )
-                yield job.finding(line, "networks beside network_mode", "one of them", why=why, fix=fix)
+                why, fix = "compose takes one of the two for a service", "leave networks or network_mode out"
+                yield line, "networks beside network_mode", "one of them", why, fix
             for device in listed(node_at(service, "deploy", "resources", "reservations", "devices")):
                 given, line = dict(pairs(device)), device.start_mark.line + 1
                 count = number(scalar(given.get("count"))) or 0
                 if copies > 1 and count:
                     taken = "GPU 0" if count == 1 else f"the first {count} GPUs"
-                    found, why = (
+                    found, fix = (
                         f"{copies} replicas, each on {taken}",
-                        "docker gives every container the first",
+                        "a service for each, with its device_ids",
                     )
-                    fix = Fix("a service for each, with its device_ids")
-                    yield job.finding(line, found, "device_ids, one service for each", why=why, fix=fix)
+                    why = "docker gives every container the first"
+                    yield line, found, "device_ids, one service for each", why, fix
                 if {"count", "device_ids"} <= given.keys():
                     yield line, "count and device_ids for one device", "one of them"
                 if given and "capabilities" not in given:
@@ -287,9 +284,15 @@ def manifest_refused(job: JobFile) -> Found:
     """
     Kubernetes refuses a workload that starts ranks.
 
-    Why: a Job's pods need `restartPolicy: Never` or OnFailure; the selector of a Deployment or StatefulSet
-    must fit the labels of its pods; GPUs are set as limits, and requests must be equal; a mount needs a
-    volume of its name; a command is a list, and a variable's value a text.
+    Why, policy: a Job's pods need `restartPolicy: Never` or OnFailure.
+
+    Why, selector: the selector of a Deployment or StatefulSet must fit the labels of its pods.
+
+    Why, GPUs: GPUs are set as limits, and requests must be equal.
+
+    Why, volume: a mount needs a volume of its name.
+
+    Why, text: a command is a list, and a variable's value a text.
 
     Fix: as Kubernetes asks for it; `kubectl apply --dry-run=server -f FILE` shows what it refuses.
     """
@@ -299,12 +302,12 @@ def manifest_refused(job: JobFile) -> Found:
         is_batch = value_at(document, "apiVersion").startswith("batch/")
         if kind == "Job" and is_batch and template is not None and policy not in ("Never", "OnFailure"):
             found = f"a Job with restartPolicy: {printable(policy or 'Always', 40)}"
-            yield template.start_mark.line + 1, found, "Never or OnFailure"
+            yield template.start_mark.line + 1, found, "Never or OnFailure", "policy"
         wanted = {k: scalar(v) for k, v in pairs(node_at(document, "spec", "selector", "matchLabels"))}
         labels = {k: scalar(v) for k, v in pairs(node_at(template, "metadata", "labels"))}
         if kind in ("Deployment", "StatefulSet") and labels and not wanted.items() <= labels.items():
             line = node_at(document, "spec", "selector").start_mark.line + 1
-            yield line, "the selector does not fit the pods' labels", "the same labels in both"
+            yield line, "the selector does not fit the pods' labels", "the same labels in both", "selector"
         yield from _pods_refused(document)
 
 
@@ -321,13 +324,13 @@ def _pods_refused(document: Node) -> Found:
                 is_extended = "/" in name and "kubernetes.io/" not in name
                 if is_extended and limit != scalar(node) and not re.search("[{$<]", limit + scalar(node)):
                     found = f"requests: {name} {printable(scalar(node), 20)}, limits: {limit or 'none'}"
-                    yield node.start_mark.line + 1, found, "the same number as limit"
+                    yield node.start_mark.line + 1, found, "the same number as limit", "GPUs"
             yield from _text_refused(container)
             for mount in listed(node_at(container, "volumeMounts")):
                 name = value_at(mount, "name")
                 if name and name not in volumes and not re.search("[{$<]", name):
                     found = f"no volume is named {printable(name, 60)}"
-                    yield mount.start_mark.line + 1, found, "a volume of this name"
+                    yield mount.start_mark.line + 1, found, "a volume of this name", "volume"
 
 
 _NO_TEXT = re.compile(r"tag:yaml\.org,2002:(int|bool|float)")
@@ -338,7 +341,7 @@ def _text_refused(container: Node) -> Found:
     for key in ("command", "args"):
         if (own := scalar(node := node_at(container, key))) and not re.search("[{$<]", own):
             found = f"{key}: `{printable(own, 60)}` is one text"
-            yield node.start_mark.line + 1, found, "[a, list, of, words]"
+            yield node.start_mark.line + 1, found, "[a, list, of, words]", "text"
     for variable in listed(node_at(container, "env")):
         node = node_at(variable, "value")
         if kind := _NO_TEXT.match(getattr(node, "tag", "")):
@@ -435,7 +438,7 @@ def _same_machine(job: JobFile) -> Found:
         first = posixpath.basename(min(alike))
         found = f"machine_rank: {printable(own['machine_rank'], 20)}, as in {printable(first, 60)}"
         why = "accelerate starts the host of the rendezvous on machine 0: with two of them no group forms."
-        yield job.finding(line, found, "another number for each machine", why=why, fix=Fix("machine_rank: 1"))
+        yield line, found, "another number for each machine", why, "machine_rank: 1"
 
 
 @fault("accelerate-config-wrong", SHELL)
@@ -561,7 +564,7 @@ _OF_JOB, _OF_JOBSET = re.compile(r"\d{1,6}"), re.compile(r"[\w-]{1,99}-\d{1,6}-\
 
 
 @fault("pod-name-unknown", SHELL)
-def pod_name_unknown(job: JobFile) -> Iterator[Finding]:
+def pod_name_unknown(job: JobFile) -> Found:
     """
     The name of a pod at which the ranks meet does not exist in the cluster's DNS.
 
@@ -597,22 +600,20 @@ def pod_name_unknown(job: JobFile) -> Iterator[Finding]:
             short = next(number_alone, "")
             if kind == "JobSet" and short and domain:
                 found = f"{printable(pod)}: no pod has this name, each has two numbers"
-                yield job.finding(launch.line, found, f"{name}-{short}-0-0.{domain}")
+                yield launch.line, found, f"{name}-{short}-0-0.{domain}"
                 continue
             is_own = pod.startswith(f"{name}-") and number_of.fullmatch(pod.removeprefix(f"{name}-"))
             if domain and is_own and scalar(node) != domain:
                 known = f"{pod}.{scalar(node)}" if node is not None else "no name: it has no subdomain"
                 found = f"{printable(pod)}.{printable(domain)}: this pod is known as {printable(known)}"
-                yield job.finding(launch.line, found, f"{pod}.{scalar(node) or domain}")
+                yield launch.line, found, f"{pod}.{scalar(node) or domain}"
 
 
 _GIVEN_TO_PODS = re.compile(r"job-name|kubernetes\.io/|kubeflow\.org/|x-k8s\.io/|controller-uid")
 """Labels that controllers add."""
 
 
-def _unserved(
-    job: JobFile, node: Node, services: dict[str, Any], labels: dict[str, str]
-) -> Iterator[Finding]:
+def _unserved(job: JobFile, node: Node, services: dict[str, Any], labels: dict[str, str]) -> Found:
     """The name of a missing Service, if another Service selects these pods."""
     wanted = scalar(node)
     others = (text for path, text in job.others.items() if path != job.path)
@@ -630,17 +631,15 @@ def _unserved(
                 f"the Service {printable(wanted)} selects {key}: {printable(chosen[key])}, and no pod has it"
             )
             why = "A Service without pods has no addresses: the names of its pods do not resolve."
-            fix = Fix("the same label in the Service's selector and in the pods' template")
-            yield job.finding(
-                line, found, f"{key}: {labels.get(key) or 'a label of the pods'}", why=why, fix=fix
-            )
+            fix = "the same label in the Service's selector and in the pods' template"
+            yield line, found, f"{key}: {labels.get(key) or 'a label of the pods'}", why, fix
     if not wanted or wanted in services or elsewhere:
         return
     for name, selector in services.items():
         chosen = {key: scalar(value) for key, value in selector.items()}
         if chosen and chosen.items() <= labels.items():
             found = f"no Service is named {printable(wanted)}; {printable(name)} selects these pods"
-            yield job.finding(node.start_mark.line + 1, found, name)
+            yield node.start_mark.line + 1, found, name
 
 
 @fault("rank-starts-after-another", SHELL)

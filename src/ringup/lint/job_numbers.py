@@ -47,6 +47,9 @@ _CUT = re.compile(
 )
 
 
+_FIRST_NODE = '`$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`'
+
+
 @fault("rendezvous-endpoint-list", SHELL)
 def rendezvous_endpoint_list(job: JobFile) -> Found:
     """
@@ -54,7 +57,7 @@ def rendezvous_endpoint_list(job: JobFile) -> Found:
 
     Why: SLURM_JOB_NODELIST is `gpu[01-04]`, and `scontrol show hostnames` gives a line for each node;
     neither is a host name, so no rank can look it up.  `NODES=("$LIST")` in quotes is an array of one element
-    with all the names in it.  SLURM_SUBMIT_HOST is where sbatch was typed.
+    with all the names in it.
 
     Fix: `$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`; an array without quotes.
     """
@@ -65,7 +68,8 @@ def rendezvous_endpoint_list(job: JobFile) -> Found:
             yield launch.line, f"the ranks meet at {launch.shown(launch.host)}", "the first of these nodes"
         elif "SLURM_SUBMIT_HOST" in held and launch.launcher in NODE_LAUNCHERS and launch.nnodes != 1:
             found = "the ranks meet at $SLURM_SUBMIT_HOST, where sbatch was typed: no rank runs there"
-            yield launch.line, found, "the first node of the job"
+            why = "The store is opened by a rank of this host, and the job has none there."
+            yield launch.line, found, "the first node of the job", why, _FIRST_NODE
     for number, text in enumerate(lines_of(job.text), 1):
         if _CUT.search(text.partition(" #")[0]) and node_count(job.job.directives)[0] > 1 and job.launches:
             yield number, "the list may be n[1-2]: cut takes n[1-2] for a name", "scontrol show hostnames"
@@ -131,15 +135,6 @@ def launcher_spreads_itself(job: JobFile) -> Found:
 
 @fault("open-mpi-slots", SHELL)
 def open_mpi_slots(job: JobFile) -> Found:
-    """
-    Open MPI is given hosts without slots, and more ranks than hosts.
-
-    Why: each host of -H counts as one slot; mpirun ends with "There are not enough slots available".
-    horovodrun ends in the same way where its -np is above the slots of -H.  PBS Professional writes a line
-    into the node file for each of a chunk's mpiprocs, which are 1 where the file lacks them.
-
-    Fix: `-H node1:8,node2:8`, or a host file with slots=8; `select=2:ncpus=8:mpiprocs=8`.
-    """
     yield from _slots_of_chunks(job)
     yield from _slots_of_tasks(job)
     for command in job.job.commands:
@@ -159,19 +154,24 @@ def open_mpi_slots(job: JobFile) -> Found:
                 found = (
                     f"{plural(int(count), 'rank')}, and {host} has {first} slots: the other hosts get none"
                 )
-                yield command.line, found, f"{host}:N, where N is the number of its ranks, not a port"
+                yield (
+                    command.line,
+                    found,
+                    f"{host}:N, where N is the number of its ranks, not a port",
+                    "hosts",
+                )
             slots = sum(int(host.partition(":")[2] or 1) for host in listed) if _HOSTS.fullmatch(hosts) else 0
             if 0 < slots < int(count) and not is_more:
                 found = f"{plural(int(count), 'rank')} on {plural(slots, 'slot')}: {hosts}"
                 names = [host.partition(":")[0] for host in listed[:4]]
-                yield command.line, found, "slots: " + ",".join(f"{name}:N" for name in names)
+                yield command.line, found, "slots: " + ",".join(f"{name}:N" for name in names), "hosts"
     for launch in (one for one in job.launches if one.launcher == "horovod"):
         given = dict(pairwise(launch.command.texts))
         total = launch.number(given.get("-np") or given.get("--num-proc") or "") or 0
         hosts = given.get("-H") or given.get("--hosts") or ""
         if hosts and (cut := re.fullmatch(r"[\w.-]+:\d{1,4}", launch.start.script)):
             found = f"the list of hosts ends at the blank: horovodrun takes {cut[0]} for the command"
-            yield launch.line, found, f"-H {hosts},{cut[0]}"
+            yield launch.line, found, f"-H {hosts},{cut[0]}", "horovodrun"
             continue
         is_listed = bool(_HOSTS.fullmatch(hosts))
         slots = sum(int(host.partition(":")[2] or 1) for host in hosts.split(",")) if is_listed else 0
@@ -179,7 +179,7 @@ def open_mpi_slots(job: JobFile) -> Found:
         slots = slots or slots_in(text_of(job, name)) or total
         if total > slots:
             found = f"{plural(total, 'rank')} on {plural(slots, 'slot')}: {hosts or printable(name, 80)}"
-            yield launch.line, found, "as many slots as ranks"
+            yield launch.line, found, "as many slots as ranks", "horovodrun"
 
 
 def _slots_of_chunks(job: JobFile) -> Found:
@@ -206,7 +206,7 @@ def _slots_of_chunks(job: JobFile) -> Found:
                 found = f"{ranks} on {plural(slots, 'slot')}: {printable(chunks[0], 60)}"
                 found += "" if each else " has no mpiprocs"
                 nodes = node_count(job.job.directives)[0]
-                yield command.line, found, f"mpiprocs={-(-int(count) // nodes)} in each chunk"
+                yield command.line, found, f"mpiprocs={-(-int(count) // nodes)} in each chunk", "PBS"
 
 
 def _slots_of_tasks(job: JobFile) -> Found:
@@ -225,7 +225,7 @@ def _slots_of_tasks(job: JobFile) -> Found:
             names = {option.name.lstrip("-") for option in step.options}
             if count.isdecimal() and int(count) > slots and not names & _HOST_OPTIONS:
                 found = f"{plural(int(count), 'rank')}, and {plural(slots, 'task')} of Slurm: too few slots"
-                yield command.line, found, f"#SBATCH --ntasks={count}"
+                yield command.line, found, f"#SBATCH --ntasks={count}", "Slurm"
 
 
 _HOST_OPTIONS = {"H", "host", "hostfile", "machinefile", "default-hostfile"}
@@ -304,21 +304,30 @@ def deepspeed_options_exclude(job: JobFile) -> Found:
     """
     DeepSpeed is given --include or --exclude together with --num_gpus or --num_nodes, or --node_rank alone.
 
-    Why: its runner refuses them together (`Cannot specify num_nodes/gpus with include/exclude`).  --node_rank
-    counts with --no_ssh alone (0.19.8 `launcher/runner.py`): without it a start on each node launches on all
-    nodes of the host file, or ends where there is none.
+    Why, GPUs: its runner refuses them together (`Cannot specify num_nodes/gpus with include/exclude`).
 
-    Fix: leave out --num_gpus and --num_nodes; --include names the nodes and their GPUs.  One start with a
-    host file, or --no_ssh on each node.
+    Why, node rank: DeepSpeed reads --node_rank with --no_ssh alone (0.19.8 `launcher/runner.py`).  Without
+    --no_ssh a start on each
+    node launches on all nodes of the host file, or ends where there is none.
+
+    Fix, GPUs: leave out --num_gpus and --num_nodes; --include names the nodes and their GPUs.
+
+    Fix, node rank: one start with a host file, or --no_ssh on each node.
     """
     for launch in job.launches:
         count = next((n for n in ("num-gpus", "num-accelerators", "num-nodes") if launch.has(n)), "")
         if launch.launcher == "deepspeed" and count and launch.has("include", "exclude"):
-            yield launch.line, f"--include or --exclude beside --{count.replace('-', '_')}", "one of the two"
+            yield (
+                launch.line,
+                f"--include or --exclude beside --{count.replace('-', '_')}",
+                "one of the two",
+                "GPUs",
+            )
         own = (launch.start.option("node-rank") or "0") if launch.launcher == "deepspeed" else "0"
         is_left = launch.has("no-ssh") or launch.start.option("no-ssh") is not None or launch.nnodes == 1
         if own != "0" and not is_left and not launch.is_opaque:
-            yield launch.line, "--node_rank without --no_ssh: DeepSpeed does not read it", "--no_ssh"
+            found = "--node_rank without --no_ssh: DeepSpeed does not read it"
+            yield launch.line, found, "--no_ssh", "node rank"
 
 
 @fault("visible-devices-ignored", SHELL)
@@ -603,12 +612,20 @@ def gpu_hidden_from_task(job: JobFile) -> Found:
     """
     Slurm shows a task its own GPU alone, and the program takes another one, or more of them.
 
-    Why: sbatch(1): `--gpus-per-task=1` and `--ntasks-per-gpu=1` bind each task to its GPU, number 0 there.
-    JAX and `set_device` with SLURM_LOCALID then look for GPU 1 in task 1, and Lightning for all `devices`.
-    jsrun shows the tasks of a resource set its own GPUs alone: with `-a 1 -g 1` one, number 0.
-    nccl-tests take the GPU of the process's number on its host (`src/common.cu`), even if there are fewer.
+    Why, Slurm: with `--gpus-per-task=1` or `--ntasks-per-gpu=1` each task sees its GPU alone, number 0 there
+    (sbatch(1)).  JAX and `set_device` with SLURM_LOCALID then look for GPU 1 in task 1, and Lightning for all
+    `devices`.
 
-    Fix: `--gpus-per-node` in place of `--gpus-per-task`, or `--gpu-bind=none`.
+    Why, nccl-tests: each process takes -g x -t GPUs, the first ones by its number on its host
+    (`src/common.cu`).
+
+    Why, jsrun: jsrun shows the tasks of a resource set its own GPUs alone: with `-a 1 -g 1` one, number 0.
+
+    Fix, Slurm: `--gpus-per-node` in place of `--gpus-per-task`, or `--gpu-bind=none`.
+
+    Fix, nccl-tests: `-g 1` with one process for each GPU.
+
+    Fix, jsrun: take GPU 0 in each task: `set_device(0)`.
     """
     yield from gpus_of_nccl_tests(job)
     value, line = last(job.job.directives, "gpus-per-task", "ntasks-per-gpu")
@@ -635,7 +652,7 @@ def gpu_hidden_from_task(job: JobFile) -> Found:
             continue
         found = f"each task sees one GPU, number 0, and {taken}"
         wanted = "--gpus-per-node" if sets is None else "set_device(0)"
-        yield line if is_bound else launch.line, found, wanted
+        yield line if is_bound else launch.line, found, wanted, "Slurm" if sets is None else "jsrun"
         return
 
 

@@ -69,7 +69,7 @@ def worlds_of_fairseq(job: JobFile) -> Found:
         total = start.step.option("-n", "--ntasks") or ""
         count = max(int(total), several) if total.isdecimal() else several
         found = f"{count} tasks of fairseq without a port: each trains alone, on the GPUs of its node"
-        yield start.command.line, found, given
+        yield start.command.line, found, given, "fairseq"
 
 
 def _settings_of_fairseq(job: JobFile, start: StartedProgram) -> str:
@@ -117,10 +117,10 @@ def gpus_of_nccl_tests(job: JobFile) -> Found:
             found = (
                 f"each task sees one GPU, number 0, and {start.program} takes the GPU of the task's number"
             )
-            yield line, found, "--gpus-per-node"
+            yield line, found, "--gpus-per-node", "Slurm"
         elif has and each * gpus > has and not start.step.has("--gres", "--gpus-per-node", "-G", "--gpus"):
             found = f"{plural(each, 'process')} a node with {gpus} GPUs each, and a node has {has}"
-            yield line, found, f"{each} x -g at most {has}"
+            yield line, found, f"{each} x -g at most {has}", "nccl-tests"
 
 
 _LITGPT = re.compile("litgpt")

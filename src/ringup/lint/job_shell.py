@@ -117,67 +117,54 @@ def directive_behind_command(job: JobFile) -> Iterator[Finding]:
 
 @fault("directive-wrong", SHELL)
 def directive_wrong(job: JobFile) -> Found:
-    """
-    sbatch, srun or bsub refuses an option, or takes another thing from it than it seems to say.
-
-    Why: sbatch and srun end at an option that they do not know (they write two hyphens, and hyphens inside,
-    `--ntasks-per-node`), and at a value that is not a number, a time or a size of memory.  A word
-    that is neither an option nor a value is an "Invalid directive" (22.05; older releases ignored the options
-    behind it).  sbatch refuses a file without `#!` in its first line.  bsub's -g is the job group, which
-    begins with a slash; GPUs are -gpu.
-
-    Fix: options as sbatch(1) spells them, values with blanks in quotes, `#!/bin/bash` in the first line.
-    """
     texts = ["", *lines_of(job.text)]
     of_slurm = [d for d in job.job.directives if d.scheduler == "SBATCH" and d.line not in job.job.late]
     read = [d for d in of_slurm if d.line < len(texts) and texts[d.line].startswith("#SBATCH")]
     is_for_slurm = job.path.endswith((".sbatch", ".slurm"))
     if read and texts[1].startswith("#SBATCH") and is_for_slurm:
         found = "no #! in the first line: sbatch refuses the file"
-        yield job.finding(1, found, "#!/bin/bash in the first line")
+        yield 1, found, "#!/bin/bash in the first line", "first line"
     yield from _refused_by_slurm(job, read)
     yield from _taken_for_comment(job, read)
     for at in dict.fromkeys(d.line for d in read):
         word = loose_word(texts[at])
         if word and not re.search(r"[<>{}$\[]|\.\.\.", texts[at]):
             found = f"`{printable(word, 40)}` is neither an option nor a value: sbatch refuses the file"
-            yield at, found, "the value in quotes; # before a comment"
+            yield at, found, "the value in quotes; # before a comment", "word"
             break
     for one in read:
         is_bare = texts[one.line].rstrip().endswith(f"-{one.name}") and one.name in SBATCH
         if is_bare and f"--{one.name}" not in FLAGS:
             found = f"--{one.name} has no value: sbatch takes the next option for it"
-            yield job.finding(one.line, found, "a value, or no such line", severity="warning")
+            yield job.finding(one.line, found, "a value, or no such line", severity="warning", case="option")
     yield from _memory(job, read)
     for one in read:
         is_named = one.name in ("account", "A", "partition", "p", "qos", "q") and one.value.startswith("<")
         if (is_named or _asks(one)) and _TO_WRITE.search(one.value):
             option = f"--{one.name}=" if len(one.name) > 1 else f"-{one.name} "
             found = f"{option}{printable(one.value, 60)} is a placeholder: sbatch refuses it"
-            why, fix = "the file is a template, which somebody has to fill in", Fix("write the value")
             severity = "warning" if is_named else "error"
-            yield job.finding(one.line, found, "the value", severity=severity, why=why, fix=fix)
+            yield job.finding(one.line, found, "the value", severity=severity, case="template")
             break
     exports = [d for d in read if d.name == "export"]
     if len({d.value for d in exports}) > 1:
         found = "the last --export alone counts" + lines([0, *(d.line for d in exports[:-1])])
-        yield job.finding(exports[-1].line, found, "one --export with all names")
+        yield exports[-1].line, found, "one --export with all names", "last one"
     of_pbs = [d for d in job.job.directives if d.scheduler == "PBS" and d.name == "l"]
     chunks = next((d for d in of_pbs if d.value.startswith("select=")), None)
     old = next((d for d in of_pbs if re.match(r"(?:nodes|ncpus|ngpus|mem|ppn|mpiprocs)=", d.value)), None)
     if chunks and old:
         found = f"-l {printable(old.value, 60)} beside -l select (line {chunks.line}): qsub refuses it"
-        why, fix = "a job has chunks, or the older form of requests", Fix("all of it in select=")
-        yield job.finding(old.line, found, "all of it in select=", why=why, fix=fix)
+        yield old.line, found, "all of it in select=", "PBS"
     for one in job.job.directives:
         if one.scheduler == "BSUB" and one.name == "g" and one.value.isdecimal():
-            yield job.finding(one.line, f"-g {one.value} is a job group, not GPUs", f"-gpu num={one.value}")
+            yield one.line, f"-g {one.value} is a job group, not GPUs", f"-gpu num={one.value}", "LSF group"
         if one.scheduler == "BSUB" and one.name == "W" and re.fullmatch(r"\d{1,4}(?::\d\d){2}", one.value):
-            why, wanted = "bsub(1): -W takes hours and minutes", f"-W {one.value.rpartition(':')[0]}"
-            yield job.finding(one.line, f"-W {one.value}: bsub refuses it", wanted, why=why, fix=Fix(wanted))
+            found = f"-W {one.value}: bsub refuses it"
+            yield one.line, found, f"-W {one.value.rpartition(':')[0]}", "LSF time"
 
 
-def _taken_for_comment(job: JobFile, read: Sequence[Directive]) -> Iterator[Finding]:
+def _taken_for_comment(job: JobFile, read: Sequence[Directive]) -> Found:
     """`# SBATCH --nodes=2` with a blank, where the launcher waits for these nodes."""
     wanted = {launch.nnodes for launch in job.launches if (launch.nnodes or 1) > 1}
     if not read or any(d.name in ("nodes", "N") for d in read):
@@ -185,31 +172,21 @@ def _taken_for_comment(job: JobFile, read: Sequence[Directive]) -> Iterator[Find
     for at, line in enumerate(lines_of(job.text), 1):
         asked = re.match(r"# {1,4}SBATCH[ \t]+(?:--nodes[= ]|-N ?)(\d{1,6})[ \t]*$", line)
         if asked and int(asked[1]) in wanted:
-            found, fix = (
-                "`# SBATCH` with a blank is a comment: the job gets one node",
-                f"#SBATCH -N {asked[1]}",
-            )
-            yield job.finding(at, found, fix, fix=Fix("leave out the blank behind #"))
+            found = "`# SBATCH` with a blank is a comment: the job gets one node"
+            yield at, found, f"#SBATCH -N {asked[1]}", "comment"
 
 
-def _memory(job: JobFile, read: Sequence[Directive]) -> Iterator[Finding]:
+def _memory(job: JobFile, read: Sequence[Directive]) -> Found:
     is_by_gpu = gpus_per_node(read)[0] or any(one.launcher in NODE_LAUNCHERS for one in job.launches)
     for one in read:
         least = _MEMORY.get(one.name, 0) if is_by_gpu else _MEMORY.get(one.name, 0) // 10
         if one.value.isdecimal() and 0 < int(one.value) < least:
             found = f"--{one.name}={one.value}: a number without a unit counts megabytes"
-            wanted, why = (
-                f"--{one.name}={int(one.value)}G",
-                "no rank starts in so little memory: sbatch(1), --mem",
-            )
-            yield job.finding(one.line, found, wanted, why=why, fix=Fix(wanted))
+            yield one.line, found, f"--{one.name}={int(one.value)}G", "memory"
     asked = {d.name: d.line for d in read if d.name in _MEMORY}
     if len(asked) > 1:
         names = " and ".join(f"--{name}" for name in asked)
-        found, why = f"{names}: sbatch refuses them together", "they are mutually exclusive: sbatch(1)"
-        yield job.finding(
-            max(asked.values()), found, "one of them", why=why, fix=Fix("leave one of them out")
-        )
+        yield max(asked.values()), f"{names}: sbatch refuses them together", "one of them", "exclusive"
 
 
 _TO_WRITE = re.compile(r"^<[^<>]{1,60}>?$|^\[[^\[\]]{1,60}\]?$|^XXX+$|^\{ ?\w{1,60} ?\}$")
@@ -218,7 +195,7 @@ _MEMORY = {"mem": 1000, "mem-per-cpu": 128, "mem-per-gpu": 512}
 """Option of sbatch -> megabytes with which no rank starts: `import torch` alone takes more."""
 
 
-def _refused_by_slurm(job: JobFile, read: Sequence[Directive]) -> Iterator[Finding]:
+def _refused_by_slurm(job: JobFile, read: Sequence[Directive]) -> Found:
     texts = ["", *lines_of(job.text)]
     for one in read:
         written = next(
@@ -226,15 +203,16 @@ def _refused_by_slurm(job: JobFile, read: Sequence[Directive]) -> Iterator[Findi
         )
         name, equals, value = written.partition("=")
         if equals and not value and one.name in FORMS:
-            yield job.finding(one.line, f"{name}= has no value: sbatch refuses it", FORMS[one.name][1])
+            yield one.line, f"{name}= has no value: sbatch refuses it", FORMS[one.name][1], "option"
         elif equals and one.name in SHORT:
-            yield job.finding(one.line, f"{written}: sbatch takes ={value} for the value", f"{name} {value}")
+            found = f"{written}: sbatch takes ={value} for the value"
+            yield one.line, found, f"{name} {value}", "option"
         elif told := _refused("sbatch", name or f"--{one.name}", one.value):
-            yield job.finding(one.line, *told)
+            yield one.line, *told, "option"
     steps = [(c.line, s) for c in job.job.commands for s in c.start.steps if s.program == "srun"]
     for line, option in dict.fromkeys((line, o) for line, step in steps for o in step.options):
         if told := _refused("srun", option.name, option.value):
-            yield job.finding(line, *told)
+            yield line, *told, "option"
 
 
 def _refused(program: str, name: str, value: str) -> tuple[str, str] | None:

@@ -10,7 +10,6 @@ from ringup.launchfiles.shell import OWN_FOLDER, Command
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
-from ringup.rules import Fix
 from ringup.units import lines_of, printable
 
 _OPTION = re.compile(
@@ -136,10 +135,14 @@ def pbs_directive_refused(job: JobFile) -> Found:
     """
     qsub refuses a line for PBS.
 
-    Why: a request needs `-l` in front of it, and no blank behind `=`; qsub ends with "directive error".
-    Arrays are -J in PBS Professional and OpenPBS, -t in Torque.
+    Why, request: a request needs `-l` in front of it, and no blank behind `=`; qsub ends with "directive
+    error".
 
-    Fix: `#PBS -l walltime=24:00:00`, `#PBS -l select=2:ngpus=4`.
+    Why, array: arrays are -J in PBS Professional and OpenPBS, -t in Torque.
+
+    Fix, request: `#PBS -l walltime=24:00:00`, `#PBS -l select=2:ngpus=4`.
+
+    Fix, array: `#PBS -J 1-4`.
     """
     for number, line in enumerate(lines_of(job.text), 1):
         if line.strip() and not line.startswith("#"):
@@ -147,10 +150,7 @@ def pbs_directive_refused(job: JobFile) -> Found:
         if refused := _PBS_REFUSES.match(line):
             what = refused["bare"] or refused["blank"]
             found = f"{printable(what, 60)} without -l" if refused["bare"] else f"a blank behind {what}"
-            yield number, found, f"#PBS -l {printable(what, 60)}"
+            yield number, found, f"#PBS -l {printable(what, 60)}", "request"
         if re.match(r"#PBS[ \t]+-t[ \t]+\d", line) and re.search(r"(?m)^#PBS[ \t]+-l[ \t]+select=", job.text):
-            found, fix = (
-                "-t is Torque's, and select= PBS Professional's: its qsub refuses -t",
-                Fix("#PBS -J 1-4"),
-            )
-            yield job.finding(number, found, "-J", fix=fix)
+            found = "-t is Torque's, and select= PBS Professional's: its qsub refuses -t"
+            yield number, found, "-J", "array"

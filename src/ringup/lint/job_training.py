@@ -168,7 +168,7 @@ def trainer_refuses_arguments(job: JobFile) -> Found:
                 found = f"--fsdp {printable(first, 40)}, and {second} is a word of its own"
                 wanted = f'--fsdp "{printable(first, 40)} {second}"'
                 why = 'its value is one word: "Some specified arguments are not used" (`hf_argparser.py`)'
-                yield job.finding(launch.line, found, wanted, why=why, fix=Fix(wanted))
+                yield launch.line, found, wanted, why, wanted
         if _is_on(given, "fp16") and _is_on(given, "bf16"):
             yield launch.line, "--fp16 and --bf16", "one of them"
         is_twice = launch.config.get("fsdp_activation_checkpointing", "").lower() == "true"

@@ -115,11 +115,18 @@ def slurm_variable_empty(job: JobFile) -> Found:
     """
     A variable of Slurm is read that does not exist, or that only another option sets.
 
-    Why: sbatch(1): SLURM_GPUS is "only set if the -G, --gpus option is specified", SLURM_GPUS_PER_NODE and
-    SLURM_GPUS_PER_TASK with theirs.  It is empty after `--gres=gpu:4`.  SLURM_NTASKS_PER_NODE is set with
-    --ntasks-per-node alone.
+    Why, GPUs: sbatch(1): SLURM_GPUS is "only set if the -G, --gpus option is specified", SLURM_GPUS_PER_NODE
+    and SLURM_GPUS_PER_TASK with theirs.  After `--gres=gpu:4` it is empty.
 
-    Fix: SLURM_GPUS_ON_NODE, which is always set where there are GPUs; --ntasks-per-node.
+    Why, tasks: sbatch(1): SLURM_NTASKS_PER_NODE is set with --ntasks-per-node alone.
+
+    Why, name: sbatch(1) and srun(1) list what Slurm sets; another name is empty, without a message.
+
+    Fix, GPUs: SLURM_GPUS_ON_NODE, which is always set where there are GPUs.
+
+    Fix, tasks: add --ntasks-per-node, or read SLURM_NTASKS.
+
+    Fix, name: write it as sbatch(1) does.
     """
     given = {d.name for d in job.job.directives if d.scheduler == "SBATCH"}
     if not given:
@@ -138,17 +145,15 @@ def slurm_variable_empty(job: JobFile) -> Found:
             severity: Severity = "warning" if name.endswith("_") else "error"
             found = f"Slurm has no ${name}: it is empty"
             wanted = f"${{{near}}}_" if name.endswith("_") else f"${near}"
-            why = "sbatch(1) and srun(1) list what Slurm sets; another name is empty, without a message."
-            fix = Fix(f"write {wanted}")
-            yield job.finding(read[name], found, wanted, severity=severity, why=why, fix=fix)
+            yield job.finding(read[name], found, wanted, severity=severity, case="name")
     for name, options in _ONLY_WITH.items() if asked else ():
         if name in read and name not in known and not asked & {*options}:
             found = f"${name} is empty: the file has no --{options[0]}"
-            yield read[name], found, "$SLURM_GPUS_ON_NODE"
+            yield read[name], found, "$SLURM_GPUS_ON_NODE", "GPUs"
     name, is_asked = "SLURM_NTASKS_PER_NODE", bool(given & {"ntasks", "n", "nodes", "N"})
     if is_asked and name in read and name not in known and not given & {"ntasks-per-node", "tasks-per-node"}:
         found = f"${name} is empty: the file has no --ntasks-per-node"
-        yield read[name], found, "--ntasks-per-node, or $SLURM_NTASKS"
+        yield read[name], found, "--ntasks-per-node, or $SLURM_NTASKS", "tasks"
 
 
 _OF_SLURM = frozenset(
@@ -275,17 +280,31 @@ def _may_set_more(job: JobFile) -> bool:
 
 
 @fault("variable-not-passed-on", SHELL)
-def variable_not_passed_on(job: JobFile) -> Iterator[Finding]:
+def variable_not_passed_on(job: JobFile) -> Found:
     """
     A launch line behind ssh or in a container reads a variable that does not get there.
 
-    Why: ssh and pdsh start a new login without the variables of this shell, exported or not; `docker run`
-    passes none but those of -e, mpirun with a list of hosts those of -x; apptainer none with --cleanenv or
-    --containall; `srun --export=NONE` those of Slurm alone.  In single quotes the variable is read there,
-    and is empty.
+    Why: in single quotes the variable is read there, not here.
 
-    Fix: double quotes, so that this shell puts the value in; or hand it over: `docker run -e NAME`,
-    `apptainer exec --cleanenv --env NAME=$NAME`, `srun --export=ALL`.
+    Why, login: Ssh and pdsh start a new login without the variables of this shell, exported or not.
+
+    Why, docker: `docker run` passes the variables of -e alone.
+
+    Why, apptainer: With --cleanenv or --containall apptainer passes the variables of --env alone.
+
+    Why, srun: `srun --export=NONE` passes Slurm's own variables alone.
+
+    Why, mpirun: With a list of hosts mpirun passes the variables of -x alone.
+
+    Fix, login: double quotes, so that this shell puts the value in.
+
+    Fix, docker: double quotes, so that this shell puts the value in; or `docker run -e NAME`.
+
+    Fix, apptainer: double quotes, so that this shell puts the value in; or `--env NAME=$NAME`.
+
+    Fix, srun: double quotes, so that this shell puts the value in; or `srun --export=ALL`.
+
+    Fix, mpirun: double quotes, so that this shell puts the value in; or `mpirun -x NAME`.
     """
     for launch in job.launches if not _may_set_more(job) else ():
         command, left, in_job = launch.command, dict[str, list[str]](), bool(job.job.directives)
@@ -302,7 +321,8 @@ def variable_not_passed_on(job: JobFile) -> Iterator[Finding]:
             program = posixpath.basename(program)
             shown = ", ".join(f"${name}" for name in names[:5]) + (" ..." if len(names) > 5 else "")
             found = f"{shown}: read behind {program}, which does not pass it on, so it is empty"
-            yield job.finding(launch.line, found, _HANDED.get(program, _QUOTED).format(names[0]))
+            case, wanted = _HANDED.get(program, ("login", "the value: double quotes around the command"))
+            yield launch.line, found, wanted.format(names[0]), case
 
 
 _OF_NCCL = re.compile(r"NCCL_(?!DEBUG)\w+")
@@ -315,11 +335,16 @@ def step_without_environment(job: JobFile) -> Iterator[Finding]:
     """
     srun or mpirun starts the ranks without variables that the file exports for them.
 
-    Why: after `#SBATCH --export=NONE`, or with a list without ALL, srun passes none but these and Slurm's
-    own: by sbatch(1) the steps inherit the option, by srun(1) its own list is all that they get.  Open MPI
-    passes to other hosts, outside a scheduler's job, those of -x alone.
+    Why, srun: after `#SBATCH --export=NONE`, or with a list without ALL, srun passes the list and Slurm's own
+    variables alone: by sbatch(1) the steps inherit the option, by srun(1) its own list is all that they get.
 
-    Fix: `srun --export=ALL`, or `export SLURM_EXPORT_ENV=ALL` above it; `mpirun -x NAME`.
+    Why, commas: srun ends a value at a comma, and takes the rest for the name of a further variable.
+
+    Why, mpirun: Open MPI passes to other hosts, outside a scheduler's job, the variables of -x alone.
+
+    Fix: `srun --export=ALL`, or `export SLURM_EXPORT_ENV=ALL` above it.
+
+    Fix, mpirun: `mpirun -x NAME` for each of them.
     """
     by_job, line = last([d for d in job.job.directives if d.scheduler == "SBATCH"], "export")
     is_reset = "SLURM_EXPORT_ENV" in job.text
@@ -341,14 +366,15 @@ def step_without_environment(job: JobFile) -> Iterator[Finding]:
             is_needed = any(name.startswith(("MASTER", "NCCL", "WORLD")) or name in needed for name in lost)
             severity: Severity = "error" if is_needed else "warning"
             found = f"{shown}: the ranks do not get {_few(lost)}"
-            yield job.finding(launch.line, found, "srun --export=ALL", severity=severity)
+            yield job.finding(launch.line, found, "srun --export=ALL", severity=severity, case="srun")
 
 
 def _cut_at_commas(job: JobFile, launch: Launch) -> Iterator[Finding]:
     for before, part in pairwise(launch.of_srun("--export").split(",")):
         if "=" in before and _DEVICE.fullmatch(part) and part not in launch.command.variables:
             found = f"srun splits --export at every comma: {printable(before, 60)} ends there"
-            yield job.finding(launch.line, found, f"export {before.partition('=')[0]}=..., srun --export=ALL")
+            wanted = f"export {before.partition('=')[0]}=..., srun --export=ALL"
+            yield job.finding(launch.line, found, wanted, case="commas")
             return
 
 
@@ -377,16 +403,16 @@ def _not_by_mpirun(job: JobFile, launch: Launch) -> Iterator[Finding]:
         if is_open_mpi and count > 1 and lost and not any(map(has_mark, given)):
             found = f"mpirun{' -x' if given else ''}: the ranks of other hosts do not get {_few(lost)}"
             severity: Severity = "error" if given or listed or hosts else "warning"
-            yield job.finding(launch.line, found, f"-x {lost[0]}", severity=severity)
+            yield job.finding(launch.line, found, f"-x {lost[0]}", severity=severity, case="mpirun")
 
 
-_QUOTED = "the value: double quotes around the command"
 _HANDED = {
-    **dict.fromkeys(("docker", "podman", "nvidia-docker", "podman-hpc"), "docker run -e {0}"),
-    **dict.fromkeys(("apptainer", "singularity"), "--env {0}=${0}"),
-    "srun": "srun --export=ALL",
-    **dict.fromkeys(MPIRUN, "mpirun -x {0}"),
+    **dict.fromkeys(("docker", "podman", "nvidia-docker", "podman-hpc"), ("docker", "docker run -e {0}")),
+    **dict.fromkeys(("apptainer", "singularity"), ("apptainer", "--env {0}=${0}")),
+    "srun": ("srun", "srun --export=ALL"),
+    **dict.fromkeys(MPIRUN, ("mpirun", "mpirun -x {0}")),
 }
+"""Program in front of the launcher -> case of the rule's text, what hands a variable over."""
 
 
 @fault("variable-of-subshell", SHELL)
@@ -413,7 +439,7 @@ _LIST_READ = re.compile(r"(?<![\w-])(cat|sort|uniq|head) [^|;()<>\n]{0,40}\$\{?(
 
 
 @fault("variable-of-other-scheduler", SHELL)
-def variable_of_other_scheduler(job: JobFile) -> Iterator[Finding]:
+def variable_of_other_scheduler(job: JobFile) -> Found:
     """
     A launch line reads a variable that another scheduler sets.
 
@@ -425,9 +451,11 @@ def variable_of_other_scheduler(job: JobFile) -> Iterator[Finding]:
     """
     for number, written in enumerate(lines_of(job.text), 1) if job.launches else ():
         if (read := _LIST_READ.search(written)) and not written.lstrip().startswith("#"):
-            why, fix = "Slurm's list is a text, n[01-02]; PBS has a file", Fix("scontrol show hostnames")
-            found = f"{read[1]} ${read[2]}: a list of names, not a file"
-            yield job.finding(number, found, "$(scontrol show hostnames)", why=why, fix=fix)
+            why, found = (
+                "Slurm's list is a text, n[01-02]; PBS has a file",
+                f"{read[1]} ${read[2]}: a list of names, not a file",
+            )
+            yield number, found, "$(scontrol show hostnames)", why, "scontrol show hostnames"
     own = {SCHEDULERS[d.scheduler] for d in job.job.directives if d.scheduler in SCHEDULERS}
     known = names_set(job) if job.launches else set()
     tested = {a or b for a, b in _TESTED.findall(job.text)}

@@ -24,7 +24,7 @@ from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_programs import mpi_modules
 from ringup.lint.rule import SHELL, Found, fault, lines
-from ringup.rules import Fix, Severity
+from ringup.rules import Severity
 from ringup.units import lines_of, printable
 
 _DASHES = re.compile("^[–—−]{1,2}\\w")  # en dash, em dash, minus sign
@@ -177,11 +177,19 @@ def assignment_without_effect(job: JobFile) -> Found:
     """
     A line that should set a variable does not.
 
-    Why: in bash `set A=b` sets $1, `export $A=b` exports what $A holds, and `A = b` runs a command A.
-    `CUDA_VISIBLE_DEVICES=2,3` on a line of its own is the shell's own variable: the ranks do not get it.
-    `CMD="torchrun train.py"` runs nothing, as long as no line has $CMD.
+    Why, form: in bash `set A=b` sets $1, `export $A=b` exports what $A holds, and `A = b` runs a command A.
+
+    Why, own: `CUDA_VISIBLE_DEVICES=2,3` on a line of its own, without `export`, is the shell's own variable.
+
+    Why, program: the first word behind nohup, setsid or nice is the program that they start.
+
+    Why, never run: `CMD="torchrun train.py"` runs nothing, as long as no line has $CMD.
 
     Fix: `export A=b`.
+
+    Fix, program: the assignment in front: `A=b nohup python train.py`.
+
+    Fix, never run: a line that runs it: `srun $CMD`.
     """
     if re.search(r"\A#!.{0,99}csh|(?m:^#PBS +-S +\S{0,99}csh)", job.text):
         return
@@ -193,23 +201,20 @@ def assignment_without_effect(job: JobFile) -> Found:
         first, second = command.words[:2]
         if first.text in ("nohup", "setsid", "nice") and _SETS.match(second.text):
             shown = printable(second.text, 60)
-            yield (
-                second.line,
-                f"{first.text} takes {shown} for the program",
-                f"{shown} in front of {first.text}",
-            )
+            yield second.line, f"{first.text} takes {shown} for the program", f"{shown} first", "program"
         is_bash = job.text.startswith("#!") or not job.job.directives  # else the user's own shell reads it
         name = (
             _SETS.match(second.text) if is_bash and first.text == "set" and len(command.words) == 2 else None
         )
         if name and (f"${name[1]}" in job.text or f"${{{name[1]}" in job.text):
             found, wanted = f"set {name[1]}=... sets $1", f"export {printable(second.text, 80)}"
-            yield command.line, found, wanted
+            yield command.line, found, wanted, "form"
         elif first.text == "export" and _OF_A_VALUE.match(second.raw):
             shown = printable(second.raw, 60)
-            yield command.line, f"export {shown}: what {shown.partition('=')[0]} holds", f"export {shown[1:]}"
+            found = f"export {shown}: what {shown.partition('=')[0]} holds"
+            yield command.line, found, f"export {shown[1:]}", "form"
         elif second.raw == "=" and re.fullmatch("[A-Z][A-Z0-9_]{1,60}", first.raw):
-            yield command.line, f"`{first.raw} =` runs a command {first.raw}", f"{first.raw}=..."
+            yield command.line, f"`{first.raw} =` runs a command {first.raw}", f"{first.raw}=...", "form"
 
 
 _HOLDS_A_START = re.compile(r"\b(?:torchrun|accelerate launch|deepspeed|torch\.distributed\.(?:run|launch)) ")
@@ -227,11 +232,7 @@ def _never_run(job: JobFile) -> Found:
     ]
     is_start = ".py" in value and _HOLDS_A_START.search(value[:4000])
     if is_start and not behind and not _sourced_elsewhere(job):
-        found, why = (
-            f"{name} holds a start line, and nothing runs it",
-            "The job ends at once, without a rank.",
-        )
-        yield job.finding(last.line, found, f"srun ${name}", why=why, fix=Fix(f"add a line `srun ${name}`"))
+        yield last.line, f"{name} holds a start line, and nothing runs it", f"srun ${name}", "never run"
 
 
 def _sourced_elsewhere(job: JobFile) -> bool:
@@ -254,7 +255,8 @@ def _kept_by_the_shell(job: JobFile) -> Found:
         for name in sorted(launch.command.variables.keys() - launch.env.keys() - used):
             if _FOR_PROGRAMS.fullmatch(name):
                 line = next((w.line for w in job.job.assigned if w.text.startswith(f"{name}=")), launch.line)
-                yield line, f"{name} is not exported: the ranks do not get it", f"export {name}=..."
+                found = f"{name} is not exported: the ranks do not get it"
+                yield line, found, f"export {name}=...", "own"
 
 
 @fault("launcher-argument-misread", SHELL)
@@ -334,7 +336,7 @@ def _empty_by_blank(job: JobFile) -> Found:
             match = re.fullmatch(r"--[\w-]{1,40}=\$\{?(\w{1,60})\}?", word.raw)
             if match and match[1] in blank:
                 found = f"{printable(word.raw, 60)}: the value begins with a blank, the option is empty"
-                yield word.line, found, "the value without the blank, or quotes"
+                yield word.line, found, "the value without the blank, or quotes", "value"
 
 
 _OF_HOSTS = ("-H", "-host", "--host", "-hosts", "--hosts", "-f", "-hostfile", "--hostfile", "-machinefile")
@@ -347,30 +349,19 @@ def _hosts_missing(job: JobFile) -> Found:
             bare = next((o for o in step.options if o.name in _OF_HOSTS and not o.value), None)
             follows = "".join(command.texts[bare.at + 1 : bare.at + 2]) if bare else ""
             if bare and PYTHON.fullmatch(follows):
-                yield command.line, f"{bare.name} has no value: it takes {follows}", "the hosts behind it"
+                found = f"{bare.name} has no value: it takes {follows}"
+                yield command.line, found, "the hosts behind it", "value"
 
 
 @fault("launcher-option-wrong", SHELL)
 def launcher_option_wrong(job: JobFile) -> Found:
-    """
-    An option of the launcher is misspelt, empty or still a placeholder.
-
-    Why: torchrun, accelerate, DeepSpeed and ColossalAI end with a usage message; an empty count is an
-    error; `<host>` makes the shell read a file of that name.  accelerate takes one of --cpu, --multi_gpu,
-    --tpu, --use_deepspeed and --use_fsdp, and --multi_gpu from two processes on (`commands/launch.py`).
-
-    Fix: the option as the launcher spells it, with a value.
-    """
     yield from _refused_by_accelerate(job)
     yield from _hosts_missing(job)
     yield from _backend_wrong(job)
     for number, text in enumerate(lines_of(job.text), 1) if job.launches and not job.job.documents else ():
         if match := _UNFILLED.match(text):
-            yield (
-                number,
-                f"{match[1]} is a placeholder: the shell stops here with a syntax error",
-                "the value",
-            )
+            found = f"{match[1]} is a placeholder: the shell stops here with a syntax error"
+            yield number, found, "the value", "placeholder"
     yield from _empty_by_blank(job)
     placeholders = {line for line, _ in job.job.placeholders}
     for launch in job.launches:
@@ -394,15 +385,22 @@ def launcher_option_wrong(job: JobFile) -> Found:
                     f"{launch.launcher} has no option {printable(option.written.split()[0], 60)}{of}",
                     same or (near[0] if near else "an option of the launcher, or the script in front of it"),
                     severity="error" if near or others or is_of_script else "warning",
+                    case="option",
                 )
             elif option.is_known and not option.is_flag and not option.value and line not in placeholders:
                 why = ": the variable in it is empty" if "$" in _word(launch, option.at).raw else ""
-                yield line, f"{option.written.partition('=')[0].split()[0]} has no value{why}", "a value"
+                yield (
+                    line,
+                    f"{option.written.partition('=')[0].split()[0]} has no value{why}",
+                    "a value",
+                    "value",
+                )
             elif _is_no_count(meaning_of(launch.launcher, option.name), option.value):
-                yield line, f"{option.name} is {printable(option.value, 60)!r}", "a number"
+                yield line, f"{option.name} is {printable(option.value, 60)!r}", "a number", "value"
         for line, text in job.job.placeholders:
             if launch.line <= line <= launch.command.last_line + 1:
-                yield line, f"{text} is a placeholder, and the shell takes `<` for a file", "the value"
+                found = f"{text} is a placeholder, and the shell takes `<` for a file"
+                yield line, found, "the value", "placeholder"
                 break
 
 
@@ -416,12 +414,12 @@ def _backend_wrong(job: JobFile) -> Found:
     for launch in job.launches:
         backend = launch.option("rdzv-backend") if launch.launcher in TORCH else ""
         if backend.lower() in ("nccl", "gloo", "mpi", "tcp", "env", "c10"):
-            yield launch.line, f"torchrun has no rendezvous backend {backend}", "c10d or static"
+            yield launch.line, f"torchrun has no rendezvous backend {backend}", "c10d or static", "rendezvous"
         port = launch.option("master-port") if backend == "c10d" and launch.endpoint else ""
         if port and ":" not in launch.endpoint.strip("[]"):
             found = "--master-port counts for static rendezvous alone: the endpoint takes 29400"
             wanted = f"--rdzv-endpoint={launch.shown(launch.endpoint)}:{launch.shown(port)}"
-            yield job.finding(launch.line, found, wanted, severity="warning")
+            yield job.finding(launch.line, found, wanted, severity="warning", case="port")
 
 
 def _refused_by_accelerate(job: JobFile) -> Found:
@@ -429,16 +427,15 @@ def _refused_by_accelerate(job: JobFile) -> Found:
         given = [n for n in _KINDS if launch.launcher == "accelerate" and launch.start.option(n) is not None]
         if len(given) > 1:
             first, second = (f"--{name.replace('-', '_')}" for name in given[:2])
-            yield launch.line, f"{first} beside {second}", "one of them"
+            yield launch.line, f"{first} beside {second}", "one of them", "accelerate"
         elif given == ["multi-gpu"] and launch.config.get("distributed_type") in ("FSDP", "DEEPSPEED"):
-            kind = launch.config["distributed_type"]
-            yield (
-                launch.line,
-                f"--multi_gpu: accelerate leaves out the configuration's {kind}",
-                "no --multi_gpu",
+            found = (
+                f"--multi_gpu: accelerate leaves out the configuration's {launch.config['distributed_type']}"
             )
+            yield launch.line, found, "no --multi_gpu", "accelerate"
         elif given == ["multi-gpu"] and launch.start.option("num-processes") in ("0", "1"):
-            yield launch.line, "--multi_gpu for one process", "two or more, or no --multi_gpu"
+            found = "--multi_gpu for one process"
+            yield launch.line, found, "two or more, or no --multi_gpu", "accelerate"
 
 
 _COUNTS = {

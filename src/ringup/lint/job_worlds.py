@@ -123,15 +123,29 @@ def several_worlds(job: JobFile) -> Found:
     The launcher is started on several nodes without their number: each start forms a world of its own, or
     finds no place in the one world.
 
-    Why: without a number of nodes torchrun and accelerate train on their node alone, and DeepSpeed without a
-    host file does, too.  Every node trains the same model on the same data, and writes the same checkpoint.
-    With one endpoint of c10d the first node trains, and the others wait until it ends.
+    Why: every node trains the same model on the same data, and writes the same checkpoint.
 
-    fairseq reads Slurm's variables only with a port (fairseq/distributed/utils.py, infer_init_method).
+    Why, torchrun: Without the number of nodes torchrun trains on its node alone.
 
-    Fix: `--nnodes=$SLURM_NNODES` with one rendezvous endpoint (accelerate: `--num_machines`,
-    `--machine_rank`, `--main_process_ip`); for DeepSpeed a host file on the first node without srun, or
-    torchrun; for fairseq `--distributed-port`.
+    Why, accelerate: Without the number of machines accelerate trains on its node alone.
+
+    Why, DeepSpeed: Without a host file DeepSpeed trains on its node alone.
+
+    Why, fairseq: Only with a port fairseq reads Slurm's variables (fairseq/distributed/utils.py,
+    infer_init_method).
+
+    Why, one endpoint: With c10d the first nodes train, and a node too many waits for a place until they end.
+    With static rendezvous the ranks of every start are counted from 0.
+
+    Fix, torchrun: `--nnodes=$SLURM_NNODES`, and `--rdzv-endpoint` with the first node's name.
+
+    Fix, accelerate: `--num_machines`, `--machine_rank` and `--main_process_ip`.
+
+    Fix, DeepSpeed: start it once, on the first node and without srun, with `--hostfile`; or use torchrun.
+
+    Fix, fairseq: `--distributed-port`.
+
+    Fix, one endpoint: the number of nodes that start it, in the launcher's option.
     """
     for launch in job.launches:
         worlds = launch.worlds or 1
@@ -139,8 +153,10 @@ def several_worlds(job: JobFile) -> Found:
         is_several = worlds > 1 or launch.left_out
         if not is_several or is_itself or not launch.is_away or (launch.per_node or 1) > 1:
             continue
+        case = "accelerate" if launch.launcher == "accelerate" else "torchrun"
         if launch.launcher == "deepspeed":
             told, wanted = "has no host file", "one start on the first node with --hostfile, or torchrun"
+            case = "DeepSpeed"
         elif launch.start.option("standalone") is not None:
             told, wanted = "has --standalone: its node alone", "--nnodes and a rendezvous endpoint"
         else:
@@ -154,15 +170,20 @@ def several_worlds(job: JobFile) -> Found:
             found += f"no place for {plural(launch.left_out, 'node')}: a wait, then an error"
         else:
             found += "their ranks have the same numbers at one store"
-        yield launch.line, found, wanted
+        yield launch.line, found, wanted, "one endpoint" if launch.left_out else case
     yield from _worlds_by_pdsh(job)
     yield from worlds_of_fairseq(job)
     for launch in job.launches:
         if launch.launcher == "ray" and "--head" in launch.command.texts and (launch.instances or 1) > 1:
             found = f"{launch.started_by} starts a head on each of {launch.nodes} nodes"
             wanted = "--head on the first node, --address=HEAD:PORT on the others"
-            why, fix = "each head is a cluster of its own", Fix(f"ray start {wanted}")
-            yield job.finding(launch.line, found, wanted, why=why, fix=fix)
+            yield launch.line, found, wanted, "each head is a cluster of its own", f"ray start {wanted}"
+
+
+_BY_PDSH = (
+    "accelerate then starts `deepspeed`, which reaches other nodes by its host file alone.",
+    "`--deepspeed_multinode_launcher standard` on each machine, with its `--machine_rank`.",
+)
 
 
 def _worlds_by_pdsh(job: JobFile) -> Found:
@@ -174,7 +195,7 @@ def _worlds_by_pdsh(job: JobFile) -> Found:
         is_each = has_mark(own) or own.strip("0").isdecimal() or (launch.worlds or launch.instances or 0) > 1
         if is_many and is_by and is_each and how != "standard" and not launch.has("deepspeed-hostfile"):
             found = "each machine starts it, and DeepSpeed, without a host file, trains on its machine alone"
-            yield launch.line, found, "--deepspeed_multinode_launcher standard"
+            yield launch.line, found, "--deepspeed_multinode_launcher standard", *_BY_PDSH
 
 
 @fault("rendezvous-endpoint-missing", SHELL)
@@ -182,11 +203,19 @@ def rendezvous_endpoint_missing(job: JobFile) -> Found:
     """
     A launcher of several nodes is given no address at which they meet.
 
-    Why: with c10d torchrun reads `--rdzv-endpoint` alone and takes localhost without it (`--master-addr` is
-    ignored); static it takes 127.0.0.1 where `--master-addr` is missing, whatever MASTER_ADDR is.  Accelerate
-    takes None.  Every node then waits for itself.
+    Why: every node then waits for the others at itself.
+
+    Why, c10d: Torchrun takes localhost without `--rdzv-endpoint`; it ignores `--master-addr` and MASTER_ADDR.
+
+    Why, static: Torchrun takes 127.0.0.1 without `--master-addr`; it does not read MASTER_ADDR.
+
+    Why, accelerate: Accelerate takes None for the address.
 
     Fix: `--rdzv-endpoint=$HEAD:$PORT`, HEAD the first node's name, the same on every node.
+
+    Fix, static: `--master-addr=$HEAD`, HEAD the first node's name, the same on every node.
+
+    Fix, accelerate: `--main_process_ip $HEAD`, HEAD the first node's name, the same on every node.
     """
     for launch in job.launches:
         is_open = launch.is_set_outside or launch.unread_config or launch.is_opaque
@@ -195,13 +224,13 @@ def rendezvous_endpoint_missing(job: JobFile) -> Found:
         if launch.launcher in TORCH and launch.backend == "c10d":
             ignored = " (--master_addr is ignored)" if launch.option("master-addr") else ""
             found = f"c10d without --rdzv-endpoint{ignored}: each node meets itself"
-            yield launch.line, found, "--rdzv-endpoint"
+            yield launch.line, found, "--rdzv-endpoint", "c10d"
         elif launch.launcher in TORCH and launch.backend == "static":
             ignored = "; torchrun does not read MASTER_ADDR" if launch.env.get("MASTER_ADDR") else ""
             found = f"no --master-addr: every node takes 127.0.0.1{ignored}"
-            yield launch.line, found, "--master-addr, an address of the first node"
+            yield launch.line, found, "--master-addr, an address of the first node", "static"
         elif launch.launcher == "accelerate" and not _by_deepspeed(launch):
-            yield launch.line, "no --main_process_ip for several machines", "--main_process_ip"
+            yield launch.line, "no --main_process_ip for several machines", "--main_process_ip", "accelerate"
 
 
 def _by_deepspeed(launch: Launch) -> bool:
@@ -250,10 +279,14 @@ def node_variable_read_too_early(job: JobFile) -> Found:
     """
     A variable that differs per task is read before srun or mpirun has started the tasks.
 
-    Why: in the batch shell SLURM_PROCID, SLURM_NODEID and SLURM_LOCALID are always 0: every node gets node
-    rank 0, every task rank 0.  OMPI_COMM_WORLD_RANK and PMI_RANK are not set there at all.
+    Why, Slurm: in the batch shell SLURM_PROCID, SLURM_NODEID and SLURM_LOCALID are always 0: every node gets
+    node rank 0, every task rank 0.
 
-    Fix: `srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'`, in single quotes.
+    Why, MPI: only the tasks have OMPI_COMM_WORLD_RANK or PMI_RANK; in this shell they are empty.
+
+    Fix, Slurm: `srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'`, in single quotes.
+
+    Fix, MPI: `mpirun ... bash -c 'RANK=$OMPI_COMM_WORLD_RANK python train.py'`, in single quotes.
     """
     yield from _fields_of_awk(job)
     wanted = "single quotes around the command, so that each task reads its own"
@@ -272,13 +305,14 @@ def node_variable_read_too_early(job: JobFile) -> Found:
             is_launched = launch is not None or command.start.launcher or command.start.rest
             if early and is_launched and word.line not in seen:
                 seen.add(word.line)
-                yield word.line, early, wanted
+                yield word.line, early, wanted, "Slurm" if starter == "srun" else "MPI"
                 break
         for name in (
             RANK_VARIABLES if launch and launch.launcher == "python" and launch.instances != 1 else ()
         ):
             if early := read_early(job, command.env.get(name, ""), starter):
-                yield command.line, f"{name}: {early}", f"{name} set in each task"
+                of = "Slurm" if starter == "srun" else "MPI"
+                yield command.line, f"{name}: {early}", f"{name} set in each task", of
                 break
 
 
@@ -292,8 +326,7 @@ def _fields_of_awk(job: JobFile) -> Found:
             if match := _IN_QUOTES.match(word.raw[:2000]):
                 found = f"{match[1]} of awk in double quotes: this shell replaces it"
                 why = f"Inside double quotes the script's own {match[1]} is put in, which is often empty."
-                fix = Fix(f"write \\{match[1]}")
-                yield job.finding(word.line, found, f"\\{match[1]}", why=why, fix=fix)
+                yield word.line, found, f"\\{match[1]}", why, f"write \\{match[1]}"
 
 
 def read_early(job: JobFile, text: str, starter: str) -> str:
@@ -469,7 +502,7 @@ def _of_all_nodes(job: JobFile) -> Found:
             own = "".join(products[each[1]] - {nodes[1]})
             found = f"${each[1]} are the ranks of all nodes: started on each of them"
             why = "torchrun's --nproc-per-node and DeepSpeed's --num_gpus are numbers for one node."
-            yield job.finding(launch.line, found, f"${own}", why=why, fix=Fix(f"give it ${own}"))
+            yield launch.line, found, f"${own}", why, f"give it ${own}"
 
 
 @fault("world-size-disagrees", SHELL)

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ringup.rules import Finding, Problem, Severity, complete, isolated, problem_of
+from ringup.rules import Finding, Fix, Problem, Severity, complete, isolated, problem_of
 
-Found = Iterator[Finding | tuple[int, str, str]]
-"""Results of a rule: the line, the found and the expected value; or a finding with more."""
+Found = Iterator[Finding | tuple[int, str, str] | tuple[int, str, str, str] | tuple[int, str, str, str, str]]
+"""
+Results of a rule: the line, the found and the expected value; then nothing, the case of the rule's text
+(`Why, torchrun: ...`), or why and the fix; or a finding with more.
+"""
 Function = Callable[[Any], Found]
 SCRIPT: dict[str, tuple[Problem, Function]] = {}
 """Rules about one Python script; input: a `Reading`."""
@@ -51,9 +54,15 @@ def judge(table: dict[str, tuple[Problem, Function]], read: Any) -> Iterator[Fin
     for problem, function in table.values():
         for found in isolated(problem.name, partial(function, read)):
             if isinstance(found, tuple):
-                found = read.finding(*found)
+                found = _finding(read, *found)
             if isinstance(found, Finding):
                 yield complete(found, problem)
+
+
+def _finding(read: File, line: int, found: str, wanted: str, *more: str) -> Finding:
+    if len(more) == 2:
+        return read.finding(line, found, wanted, why=more[0], fix=Fix(more[1]))
+    return read.finding(line, found, wanted, case="".join(more))
 
 
 def lines(numbers: list[int]) -> str:

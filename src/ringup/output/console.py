@@ -28,7 +28,7 @@ NOT_REACHED = "not reached"
 
 def finding_json(finding: Finding) -> dict[str, Any]:
     shown = asdict(replace(finding, fix=finding.fix or Fix("")))
-    del shown["subject"]
+    del shown["subject"], shown["case"]
     shown["help"] = page_of(finding.rule)
     found: dict[str, Any] = plain(redact_data(shown))
     return found

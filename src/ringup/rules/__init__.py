@@ -44,7 +44,11 @@ def page_of(rule: str) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """A kind of problem, with one name; a finding may be milder than `severity`, never worse."""
+    """
+    A kind of problem, with one name; a finding may be milder than `severity`, never worse.
+
+    `parts`: "Why" or "Fix", the case that it is about ("torchrun"; "" for all), the text.
+    """
 
     name: str
     severity: Severity
@@ -52,6 +56,15 @@ class Problem:
     why: str
     fix: str
     in_logs: str = ""
+    parts: tuple[tuple[str, str, str], ...] = ()
+
+    def of_case(self, case: str) -> tuple[str, str]:
+        """Why and the fix of one case: its own text behind what is common to all; KeyError for another."""
+        if case not in ("", *(of for _, of, _ in self.parts)):
+            raise KeyError(f"{self.name} has no case {case!r}")
+        why = " ".join(text for label, of, text in self.parts if label == "Why" and of in ("", case))
+        fixes = {of: text for label, of, text in self.parts if label == "Fix"}
+        return why or self.why, fixes.get(case) or fixes.get("") or self.fix
 
     @property
     def page(self) -> str:
@@ -76,6 +89,8 @@ class Finding:
     worked_around_by: str | None = None
     rule: str = ""
     why: str = ""
+    case: str = ""
+    """The case of the problem's text that explains it; "" for the common text."""
 
 
 @dataclass(frozen=True)
@@ -122,24 +137,27 @@ INTERNAL_ERRORS: dict[str, Skipped] = {}
 
 Answer = TypeVar("Answer")
 
-_SECTION = re.compile(r"^(Why|Fix|In logs):\s*", re.MULTILINE)
+_SECTION = re.compile(r"^(Why|Fix|In logs)(?:, ([^:\n]{1,40}))?:\s*", re.MULTILINE)
 
 
 def described(name: str, severity: Severity, text: str) -> Problem:
     """
     The problem that a text describes, registered.
 
-    The summary comes first; `Why:` and `Fix:` must follow, `In logs:` may follow.  Raises ValueError for a
-    text without them (a user could not act on it), for an invalid name, and for a second text with the same
-    name.
+    The summary comes first; `Why:` and `Fix:` must follow, also for one case alone (`Why, torchrun:`), and
+    `In logs:` may follow.  Raises ValueError for a text without them (a user could not act on it), for an
+    invalid name, and for a second text with the same name.
     """
-    summary, *parts = (" ".join(part.split()) for part in _SECTION.split(text))
-    sections = dict(zip(parts[::2], parts[1::2], strict=True))
-    if not summary or not {"Why", "Fix"} <= sections.keys():
+    summary, *parts = (" ".join((part or "").split()) for part in _SECTION.split(text))
+    sections = tuple(zip(parts[::3], parts[1::3], parts[2::3], strict=True))
+    why, fix, in_logs = (
+        " ".join(text for of, _, text in sections if of == label) for label in ("Why", "Fix", "In logs")
+    )
+    if not (summary and why and fix):
         raise ValueError(f"rule {name}: its text needs a summary, `Why:` and `Fix:`")
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise ValueError(f"rule name is not kebab-case: {name!r}")
-    problem = Problem(name, severity, summary, sections["Why"], sections["Fix"], sections.get("In logs", ""))
+    problem = Problem(name, severity, summary, why, fix, in_logs, sections)
     if PROBLEMS.setdefault(name, problem) != problem:
         raise ValueError(f"two texts for one problem: {name}")
     return problem
@@ -250,12 +268,13 @@ def complete(finding: Finding, problem: Problem) -> Finding:
     ceiling = SEVERITIES.index(problem.severity)
     wanted = SEVERITIES.index(finding.severity or problem.severity)
     fix = finding.fix or Fix("")
+    why, remedy = problem.of_case(finding.case)
     return replace(
         finding,
         rule=problem.name,
-        why=finding.why or problem.why,
+        why=finding.why or why,
         severity=SEVERITIES[max(ceiling, wanted)],
-        fix=replace(fix, text=fix.text or problem.fix),
+        fix=replace(fix, text=fix.text or remedy),
     )
 
 

@@ -600,4 +600,56 @@ shared-file-raced, error: A file on a shared path changed under some ranks.
 Why: several ranks create, move or delete the same path at once, or NFS shows it late.
 Fix: only rank 0 creates and deletes (`exist_ok=True`), a barrier after it; `ls` the path on every node.
 In logs: `Stale file handle`, `FileExistsError` on some ranks only.
+
+open-mpi-slots, error: Open MPI is given hosts without slots, and more ranks than hosts.
+Why: mpirun ends with "There are not enough slots available".
+Why, hosts: Each host of -H counts as one slot where it has no `:N`, and the first ones are filled first.
+Why, horovodrun: Horovodrun wants a slot for each rank; a host has one where it has no `:N`.
+Why, PBS: PBS Professional writes a line into the node file for each of a chunk's mpiprocs, which are 1
+where the file lacks them; each line is a slot.
+Why, Slurm: Inside an allocation Slurm's tasks are the slots.
+Fix: `-H node1:8,node2:8`, or a host file with slots=8.
+Fix, PBS: `select=2:ncpus=8:mpiprocs=8`.
+Fix, Slurm: as many tasks as ranks in the job file; `--oversubscribe` shares cores.
+
+directive-wrong, error: sbatch, srun or bsub refuses an option, or takes another thing from it than it seems
+to say.
+Why, option: sbatch and srun end at an option that they do not know (they write two hyphens, and hyphens
+inside, `--ntasks-per-node`), and at a value that is not a number, a time or a size of memory.
+Why, word: sbatch ends at "Invalid directive" (22.05; older releases ignored the options behind it).
+Why, first line: sbatch wants the program that runs the file: "This does not look like a batch script".
+Why, comment: a scheduler reads `#SBATCH` alone, without a blank behind `#`.
+Why, last one: an option that stands twice has the value of its last line.
+Why, memory: no rank starts in so little memory: sbatch(1), --mem.
+Why, exclusive: they are mutually exclusive: sbatch(1).
+Why, template: the file is a template, which somebody has to fill in.
+Why, LSF group: bsub's -g is the job group, which begins with a slash.
+Why, LSF time: bsub(1): -W takes hours and minutes.
+Why, PBS: a job has chunks, or the older form of requests.
+Fix: options as sbatch(1) spells them, values with blanks in quotes.
+Fix, word: the value in quotes, or `#` in front of a comment.
+Fix, first line: `#!/bin/bash` in the first line.
+Fix, comment: leave out the blank behind `#`.
+Fix, last one: one line, with everything that it lists.
+Fix, memory: the number with its unit.
+Fix, exclusive: leave one of them out.
+Fix, template: write the value.
+Fix, LSF group: GPUs are asked for with `-gpu num=N`.
+Fix, LSF time: hours and minutes, `-W 4:00`.
+Fix, PBS: all of it in `select=`.
+
+launcher-option-wrong, error: An option of the launcher is misspelt, empty or still a placeholder.
+Why, option: the launcher ends with a usage message.
+Why, value: the launcher ends with a usage message, or takes the next word for the value.
+Why, placeholder: the shell takes `<` for a file to read, and ends with a syntax error or "No such file".
+Why, accelerate: accelerate takes one of --cpu, --multi_gpu, --tpu, --use_deepspeed and --use_fsdp, and
+--multi_gpu from two processes on (`commands/launch.py`).
+Why, rendezvous: torchrun has c10d, static, etcd and etcd-v2; the backend of the collectives, such as nccl,
+is named in the script.
+Why, port: with c10d torchrun reads `--rdzv-endpoint` alone.
+Fix: the option as the launcher spells it, with a value.
+Fix, placeholder: the value in its place.
+Fix, accelerate: one of these options, or none: the configuration file has the kind.
+Fix, rendezvous: `--rdzv-backend=c10d` with `--rdzv-endpoint`.
+Fix, port: the port in the endpoint.
 """

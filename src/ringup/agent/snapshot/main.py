@@ -164,7 +164,7 @@ def entry(ranks, pid, key, with_children=True):
     _, rank, local_rank, size, run, node, job = key
     pids = below([pid], ranks.children)
     cpu_s, io_bytes, _ = used(pids)
-    fields = stat_fields(pid)
+    fields, scheduled = stat_fields(pid), read("/proc/%d/schedstat" % pid, 100).split()
     age_s = float(text("/proc/uptime").split()[0]) - ranks.table[pid][1] / HZ
     children = sorted(child for child in pids if child != pid)[:MOST_CHILDREN] if with_children else ()
     return dict(
@@ -172,6 +172,8 @@ def entry(ranks, pid, key, with_children=True):
         job=list(job), python=python(pid), age_s=max(0.0, age_s), cpu_s=cpu_s, io_bytes=io_bytes,
         # Page faults: memory used for the first time, or read from a file.
         faults=int(fields[7]) + int(fields[9]) if len(fields) > 9 else 0,
+        # Time for which its main thread wanted a CPU and had none.
+        queued_s=int(scheduled[1]) / 1e9 if len(scheduled) > 1 and scheduled[1].isdigit() else 0.0,
         children=[process(ranks, child) for child in children],
     )  # fmt: skip
 
