@@ -17,6 +17,7 @@ from ringup.launchfiles.files import read
 from ringup.lint.rule import ACROSS, SCRIPT, SHELL
 from ringup.rules import PROBLEMS, Finding
 from tests import (
+    launch_alone,
     launch_cases,
     launch_contradictions,
     launch_given,
@@ -719,6 +720,7 @@ for _rule, (_wrong, _right) in (
     *launch_places.PLACES.items(),
     *launch_given.GIVEN.items(),
     *launch_steps.STEPS.items(),
+    *launch_alone.ALONE.items(),
 ):
     CASES[_rule] = tuple([*a, *b] for a, b in zip(CASES.get(_rule, ([], [])), (_wrong, _right), strict=True))
 ALL = {*SCRIPT, *SHELL, *ACROSS, "script-not-readable"}

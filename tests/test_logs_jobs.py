@@ -211,6 +211,12 @@ def test_a_bar_of_a_run_that_did_not_end_says_nothing(tmp_path: Path) -> None:
     assert not diagnose(tmp_path, " 41%|####      | 410/1000 [29:59<44:40,  4.49s/it]").causes
 
 
+def test_a_bar_near_a_limit_is_no_hang_of_a_job_that_somebody_cancelled(tmp_path: Path) -> None:
+    bar = " 34%|###4      | 18/53 [29:22<56:48, 97.38s/it]"
+    said = "slurmstepd: error: *** JOB 9 ON n7 CANCELLED AT 2025-01-10T15:27:25 ***"
+    assert [c.rule for c in diagnose(tmp_path, f"{bar}{said}").causes] == ["job-cancelled"]
+
+
 def test_a_time_limit_of_the_scheduler_is_told(tmp_path: Path) -> None:
     said = "slurmstepd: error: *** JOB 9 ON n7 CANCELLED AT 2025-01-10T15:27:25 DUE TO TIME LIMIT ***"
     (found,) = diagnose(tmp_path, said).causes

@@ -76,6 +76,15 @@ def test_a_request_that_a_server_refuses_is_no_failure(tmp_path: Path) -> None:
     assert not diagnose(tmp_path, text.replace("Exception in ASGI application", "stopped")).healthy
 
 
+def test_an_exception_that_ends_in_a_reply_to_the_client_is_none_of_the_server(tmp_path: Path) -> None:
+    head = "ERROR 08-08 05:13:55 [serving_chat.py:203] "
+    lines = f"Error in preprocessing prompt inputs\n{FRAME}ValueError: the context length is 32768 tokens"
+    text = "".join(f"{head}{line}\n" for line in lines.splitlines())
+    reply = 'INFO:     127.0.0.1:59964 - "POST /v1/chat/completions HTTP/1.1" {}\n'
+    assert diagnose(tmp_path, text + reply.format("400 Bad Request")).healthy
+    assert not diagnose(tmp_path, text + reply.format("500 Internal Server Error")).healthy
+
+
 def test_a_node_that_is_never_ready_is_named(tmp_path: Path) -> None:
     said = "RuntimeError: Failed to wait for all nodes to be ready"
     found = diagnose(tmp_path, f"Timeout: Not all nodes are ready after 3600 seconds\n{FRAME}{said}\n{EXITS}")

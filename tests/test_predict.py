@@ -375,8 +375,11 @@ def test_a_table_of_peer_access_is_read(
     table = tmp_path / "p2p.txt"
     table.write_text(f" \tGPU0\tGPU1\n GPU0\tX\t{cell}\n GPU1\t{cell}\tX\n\nLegend:\n\n  X    = Self\n")
     assert command_line.dispatch(["predict", "--output", str(table)]) == 0
+    matrix = "\n\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n"
+    table.write_text(table.read_text() + matrix)
+    assert command_line.dispatch(["predict", "--output", str(table)]) == 0
     told = capsys.readouterr()
-    assert said in told.err and "no output of a supported tool" not in told.err
+    assert told.err.count(said) == 2 and "no output of a supported tool" not in told.err
 
 
 # -- as people paste it ------------------------------------------------------------------------------
@@ -450,6 +453,7 @@ def test_the_matrix_alone_tells_the_nic_of_each_gpu(
         "me@n1:~$ ip a\n{}me@n2:~$ ip a\n{}me@n2:~$ \n",
         "[root@n1 ~]# ip addr show\n{}[root@n2 ~]# ip addr show\n{}",
         "n1:~ # ip addr\n{}n2:~ # ip addr\n{}",
+        "((sglang-0.5) ) [me@n1 ~]$ ip a\n{}((sglang-0.5) ) [me@n2 ~]$ ip a\n{}",
     ],
 )
 def test_two_hosts_in_one_paste_are_two_nodes(
@@ -465,6 +469,43 @@ def test_lines_of_clush_are_split_by_their_hosts(tmp_path: Path, capsys: pytest.
     text = "".join(f"{host}: {line}\n" for host, part in parts.items() for line in part.splitlines())
     nodes, _ = pasted(tmp_path, text, capsys)
     assert [n["name"] for n in nodes] == ["n1", "n2"]
+
+
+TWICE = "mlx5_0 port 1 ==> eno1 ({0})\nmlx5_1 port 1 ==> eno2 ({1})\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (ADDRESSES.format("eno1", "10.0.0.1"), ADDRESSES.format("eno1", "10.0.0.2")),
+        (TWICE.format("Up", "Down"), TWICE.format("Down", "Up")),
+        (GIDS, GIDS.replace("0a00:0001", "0a00:0002")),
+        (TWICE.format("Up", "Up") + GIDS, GIDS.replace("mlx5_0", "hrn_0") + GIDS.replace("0001", "0002")),
+    ],
+)
+def test_the_same_devices_with_other_values_are_another_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str, second: str
+) -> None:
+    nodes, said = pasted(tmp_path, f"on the server:\n\n{first}\non the client:\n\n{second}", capsys)
+    assert [n["name"] for n in nodes] == ["part 1", "part 2"]
+    assert "the same devices again with other values: 2 nodes" in said
+    (_,), said = pasted(tmp_path, f"{first}\nonce more:\n\n{first}", capsys)
+    assert "again" not in said
+
+
+def test_the_name_of_an_interface_tells_its_link_layer_and_a_roce_port_is_down_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "mlx5_0 port 1 ==> ibp3s0 (Down)\nrocep1s0f0 port 1 ==> x (Down)\nmlx5_2 port 1 ==> net1 (Down)\n"
+    (node,), _ = pasted(tmp_path, text, capsys)
+    assert node["interfaces"] == ["mlx5_0:1/IB", "mlx5_2:1/?"]
+    assert because(node, "rocep1s0f0:1 is DOWN") and because(node, "the state of mlx5_0:1, mlx5_2:1")
+
+
+def test_a_rate_that_nobody_pasted_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (node,), _ = pasted(tmp_path, TOPO, capsys)
+    assert because(node, "GPU 0 uses mlx5_0:1: the closest (mlx5_0:1 PIX, mlx5_1:1 SYS)")
+    assert because(node, "the rates of some devices are not known") and not because(node, "GB/s")
 
 
 @pytest.mark.parametrize("name", ["eight-hcas.txt", "hdr-addresses.txt", "roce.txt", "desktop.txt"])

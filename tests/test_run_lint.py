@@ -107,6 +107,21 @@ def test_a_required_local_rank_is_passed_or_the_run_is_stopped(
     assert "`--with launch -- local.py` in place of `--with torchrun`" in said
 
 
+def test_a_script_that_trains_in_one_process_is_not_started_on_several_ranks(
+    facts: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code = "import torch\nfrom net import Net\nfor x in d:\n    Net()(x).sum().backward()\n"
+    (tmp_path / "plain.py").write_text(code)
+    assert tried(facts, "--", "plain.py") == 0  # net.py may join ranks: there is none to read
+    (tmp_path / "net.py").write_text("from torch.nn import Linear as Net\n")
+    assert tried(facts, "--", "python", "plain.py") == 1
+    assert "error  plain.py:4  ranks-train-alone" in capsys.readouterr().err
+    assert command_line.dispatch(["lint", "plain.py"]) == 0
+    assert "plain.py: it trains in one process" in capsys.readouterr().out
+    (tmp_path / "net.py").write_text("import torch.distributed\nfrom torch.nn import Linear as Net\n")
+    assert tried(facts, "--", "python", "plain.py") == 0
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringup.cli.text_files import read_script
+from ringup.cli.text_files import nearby, read_script
 from ringup.errors import UsageError
 from ringup.output import terminal
 from ringup.rules import Finding
@@ -43,7 +44,7 @@ def before_run(args: argparse.Namespace, script: str) -> None:
         return
     if not text or not lint.is_script(script, text):
         return
-    start = lint.how_to_start(text, script)
+    start = lint.how_to_start(text, script, partial(nearby, str(Path(args.chdir or ".") / "-")))
     if not given and start.launcher != "torchrun":
         args.launcher = start.launcher
         why = f"{start.why} ({script}:{start.line})"

@@ -23,12 +23,13 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringup import progress
 from ringup.cli import options
-from ringup.cli.text_files import read_script
+from ringup.cli.text_files import nearby, read_script
 from ringup.errors import RingupError, UsageError
 from ringup.launchfiles.start import ASSIGNED, starts_ranks, take_apart
 from ringup.output import terminal
@@ -126,7 +127,8 @@ def run(args: argparse.Namespace) -> int:
     elif form == "github":
         print("\n".join(sarif_junit.github(findings)))
     else:
-        starts = {p: lint.how_to_start(text, p) for p, text in files.items() if lint.is_script(p, text)}
+        scripts = {path: text for path, text in files.items() if lint.is_script(path, text)}
+        starts = {p: lint.how_to_start(text, p, partial(nearby, "")) for p, text in scripts.items()}
         if form == "json":
             terminal.print_json(
                 findings=[console.finding_json(f) for f in findings],
@@ -177,21 +179,6 @@ def show_right_files(examined: Examined, findings: Sequence[Finding]) -> None:
 
 
 SCHEDULERS = {"PBS": "pbs", "BSUB": "lsf"}
-NEARBY_BYTES = 1 << 18
-
-
-def nearby(path: str, name: str) -> str | None:
-    """The text of a file that another file names, below its folder or the current one."""
-    if len(name) > 1000 or "\0" in name:
-        return None
-    for folder in dict.fromkeys((Path(path).parent, Path())):
-        try:
-            file = folder / name
-            if file.is_file() and file.stat().st_size <= NEARBY_BYTES:
-                return file.read_text(encoding="utf-8", errors="replace")
-        except (OSError, ValueError):
-            continue
-    return None
 
 
 def unread(examined: Examined, named: Sequence[str]) -> list[NotRead]:
@@ -242,5 +229,7 @@ def show(
     for path, start in starts.items():
         if path not in unreadable:
             words = f"start it with `ringup run --with {start.launcher}`: {start.why}"
+            if start.kind == "alone":
+                words = f"{start.why} (line {start.line}); `ringup explain ranks-train-alone`"
             terminal.show(f"{terminal.path_shown(path)}: {words}")
     terminal.show(console.counts(findings) + how_many_fixed)

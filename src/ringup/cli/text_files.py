@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ringup.errors import UsageError
 
+NEARBY_BYTES = 1 << 18
+
 
 def read_text(
     path: str, most: int, hint: str = "name a readable file, or - for stdin", newline: str | None = None
@@ -33,3 +35,17 @@ def read_script(path: str, newline: str | None = None) -> str:
     if len(text) > LONGEST:
         raise UsageError(f"{path} is longer than {LONGEST >> 20} Mi characters", hint=hint)
     return text
+
+
+def nearby(path: str, name: str) -> str | None:
+    """The text of a file that another file names, below its folder or the current one."""
+    if len(name) > 1000 or "\0" in name:
+        return None
+    for folder in dict.fromkeys((Path(path).parent, Path())):
+        try:
+            file = folder / name
+            if file.is_file() and file.stat().st_size <= NEARBY_BYTES:
+                return file.read_text(encoding="utf-8", errors="replace")
+        except (OSError, ValueError):
+            continue
+    return None

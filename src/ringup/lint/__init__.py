@@ -34,6 +34,7 @@ from ringup.launchfiles.files import Nearby
 # Some of these are imported only for their rules.
 from ringup.lint import (  # noqa: F401
     across_files,
+    alone,
     collectives,
     job_and_script,
     job_environment,
@@ -59,7 +60,7 @@ from ringup.rules import SEVERITIES, Finding, Fix, complete, described
 LONGEST = 2 << 20
 """Characters of a file."""
 
-Kind = Literal["environment", "local-rank", "spawn", "jax", "unknown"]
+Kind = Literal["environment", "local-rank", "spawn", "jax", "alone", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -163,8 +164,12 @@ def _place(where: str) -> tuple[str, int]:
     return path, int(line) if line.isdecimal() else 0
 
 
-def how_to_start(text: str, path: str = "script") -> HowToStart:
-    """How to start a script; `unknown` (and torchrun) if its text does not show it."""
+def how_to_start(text: str, path: str = "script", reader: alone.Reader = lambda path: None) -> HowToStart:
+    """
+    How to start a script; `unknown` (and torchrun) if its text does not show it.
+
+    `reader` gives the texts of modules next to it: path -> text, or None.
+    """
     try:
         script = source.read(path, text)
     except SyntaxError:
@@ -183,11 +188,21 @@ def how_to_start(text: str, path: str = "script") -> HowToStart:
     if joined or script.imported & ranks.HANDLED or "LOCAL_RANK" in script.strings:
         line = joined[0].line if joined else 0
         return HowToStart("environment", "torchrun", line=line, why="it takes its rank from the environment")
+    if line := alone.trains_alone(script, reader):
+        return HowToStart(
+            "alone", "torchrun", "", line, "it trains in one process: nothing in it joins ranks"
+        )
     return HowToStart("unknown", "torchrun", why="no sign of another launcher in it")
 
 
 def misfit(start: HowToStart, launcher: str, script: str) -> list[Finding]:
-    """A finding where a script that can only be started in one way is given to another launcher."""
+    """
+    A finding where a script that can only be started in one way is given to another launcher, or to several
+    ranks though it trains in one process.
+    """
+    if start.kind == "alone":
+        found = Finding(f"{script}:{start.line}", start.why, "a process group")
+        return [complete(found, SHELL["ranks-train-alone"][0])]
     passes = start.kind == "local-rank" and launcher in PASS_LOCAL_RANK
     if not start.is_only_way or passes or launcher == start.launcher:
         return []

@@ -124,6 +124,9 @@ def _with_deepspeed(job: JobFile, launch: Launch, text: str) -> Found:
         found, fix = "an optimizer of torch, and offload_optimizer", "deepspeed.ops.adam.DeepSpeedCPUAdam"
         yield launch.line, found, "DeepSpeedCPUAdam", why, fix
     stage = re.search(r'"stage"\s*:\s*([1-3])', config)
+    if stage and stage[1] != "1" and re.search(r"\bPipelineModule\(", text):
+        why = "ZeRO-2 and ZeRO-3 split gradients, which a pipeline adds up: `runtime/pipe/engine.py`"
+        yield launch.line, f"PipelineModule, and stage {stage[1]}", "stage 1", why, '"stage": 1'
     other = _UNTESTED.search(text)
     if stage and other and "optimizer=" in text and "zero_allow_untested_optimizer" not in config:
         why = "ZeRO takes Adam, AdamW, Adagrad and Lion; others only on request (`runtime/zero/utils.py`)"

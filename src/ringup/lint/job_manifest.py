@@ -502,9 +502,13 @@ _PORT = re.compile(r"^(?:\D|[1-5]?\d{1,4}$|6[0-4]\d{3}$|65[0-4]\d\d$|655[0-2]\d$
 _POSSIBLE = {
     "main_process_port": (_PORT, "a port up to 65535"),
     "main_process_ip": (re.compile(r"\D"), "an address or a host's name"),
-    "mixed_precision": (re.compile("^(?:no|fp16|bf16|fp8|(?i:false|true))$"), "no, fp16, bf16 or fp8"),
+    "mixed_precision": (re.compile("^(?:no|fp16|bf16|fp8)$"), "no, fp16, bf16 or fp8"),
 }
 """Key -> (form of its values, the same for people); null and placeholders pass."""
+_TRUTH = (
+    "YAML reads no, yes, off and on without quotes as truth values; accelerate takes a text for it.",
+    "quotes around it.",
+)
 
 
 def _values_of_accelerate(given: Mapping[str, Any]) -> Found:
@@ -520,6 +524,9 @@ def _values_of_accelerate(given: Mapping[str, Any]) -> Found:
                 f"accelerate knows no {printable(key, 40)}{' outside of ' * bool(block)}{block}",
                 wanted,
             )
+        elif key == "mixed_precision" and _NO_TEXT.match(getattr(node, "tag", "")):
+            found = f"mixed_precision: {value} is a truth value of YAML: accelerate ends with AttributeError"
+            yield line, found, f'mixed_precision: "{value}"', *_TRUTH
         elif is_written and key in _POSSIBLE and not _POSSIBLE[key][0].search(value):
             yield line, f"{key} is {printable(value, 40)}", _POSSIBLE[key][1]
     machines, rank = (number(scalar(given.get(key))) for key in ("num_machines", "machine_rank"))

@@ -543,6 +543,9 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
     Why: under Slurm Lightning starts no processes itself; each task of srun is one rank.  With too few it
     raises an error, trains on fewer GPUs, or waits for ranks that nobody starts.
 
+    Why, no number: It reads SLURM_NTASKS_PER_NODE, which Slurm sets with --ntasks-per-node alone
+    (`lightning/fabric/plugins/environments/slurm.py`).
+
     Fix: `#SBATCH --ntasks-per-node` equal to `devices`, and srun in front of python.
     """
     tasks, gpus = tasks_per_node(job.job.directives), gpus_per_node(job.job.directives)[0]
@@ -552,7 +555,10 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
             continue
         devices, nodes = _of_trainer(job, launch)
         step = launch.srun
-        if step and not step.has("--ntasks-per-node", "--ntasks", "-n") and (line := _fewer(job)):
+        if step and _lacks_number(job, launch, step):
+            found = "several tasks without --ntasks-per-node: Lightning ends with an error"
+            yield launch.line, found, "--ntasks-per-node", "no number"
+        elif step and not step.has("--ntasks-per-node", "--ntasks", "-n") and (line := _fewer(job)):
             if _LIGHTNING.search(text_of(job, launch.script)):
                 most = last(job.job.directives, "ntasks-per-node", "tasks-per-node")[0]
                 found = f"--ntasks decides: srun starts fewer than the {most} ranks a node of Lightning"
@@ -568,6 +574,15 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
                 found = f"{plural(each, 'task')} a node, and devices={devices}"
                 yield launch.line, found, f"--ntasks-per-node={devices}"
     yield from tasks_of_litgpt(job)
+
+
+def _lacks_number(job: JobFile, launch: Launch, step: Step) -> bool:
+    """Whether Lightning's tasks get no SLURM_NTASKS_PER_NODE."""
+    given = {one.name for one in job.job.directives}
+    total = launch.number(last(job.job.directives, "ntasks", "n")[0]) or launch.instances or 1
+    is_asked = step.has("--ntasks-per-node") or bool(given & {"ntasks-per-node", "tasks-per-node"})
+    is_set = is_asked or "SLURM_NTASKS_PER_NODE" in job.text
+    return total > 1 and not is_set and bool(_LIGHTNING.search(text_of(job, launch.script)))
 
 
 def _fewer(job: JobFile) -> int:

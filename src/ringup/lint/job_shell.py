@@ -121,7 +121,8 @@ def directive_wrong(job: JobFile) -> Found:
     of_slurm = [d for d in job.job.directives if d.scheduler == "SBATCH" and d.line not in job.job.late]
     read = [d for d in of_slurm if d.line < len(texts) and texts[d.line].startswith("#SBATCH")]
     is_for_slurm = job.path.endswith((".sbatch", ".slurm"))
-    if read and texts[1].startswith("#SBATCH") and is_for_slurm:
+    is_late = bool(re.match(r"\s*\n#!", job.text)) and not job.job.documents
+    if read and ((texts[1].startswith("#SBATCH") and is_for_slurm) or is_late):
         found = "no #! in the first line: sbatch refuses the file"
         yield 1, found, "#!/bin/bash in the first line", "first line"
     yield from _refused_by_slurm(job, read)

@@ -116,12 +116,27 @@ def job_file_is_a_copy(job: JobFile) -> Found:
     """
     head = re.match(r"(?:[ \t]*(?:#[^\n]*)?\n){1,500}", job.text)
     scheduler = re.search(r"(?m)^#(SBATCH|PBS)[ \t]+-", head[0]) if head else None
-    for launch in job.launches if scheduler and not _KNOWS_FOLDER.search(job.text) else ():
+    if not scheduler or _KNOWS_FOLDER.search(job.text):
+        return
+    start = "$PBS_O_WORKDIR" if scheduler[1] == "PBS" else "$SLURM_SUBMIT_DIR"
+    for command in job.job.commands:
+        folder = command.texts[1] if command.texts[0] == "cd" and len(command.texts) == 2 else ""
+        names = [mark.name for mark in job.job.marks.all_of(folder)]
+        inner = {name for text in names for name in re.findall(r"\$\{?(\w{1,60})", text)}
+        texts = [w.raw for w in job.job.assigned if w.text.partition("=")[0] in inner]
+        read = any(map(OWN_FOLDER.search, (*names, *texts)))
+        later = [one for one in job.launches if one.line > command.line]
+        name = later[0].start.script if later else ""
+        if read and not command.is_nested and name[:1] not in ("/", "") and not has_mark(name):
+            found = f"{printable(name, 60)} is looked for where the scheduler's copy of this file is"
+            yield command.line, found, f"cd {start}"
+            return
+    for launch in job.launches:
         mark = next(iter(job.job.marks.all_of(launch.script)), None)
-        if scheduler and mark and is_mark(launch.script[:1]) and OWN_FOLDER.search(mark.name):
+        if mark and is_mark(launch.script[:1]) and OWN_FOLDER.search(mark.name):
             name = printable(launch.shown(launch.script.rpartition("/")[2]), 60)
             found = f"{name} in the job file's folder: the scheduler runs a copy of the file in another one"
-            yield launch.line, found, "$PBS_O_WORKDIR" if scheduler[1] == "PBS" else "$SLURM_SUBMIT_DIR"
+            yield launch.line, found, start
 
 
 _PBS_REFUSES = re.compile(
@@ -154,3 +169,65 @@ def pbs_directive_refused(job: JobFile) -> Found:
         if re.match(r"#PBS[ \t]+-t[ \t]+\d", line) and re.search(r"(?m)^#PBS[ \t]+-l[ \t]+select=", job.text):
             found = "-t is Torque's, and select= PBS Professional's: its qsub refuses -t"
             yield number, found, "-J", "array"
+
+
+_ID_OF = re.compile(
+    r"(?m)^[ \t]{0,40}(?:export |local )?(\w{1,60})=\"?\$\([ \t]{0,4}sbatch\b((?:[^()]|\\\n){0,2000})\)"
+)
+_DEPENDS = re.compile(r"(?:--dependency|-d)[= ]\"?after\w*:[^\s\"$]{0,99}\$\{?(\w{1,60})\}?(?![#%/\w])")
+_TAKEN_APART = re.compile(r"(?m)^[ \t]{0,40}(\w{1,60})=[^\n]{0,200}?\$\{?(\w{1,60})")
+
+
+@fault("job-id-with-words", SHELL)
+def job_id_with_words(job: JobFile) -> Found:
+    """
+    A job depends on the whole line that sbatch prints.
+
+    Why: sbatch(1): without --parsable it prints "Submitted batch job 123"; the shell splits this at the
+    blanks, and the next sbatch takes `batch` for the job file.
+
+    Fix: `ID=$(sbatch --parsable job.sh)`.
+    """
+    if "sbatch" not in job.text:
+        return
+    printed = {n for n, words in _ID_OF.findall(job.text) if "--parsable" not in words and "|" not in words}
+    printed -= {name for name, read in _TAKEN_APART.findall(job.text) if name == read}
+    for match in _DEPENDS.finditer(job.text):
+        if match[1] in printed:
+            found = f"${match[1]} is `Submitted batch job N`"
+            yield job.text.count("\n", 0, match.start()) + 1, found, f"{match[1]}=$(sbatch --parsable ...)"
+
+
+_LINE_OF_INDEX = re.compile(
+    r"\bsed (?:-n )?[\"']{0,2}\$\{?(?:SLURM_ARRAY_TASK_ID|PBS_ARRAY_INDEX|SGE_TASK_ID)\}?[\"']{0,2}[pq]"
+    r"|\bhead -n? ?[\"']?\$\{?(?:SLURM_ARRAY_TASK_ID|PBS_ARRAY_INDEX)\}?[\"']? [^|\n]{1,200}\| ?tail -n? ?1"
+    r"|\bawk [\"']NR ?== ?\$\{?(?:SLURM_ARRAY_TASK_ID|PBS_ARRAY_INDEX)"
+)
+_FROM_0 = re.compile(r"[^\[]{0,99}\[0\D|0(?:\D|$)")
+
+
+@fault("array-index-0", SHELL)
+def array_index_0(job: JobFile) -> Found:
+    """
+    A job array has the index 0, and its lines or LSF count from 1.
+
+    Why, lines: sed, head and awk count a file's lines from 1: sed ends with "invalid usage of line address
+    0", the others print nothing; the last line of the file is never taken.
+
+    Why, LSF: bsub(1): indices are positive; it refuses the array.
+
+    Fix, lines: an array from 1, or the index + 1.
+
+    Fix, LSF: an array from 1, and `$((LSB_JOBINDEX - 1))`.
+    """
+    names = {"SBATCH": ("array", "a"), "PBS": ("J",), "BSUB": ("J",)}
+    line_of = next((n for n, text in enumerate(lines_of(job.text), 1) if _LINE_OF_INDEX.search(text)), 0)
+    for one in job.job.directives:
+        if one.name not in names.get(one.scheduler, ()) or not _FROM_0.match(one.value):
+            continue
+        shown = printable(one.value, 60)
+        if one.scheduler == "BSUB" and "[" in one.value:
+            yield one.line, f"-J {shown}: LSF counts from 1", "an array from 1", "LSF"
+        elif one.scheduler != "BSUB" and line_of:
+            found = f"the array begins at 0, and line {line_of} takes this line of a file"
+            yield one.line, found, "an array from 1", "lines"

@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ringup.launchfiles.manifests import pairs, scalar, value_at
+from ringup.launchfiles.manifests import listed, pairs, scalar, value_at
 from ringup.launchfiles.marks import has_mark
 from ringup.lint.job_environment import file_at_hand, text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.rules import Fix
-from ringup.units import printable
+from ringup.units import lines_of, printable
 
 _NUMBERS = {
     "train_micro_batch_size_per_gpu": "per-device-train-batch-size",
@@ -77,6 +77,12 @@ def deepspeed_config_wrong(job: JobFile) -> Found:
     to 3; train_micro_batch_size_per_gpu.
     """
     seen = set()
+    if any(one.launcher == "deepspeed" and one.has("hostfile") for one in job.launches):
+        lines = lines_of(text_of(job, ".deepspeed_env"))
+        if bad := next((number for number, line in enumerate(lines, 1) if "=" not in line), 0):
+            why = "each line is split at its `=` (`launcher/runner.py`); comments and empty lines have none"
+            found = f".deepspeed_env, line {bad}: no NAME=VALUE, and DeepSpeed ends with a ValueError"
+            yield job.launches[0].line, found, "NAME=VALUE on every line", why, "leave this line out"
     for launch in job.launches:
         own = launch.arguments.get("deepspeed-config", "")
         name = own or launch.arguments.get("deepspeed", "")
@@ -256,6 +262,9 @@ def fsdp_layer_unknown(job: JobFile) -> Found:
         own = dict(pairs(dict(pairs(document)).get("fsdp_config")))
         if (node := own.get("fsdp_transformer_layer_cls_to_wrap")) is not None:
             given[node.start_mark.line + 1] = scalar(node)
+            if several := [scalar(one) for one in listed(node)]:
+                found = "a list: accelerate makes a text with brackets of it, and finds no such layer"
+                yield node.start_mark.line + 1, found, ",".join(several)
         is_efficient = scalar(own.get("fsdp_cpu_ram_efficient_loading")).lower() == "true"
         sync, is_fsdp = own.get("fsdp_sync_module_states"), value_at(document, "distributed_type") == "FSDP"
         if is_fsdp and is_efficient and sync is not None and scalar(sync).lower() == "false":

@@ -187,6 +187,8 @@ _SPEAKS = re.compile(r"\s*(?:#|echo\b|printf\b)")
 
 _BY_LAUNCHERS = frozenset(RANK_VARIABLES) - {"RANK"} | {"NPROC_PER_NODE", "NNODES", "FORCE_TORCHRUN"}
 _BY_LAUNCHERS |= {"CUDA_VISIBLE_DEVICES"}
+_LONG = 14
+"""Characters of a name that two wrong letters do not make another one."""
 
 
 @fault("launcher-variable-misspelt", SHELL)
@@ -212,7 +214,8 @@ def launcher_variable_misspelt(job: JobFile) -> Found:
                     f"${value}",
                 )
         for name in sorted(launch.env.keys() - _BY_LAUNCHERS - _OF_ONES_OWN):
-            near = next((known for known in _BY_LAUNCHERS if edits(name, known) == 1), "")
+            most = 2 if len(name) >= _LONG else 1
+            near = next((known for known in _BY_LAUNCHERS if 0 < edits(name, known) <= most), "")
             is_own = name.replace("_", "") == near.replace("_", "") or name in scripts  # a script reads it
             if near and not is_own and name not in used:
                 yield launch.line, f"{name} is set, and {near} is read", near
@@ -435,6 +438,20 @@ def variable_of_subshell(job: JobFile) -> Found:
                     yield word.line, found, f"{name} set in this shell"
 
 
+_INDICES = {"J": "PBS_ARRAY_INDEX", "t": "PBS_ARRAYID"}
+"""Option of an array of PBS Professional, and of Torque -> the variable with the index."""
+
+
+def _index_of_array(job: JobFile) -> Found:
+    asked = {d.name for d in job.job.directives if d.scheduler == "PBS" and d.name in _INDICES}
+    for name in asked if len(asked) == 1 else ():
+        right, wrong = _INDICES[name], next(v for n, v in _INDICES.items() if n != name)
+        if wrong in job.text and right not in job.text:
+            line = next(n for n, text in enumerate(lines_of(job.text), 1) if wrong in text)
+            why = "PBS Professional and OpenPBS have -J and PBS_ARRAY_INDEX, Torque -t and PBS_ARRAYID."
+            yield line, f"${wrong} is empty: this array is one of -{name}", f"${right}", why, f"${right}"
+
+
 _LIST_READ = re.compile(r"(?<![\w-])(cat|sort|uniq|head) [^|;()<>\n]{0,40}\$\{?(SLURM_(?:JOB_)?NODELIST)\b")
 
 
@@ -456,6 +473,7 @@ def variable_of_other_scheduler(job: JobFile) -> Found:
                 f"{read[1]} ${read[2]}: a list of names, not a file",
             )
             yield number, found, "$(scontrol show hostnames)", why, "scontrol show hostnames"
+    yield from _index_of_array(job)
     own = {SCHEDULERS[d.scheduler] for d in job.job.directives if d.scheduler in SCHEDULERS}
     known = names_set(job) if job.launches else set()
     tested = {a or b for a, b in _TESTED.findall(job.text)}

@@ -6,6 +6,7 @@ import difflib
 import posixpath
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import TORCH, Launch
@@ -353,10 +354,19 @@ def _hosts_missing(job: JobFile) -> Found:
                 yield command.line, found, "the hosts behind it", "value"
 
 
+def _option_as_value(job: JobFile) -> Found:
+    """`horovodrun --mpi-args "--tag-output"`: argparse takes one word that begins with - for an option."""
+    for launch in (one for one in job.launches if one.launcher == "horovod"):
+        for name, value in pairwise(launch.command.texts):
+            if name in ("--mpi-args", "--mpi-flags") and value.startswith("-") and " " not in value:
+                yield launch.line, f"{name} has no value: {value} is an option", f'{name}="{value}"', "value"
+
+
 @fault("launcher-option-wrong", SHELL)
 def launcher_option_wrong(job: JobFile) -> Found:
     yield from _refused_by_accelerate(job)
     yield from _hosts_missing(job)
+    yield from _option_as_value(job)
     yield from _backend_wrong(job)
     for number, text in enumerate(lines_of(job.text), 1) if job.launches and not job.job.documents else ():
         if match := _UNFILLED.match(text):
@@ -388,13 +398,12 @@ def launcher_option_wrong(job: JobFile) -> Found:
                     case="option",
                 )
             elif option.is_known and not option.is_flag and not option.value and line not in placeholders:
-                why = ": the variable in it is empty" if "$" in _word(launch, option.at).raw else ""
-                yield (
-                    line,
-                    f"{option.written.partition('=')[0].split()[0]} has no value{why}",
-                    "a value",
-                    "value",
-                )
+                read = _READ_THERE.findall(" ".join(w.raw for w in launch.command.words[option.at :][:2]))
+                if not {name for name, _, value in map(_parted, job.job.assigned) if value}.intersection(
+                    read
+                ):
+                    found = f"{option.written.partition('=')[0].split()[0]} has no value"
+                    yield line, found + ": the variable in it is empty" * bool(read), "a value", "value"
             elif _is_no_count(meaning_of(launch.launcher, option.name), option.value):
                 yield line, f"{option.name} is {printable(option.value, 60)!r}", "a number", "value"
         for line, text in job.job.placeholders:
@@ -404,6 +413,7 @@ def launcher_option_wrong(job: JobFile) -> Found:
                 break
 
 
+_READ_THERE = re.compile(r"\$\{?(\w{1,60})")
 _UNFILLED = re.compile(
     r"\s*(?:export\s+)?[A-Za-z_]\w*=[^\s\"'<>#]*(<[A-Za-z][\w-]{0,60}>)[^\s\"'<>]*(?:\s+#.*)?$"
 )
@@ -636,6 +646,7 @@ def mpirun_takes_name_for_program(job: JobFile) -> Found:
 
 
 _PLACES = re.compile("bind|map-by|cpus-per|rankfile|mca|bycore|bysocket")
+_STARTS_ALL = re.compile("(?:ppr:1:node|node)?")
 
 
 @fault("mpirun-binds-to-core", SHELL)
@@ -658,7 +669,13 @@ def mpirun_binds_to_core(job: JobFile) -> Found:
             is_bound = any(map(_PLACES.match, names))
             is_open_mpi = is_open or any(name in OF_OPEN_MPI for name in names)
             is_threaded = threads.isdecimal() and int(threads) > 1
-            if is_open_mpi and not is_bound and count in ("1", "2") and is_threaded:
+            placed = step.option("--map-by", "-map-by") or ""
+            others = any(map(_PLACES.match, (n for n in names if n != "map-by")))
+            launcher = command.start.launcher if command.start.launcher in TORCH and not others else ""
+            if is_open_mpi and launcher and count in ("1", "2") and _STARTS_ALL.fullmatch(placed):
+                found = f"-np {count}: one core for all ranks that {launcher} starts there"
+                yield job.finding(command.line, found, "--bind-to none", severity="warning")
+            elif is_open_mpi and not is_bound and count in ("1", "2") and is_threaded:
                 found = f"-np {count}: one core for the {threads} threads of each process"
                 yield command.line, found, "--bind-to none"
 

@@ -119,37 +119,11 @@ def _nodes_here(launch: Launch) -> str:
 
 @fault("several-worlds", SHELL)
 def several_worlds(job: JobFile) -> Found:
-    """
-    The launcher is started on several nodes without their number: each start forms a world of its own, or
-    finds no place in the one world.
-
-    Why: every node trains the same model on the same data, and writes the same checkpoint.
-
-    Why, torchrun: Without the number of nodes torchrun trains on its node alone.
-
-    Why, accelerate: Without the number of machines accelerate trains on its node alone.
-
-    Why, DeepSpeed: Without a host file DeepSpeed trains on its node alone.
-
-    Why, fairseq: Only with a port fairseq reads Slurm's variables (fairseq/distributed/utils.py,
-    infer_init_method).
-
-    Why, one endpoint: With c10d the first nodes train, and a node too many waits for a place until they end.
-    With static rendezvous the ranks of every start are counted from 0.
-
-    Fix, torchrun: `--nnodes=$SLURM_NNODES`, and `--rdzv-endpoint` with the first node's name.
-
-    Fix, accelerate: `--num_machines`, `--machine_rank` and `--main_process_ip`.
-
-    Fix, DeepSpeed: start it once, on the first node and without srun, with `--hostfile`; or use torchrun.
-
-    Fix, fairseq: `--distributed-port`.
-
-    Fix, one endpoint: the number of nodes that start it, in the launcher's option.
-    """
     for launch in job.launches:
         worlds = launch.worlds or 1
         is_itself = launch.meets_itself and launch.nnodes != 1
+        is_alone = launch.start.option("standalone") is not None
+        is_itself = is_itself or (launch.started_by == "Job" and is_alone)  # each index has its own work
         is_several = worlds > 1 or launch.left_out
         if not is_several or is_itself or not launch.is_away or (launch.per_node or 1) > 1:
             continue
@@ -157,7 +131,7 @@ def several_worlds(job: JobFile) -> Found:
         if launch.launcher == "deepspeed":
             told, wanted = "has no host file", "one start on the first node with --hostfile, or torchrun"
             case = "DeepSpeed"
-        elif launch.start.option("standalone") is not None:
+        elif is_alone:
             told, wanted = "has --standalone: its node alone", "--nnodes and a rendezvous endpoint"
         else:
             name = "--nnodes" if launch.launcher in TORCH else "number of nodes"
@@ -249,6 +223,11 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
     Fix: the name or address of the first node, read once, the same on every node.
     """
     for launch in job.launches:
+        several = launch.number(launch.setting("nnodes")) if launch.launcher in TORCH else 0
+        if launch.start.option("standalone") is not None and (several or 0) > 1:
+            found = f"--standalone: the ranks of {several} nodes meet at localhost:0, each at its own"
+            yield launch.line, found, "no --standalone"
+            continue
         count = launch.nodes if launch.launcher == "python" and launch.is_away else launch.nnodes
         if launch.started_by == "manifest" and launch.env.get("RANK") and "network_mode" not in job.text:
             count = launch.number(launch.env.get("WORLD_SIZE", ""))

@@ -45,6 +45,8 @@ class Log(Protocol):
     def tags_at(self, event: Event, below: int = 0) -> set[str]: ...
 
 
+MOST_BEFORE_REPLY = 60
+"""Lines of a server's traceback, up to the reply that its client gets."""
 ENOUGH = 2
 """Steps of the same stream that show work after a line; one may have been in progress."""
 ENOUGH_OF_OTHERS = 4
@@ -359,6 +361,10 @@ class Outcome:
     def _handled(self, event: Event) -> bool:
         """Whether the program logged this line's exception and went on, or tests that passed printed it."""
         if self._last_passed[event.file] > event.line or (event.tag in _OF_A_CLOSE and made_do(event)):
+            return True
+        # A server logs why it refuses a request, and answers the next one.
+        refused = (e for e in self._log.all("request-refused") if e.file == event.file)
+        if any(0 < e.line - event.line <= MOST_BEFORE_REPLY for e in refused):
             return True
         here = self._log.at(*event.place)
         return any(e["logged"] or (e["handled"] and not _is_uncaught(e)) for e in here)

@@ -6,7 +6,7 @@ import dataclasses
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ringup.nccl.interface_choice import Version
@@ -32,6 +32,11 @@ class Path:
     kind: str
     gpudirect: bool = False
     """Data bypasses the CPU's memory: `/GDRDMA` in the log."""
+    is_known: bool = True
+    """Whether the device's rate is known; NCCL takes 10 Gbit/s for one that is not."""
+
+    def __str__(self) -> str:
+        return f"{self.gbyte_s:g} GB/s {self.kind}" if self.is_known else self.kind
 
 
 @dataclass(frozen=True)
@@ -167,8 +172,9 @@ def paths(
     located.sort(key=lambda one: one[1].way[-1].index if one[1].way else 0)
     for gpu, spot in sorted(gpus.items()):
         by_cpus = cpu_gbyte_s(flat.cpus[spot.cpu], version)
-        speeds = ((w.name, card, (w.speed_mbit_s or 10000.0) / 8000) for w, card in located)
-        found[gpu] = {name: _between(spot, card, level, speed, by_cpus) for name, card, speed in speeds}
+        for where, card in located:
+            path = _between(spot, card, level, (where.speed_mbit_s or 10000.0) / 8000, by_cpus)
+            found.setdefault(gpu, {})[where.name] = replace(path, is_known=bool(where.speed_mbit_s))
     return found
 
 
@@ -181,7 +187,8 @@ def matrix_paths(matrix: Matrix, devices: Sequence[Where]) -> dict[int, dict[str
             if name in device.place.split("/"):
                 kind = kinds.get(cell, cell)
                 rate = min((device.speed_mbit_s or 10000.0) / 8000, 16.0 if kind == "SYS" else 24.0)
-                found.setdefault(gpu, {})[device.name] = Path(rate, kind)
+                path = Path(rate, kind, is_known=bool(device.speed_mbit_s))
+                found.setdefault(gpu, {})[device.name] = path
     return found
 
 
@@ -217,6 +224,8 @@ def choose(
         sharing = [int(g) for g in best(to_it)]
         for name in _spread(gpu, near, sharing, environment, version):
             uses.append(Use(gpu, name, _reason(name, options, near), options[name].gpudirect))
+    if any(len(o) > 1 and not all(path.is_known for path in o.values()) for o in found.values()):
+        doubts.append("the rates of some devices are not known: NCCL takes 10 Gbit/s (ibstatus shows them)")
     if any(len(best(o)) > 1 for o in found.values()) and len(found) > 1:
         doubts.append("several GPUs share equally good devices: the ring search may pair them otherwise")
     if len(found) > 1 and any(o[n].kind in ("PHB", "SYS") for o in found.values() for n in best(o)):
@@ -245,7 +254,7 @@ def _spread(
 
 def _reason(name: str, options: Mapping[str, Path], near: list[str]) -> str:
     best_first = sorted(options.items(), key=lambda pair: (-pair[1].gbyte_s, ORDER.index(pair[1].kind)))
-    listed = [f"{n} {p.gbyte_s:g} GB/s {p.kind}" for n, p in best_first]
+    listed = [f"{n} {p}" for n, p in best_first]
     shown = f"({summarize_names(listed)})"
     if options[name].gpudirect:
         shown += ", with GPUDirect RDMA"
@@ -253,5 +262,7 @@ def _reason(name: str, options: Mapping[str, Path], near: list[str]) -> str:
         return f"the only one {shown}"
     if len(near) > 1:
         return f"one of {len(near)} equally good {shown}"
+    if not any(path.is_known for path in options.values()):
+        return f"the closest {shown}"
     widest = [n for n, p in options.items() if p.gbyte_s == options[name].gbyte_s]
     return f"{'most bandwidth' if len(widest) == 1 else 'closest of the fastest'} {shown}"

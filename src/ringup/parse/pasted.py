@@ -17,9 +17,11 @@ from ringup.units import LONGEST_LINE, lines_of, natural
 MOST_CHARACTERS = 8 << 20
 _PEER_STATES = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
 """Values in the table of `nvidia-smi topo -p2p`; `topo -m` has others."""
+_TABLE = re.compile(r"(?m)^(?=[ \t]{1,40}GPU0[ \t]{1,20}GPU1\b)")
+"""In front of the first line of a table of GPUs."""
 _NOISE = re.compile(r" NCCL (?:INFO|TRACE|WARN) ")
 PROMPT = re.compile(
-    r"(?:\([\w.-]{1,40}\) ?)?\[?[\w.-]{1,40}@([A-Za-z][\w.-]{0,62})[ :~\]][^\n$#%]{0,200}[$#%](?: .*)?$"
+    r"(?:\([\w.() -]{1,60}\) ?)?\[?[\w.-]{1,40}@([A-Za-z][\w.-]{0,62})[ :~\]][^\n$#%]{0,200}[$#%](?: .*)?$"
     r"|([a-z][a-z-]{0,30}\d[\w.-]{0,30})[:~ ][^\n$#%]{0,60}[$#] .*$"
 )
 """A shell's prompt with its host: user@host:~$ COMMAND, [user@host dir]# COMMAND, node1:~ # COMMAND."""
@@ -99,11 +101,20 @@ def parse_pasted(text: str) -> Pasted:
         bool(known) or in_order,
         matrix,
         len(text) > MOST_CHARACTERS,
-        {pair: cell for pair, cell in parse_square(lines_of(lines)).items() if cell in _PEER_STATES},
+        _peers(lines),
         bool(known or interfaces) and not any(i.kind == "loopback" for i in known or interfaces),
         tuple(tool for tool, form in _UNUSED.items() if form.search(lines)),
         tuple(_strange(cut)),
     )
+
+
+def _peers(text: str) -> dict[tuple[int, int], str]:
+    """The table of `nvidia-smi topo -p2p`, also next to one of `topo -m`."""
+    found: dict[tuple[int, int], str] = {}
+    for table in _TABLE.split(text):
+        cells = parse_square(lines_of(table))
+        found |= cells if cells and set(cells.values()) <= set(_PEER_STATES) else {}
+    return found
 
 
 def _strange(text: str) -> Iterator[int]:
@@ -160,7 +171,71 @@ def hosts_in(text: str) -> dict[str, str]:
         else:
             found[current] += line
     named = {name: part for name, part in found.items() if name and part.strip()}
-    return named if len(named) > 1 else {"": text}
+    return named if len(named) > 1 else _by_repeats(lines)
+
+
+_ROWS = (
+    re.compile(r"Infiniband (device) '(\S{1,63})' (port \d)"),
+    re.compile(r"\s?(CA) '(\S{1,63})'()"),
+    re.compile(r"(hca_id):\s{1,40}(\S{1,63})()"),
+    re.compile(r"[ \t]{0,8}(?:link )?(\S{1,63})(/\d):? .{0,200}( state) "),
+    re.compile(
+        r"\A(?:[0-9a-fA-F]{4,8}:\S{7} )?([A-Za-z]\S{1,62}) +(?:\([^=\n]{0,300}\) )?(port +\d)[^=]{0,40}(==>)"
+    ),
+    re.compile(r"\s{0,8}(\S{1,63})\s{1,20}(\d{1,3}\s{1,20}\d{1,4})\s{1,20}[0-9a-fA-F:]{39}()"),
+    re.compile(r"(\d{1,4}: )([\w.-]{1,16})(?:@\S{1,20})?(:) <"),
+)
+"""Lines that a tool prints once for each device, port, GID or interface."""
+_BREAK = re.compile(r"\s*$|[ \t]{0,8}(?:```|[#$] |DEV\s+PORT)|[^\n$#]{0,99}[$#] \S")
+"""A line between the outputs of two commands."""
+_MOST_PARTS = 16
+
+
+def _by_repeats(lines: list[str]) -> dict[str, str]:
+    """
+    The parts of a paste that shows the same devices again with other values: another node, or another time.
+
+    >>> list(_by_repeats(["mlx5_0 port 1 ==> eth0 (Up)\\n", "\\n", "mlx5_0 port 1 ==> eth4 (Down)\\n"]))
+    ['part 1', 'part 2']
+    """
+    parts, seen, begin, pause = list[str](), set[tuple[str, ...]](), 0, 0
+    for at, line in enumerate(lines):
+        match = next((match for form in _ROWS if (match := form.match(line))), None)
+        if _BREAK.match(line):
+            pause = at
+        if match and match.groups() in seen:
+            cut = pause if pause > begin else at
+            parts.append("".join(lines[begin:cut]))
+            begin, seen = cut, set()
+        if match:
+            seen.add(match.groups())
+    parts.append("".join(lines[begin:]))
+    if len(parts) > _MOST_PARTS:
+        return {"": "".join(lines)}
+    apart = [parts[0]]
+    for part in parts[1:]:
+        if _contradicts(parse_pasted(apart[-1]), parse_pasted(part)):
+            apart.append(part)
+        else:
+            apart[-1] += part
+    named = {f"part {number}": part for number, part in enumerate(apart, 1)}
+    return named if len(apart) > 1 else {"": apart[0]}
+
+
+def _contradicts(one: Pasted, other: Pasted) -> bool:
+    """Whether a device, a GID or an interface of two pastes has another value in the other one."""
+    values = [
+        {
+            **{(p.name, "state"): p.state for p in paste.rdma_ports},
+            **{(p.name, "netdev"): p.netdev for p in paste.rdma_ports},
+            **{(p.name, "guid"): p.guid for p in paste.rdma_ports},
+            **{(p.name, str(gid.index)): gid.gid for p in paste.rdma_ports for gid in p.gids},
+            **{(i.name, "address"): ",".join(map(str, i.addresses)) for i in paste.interfaces},
+        }
+        for paste in (one, other)
+    ]
+    first, second = values
+    return any(first[key] and second.get(key) not in (None, "", first[key]) for key in first)
 
 
 def together(one: Pasted, other: Pasted) -> Pasted:

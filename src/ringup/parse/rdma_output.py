@@ -32,6 +32,14 @@ _LINK = re.compile(
     rf"(?:^|\s)(?:\d+/\d+: )?(?:link )?({_NAME})/(\d{{1,3}}):? (.{{0,200}}?)\bstate (\S+) "
     r"physical_state \S+(?: netdev (\S+))?"
 )
+_LAYERS = {
+    "InfiniBand": re.compile(r"ib[\dpsxfn]\w*"),
+    "Ethernet": re.compile(r"en[opsxPb]\w+|eth\d\S*|em\d\w*|p\d+p\d+|roce\w+"),
+}
+"""
+Link layer -> names that udev gives an interface (`ibp3s0`, `enp1s0f0np0`) or a device (`rocep1s0f0`) of it:
+systemd.net-naming-scheme(7), rdma-core's persistent names.
+"""
 _GIDS_ROW = re.compile(
     rf"^\s*({_NAME})\s+(\d{{1,3}})\s+(\d{{1,4}})\s+([0-9a-fA-F:]{{39}})\s+(?:[\d.]+\s+)?v([12])(?:\s+(\S+))?\s*$"
 )
@@ -145,17 +153,22 @@ def parse_ibdev2netdev(text: str) -> list[RdmaPort]:
     """
     Ports of `ibdev2netdev`, with or without `-v`; an interface that is up has an active port.
 
-    >>> made = parse_ibdev2netdev("mlx5_1 port 1 ==> ib0 (Up)\\nmlx5_2 port 1 ==> ens17np0 (Down)\\n")
-    >>> [(p.name, p.netdev, p.state) for p in made]
-    [('mlx5_1:1', 'ib0', 'ACTIVE'), ('mlx5_2:1', 'ens17np0', '')]
+    A RoCE port is down where its interface is; IPoIB may be down on an active port.
+
+    >>> made = parse_ibdev2netdev("mlx5_1 port 1 ==> ib0 (Down)\\nmlx5_2 port 1 ==> ens17np0 (Down)\\n")
+    >>> [(p.name, p.netdev, p.link_layer, p.state) for p in made]
+    [('mlx5_1:1', 'ib0', 'InfiniBand', ''), ('mlx5_2:1', 'ens17np0', 'Ethernet', 'DOWN')]
     """
     found = []
     for bus, device, number, state, netdev, up in map(
         re.Match.groups, _rows(_BLANKS.sub(" ", text), _NETDEV)
     ):
-        # An interface may be down on an active port, but never up on an inactive one.
-        known = state_of(state or "") or ("ACTIVE" if up == "Up" else "")
-        found.append(RdmaPort(device, int(number), known, netdev=netdev, bus_id=(bus or "").lower()))
+        layers = (layer for layer, names in _LAYERS.items() for n in (device, netdev) if names.fullmatch(n))
+        layer = next(layers, "")
+        known = "ACTIVE" if up == "Up" else "DOWN" if layer == "Ethernet" else ""
+        bus_id = (bus or "").lower()
+        state = state_of(state or "") or known
+        found.append(RdmaPort(device, int(number), state, link_layer=layer, netdev=netdev, bus_id=bus_id))
     return found
 
 

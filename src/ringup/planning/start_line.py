@@ -147,6 +147,8 @@ _INSTEAD = {
     **dict.fromkeys(("vllm", "sglang"), _OF_SERVERS),
     "composer": "-- torchrun --nproc_per_node 8 train.py starts the same ranks",
     "torchx": "give the line that torchx starts: -- torchrun ... train.py",
+    "yolo": "it starts its own ranks, on one machine alone: start it without ringup",
+    **dict.fromkeys(("xtuner", "oumi", "mim"), "it starts its own ranks: give the line that it starts"),
 }
 """Programs that cannot be honoured -> what to do."""
 _KEPT = ("env", "numactl", "taskset", "nice", "ionice", "stdbuf", "timeout", "nsys", "ncu")

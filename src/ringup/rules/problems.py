@@ -652,4 +652,20 @@ Fix, placeholder: the value in its place.
 Fix, accelerate: one of these options, or none: the configuration file has the kind.
 Fix, rendezvous: `--rdzv-backend=c10d` with `--rdzv-endpoint`.
 Fix, port: the port in the endpoint.
+
+several-worlds, error: The launcher is started on several nodes without their number: each start forms a
+world of its own, or finds no place in the one world.
+Why: every node trains the same model on the same data, and writes the same checkpoint.
+Why, torchrun: Without the number of nodes torchrun trains on its node alone.
+Why, accelerate: Without the number of machines accelerate trains on its node alone.
+Why, DeepSpeed: Without a host file DeepSpeed trains on its node alone.
+Why, fairseq: Only with a port fairseq reads Slurm's variables (fairseq/distributed/utils.py,
+infer_init_method).
+Why, one endpoint: With c10d the first nodes train, and a node too many waits for a place until they end.
+With static rendezvous the ranks of every start are counted from 0.
+Fix, torchrun: `--nnodes=$SLURM_NNODES`, and `--rdzv-endpoint` with the first node's name.
+Fix, accelerate: `--num_machines`, `--machine_rank` and `--main_process_ip`.
+Fix, DeepSpeed: start it once, on the first node and without srun, with `--hostfile`; or use torchrun.
+Fix, fairseq: `--distributed-port`.
+Fix, one endpoint: the number of nodes that start it, in the launcher's option.
 """

@@ -100,8 +100,8 @@ def _numbers(text: str) -> list[int]:
 
 
 def _ended_beside(log: LogEvidence, bar: Event) -> bool:
-    """Whether a run ended at a progress bar that is not training's own, and no scheduler's limit ended it."""
-    ended = log.has("exit", "exit-signal", "exception", "cancelled", "killed-word", "nccl-system")
+    """Whether a run failed at a progress bar that is not training's own, and nobody ended it."""
+    ended = log.has("exit", "exit-signal", "exception", "killed-word", "nccl-system")
     at_work = log.outcome.limit or log.outcome.went_on or re.search(r"(?i)epoch|train|\bloss", bar.text)
     return ended and not at_work
 

@@ -39,6 +39,7 @@ TAGS = (
     # torch prints NCCL's last WARN below it, on a line of its own, which the scanner reads.
     tag("last-error", "context", r"^Last error:\s*(?P<text>.*)$"),
     tag("served", "context", r"(?P<began>Application startup complete)|\bHTTP/1\.[01]\"? 200\b|throughput(?: \(token/s\))?: [1-9]", keep=2),
+    tag("request-refused", "context", r"\"POST \S+ HTTP/1\.[01]\"? 4\d\d\b", keep=200),
     tag("saved", "context",
         r"(?:checkpoint|model|weights|state) (?:successfully )?saved (?:to|in|at)\b|successfully saved checkpoint"
         r"|(?:Model|Optimizer) (?:weights|state) saved in|[Ss]aved (?:the )?(?:checkpoint|model|weights) (?:to|in|at)\b",
