@@ -122,6 +122,33 @@ def test_a_script_that_trains_in_one_process_is_not_started_on_several_ranks(
     assert tried(facts, "--", "python", "plain.py") == 0
 
 
+DETECTRON = (
+    "from detectron2.engine import launch\nlaunch(main, args.num_gpus, args.num_machines, args.rank)\n"
+)
+OF_NODES = (
+    "--num-machines {node_count} --machine-rank {node_rank} --dist-url tcp://{master_addr}:{master_port}"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("det.py --num-gpus 2", "spawn-knows-one-node"),
+        ("det.py --num-gpus 2 --num-machines 2 --machine-rank 0", "--machine-rank 0 on every node"),
+        ("nodes.py --rank=0 --world-size 2", "--rank 0 on every node"),
+        (f"det.py --num-gpus 2 {OF_NODES}", ""),
+        ("nodes.py --rank={node_rank}", ""),
+    ],
+)
+def test_a_script_that_starts_its_ranks_gets_another_number_on_each_node(
+    facts: str, words: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "det.py").write_text(DETECTRON)
+    assert tried(facts, "--", *words.split()) == bool(said)
+    err = capsys.readouterr().err
+    assert said in err and "--with spawn: it starts its own ranks" in err
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

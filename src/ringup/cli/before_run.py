@@ -86,6 +86,8 @@ def of_nodes(args: argparse.Namespace, cluster: Cluster, plan: Plan | None) -> l
     if plan and plan.world_size > 1:
         wrong = lint.wrong_world(args.script_world, plan.world_size)
         found = [f for f in found if not wrong or f.rule != wrong[0].rule] + wrong + misfit(args)
+        if several:
+            found += lint.one_rank_for_all(args.script_start, args.launcher, args.script[0], args.script[1:])
     if plan and any(node.nproc > 1 for node in plan.nodes):
         found += args.script_by_scheduler
     for node in plan.nodes if plan else ():

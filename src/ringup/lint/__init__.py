@@ -18,6 +18,7 @@ Files are read, never run or imported.  Only faults that the text shows are repo
     job_training, job_and_script   rules on sizes, settings of DeepSpeed and FSDP, and scripts that differ
     job_lsf   rules on job files of LSF
     job_programs   programs that choose GPUs or form a world themselves: fairseq, nccl-tests, litgpt
+    alone   scripts that train in one process
     across_files   rules between files
 """
 
@@ -25,8 +26,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from ringup.launchfiles.files import Nearby
@@ -176,7 +178,7 @@ def how_to_start(text: str, path: str = "script", reader: alone.Reader = lambda 
         return HowToStart("unknown", "torchrun", why="it cannot be read")
     for call in script.named("jax.distributed.initialize"):
         return HowToStart("jax", "jax", "", call.line, "it calls jax.distributed.initialize")
-    for call in script.named(*source.SPAWNS):
+    for call in script.named(*source.STARTS_RANKS):
         return HowToStart("spawn", "spawn", "", call.line, f"it starts its own ranks with {call.name}", True)
     argument = ranks.needs_local_rank_argument(script)
     if argument is not None:
@@ -211,6 +213,27 @@ def misfit(start: HowToStart, launcher: str, script: str) -> list[Finding]:
     found = Finding(f"{script}:{start.line}", words, f"--with {start.launcher}", fix=fix)
     rule = "local-rank-argument-missing" if start.kind == "local-rank" else "ranks-started-twice"
     return [complete(found, ACROSS[rule][0])]
+
+
+_OF_A_NODE = re.compile(r"--?(?:(?:machine|node|host)[-_]?(?:rank|id)|rank|process[-_](?:id|index))")
+
+
+def one_rank_for_all(
+    start: HowToStart | None, launcher: str, script: str, given: Sequence[str]
+) -> list[Finding]:
+    """A finding where a script on several nodes gets each node's number, or the nodes, in the wrong way."""
+    if launcher not in ("spawn", "python", "jax"):
+        return []
+    pairs = [(w.partition("=")[0], w.partition("=")[2] or after) for w, after in pairwise((*given, ""))]
+    fixed = next((pair for pair in pairs if _OF_A_NODE.fullmatch(pair[0]) and pair[1].isdecimal()), None)
+    if fixed:
+        found = Finding(script, f"{' '.join(fixed)} on every node", f"{fixed[0]} {{node_rank}}")
+        return [complete(found, ACROSS["node-rank-duplicate"][0])]
+    if start and "detectron2" in start.why and not any(name == "--num-machines" for name, _ in pairs):
+        words = "--num-machines {node_count} --machine-rank {node_rank} --dist-url tcp://{master_addr}:{master_port}"
+        found = Finding(f"{script}:{start.line}", "it trains on its node alone without --num-machines", words)
+        return [complete(found, SCRIPT["spawn-knows-one-node"][0])]
+    return []
 
 
 def of_scheduler(text: str, script: str, launcher: str) -> list[Finding]:

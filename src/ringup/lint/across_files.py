@@ -21,7 +21,7 @@ from ringup.lint.job_file import JobFile
 from ringup.lint.ranks import Reading, local_rank_argument, most_workers, needs_local_rank_argument
 from ringup.lint.rendezvous import DEBUG_NAMES, means_itself, without_timeout, written_points
 from ringup.lint.rule import ACROSS, fault
-from ringup.lint.source import SPAWNS, Script
+from ringup.lint.source import STARTS_RANKS, Script
 from ringup.model import LOCAL_RANKS, RANKS
 from ringup.rules import Finding, Severity
 from ringup.units import lines_of, plural, printable
@@ -320,7 +320,7 @@ def ranks_started_twice(files: All) -> Iterator[Finding]:
     Fix: one process a node for a script that spawns, or no `mp.spawn`.
     """
     for part, read in files.started():
-        spawned, launcher = read.script.named(*SPAWNS), part.launch.launcher
+        spawned, launcher = read.script.named(*STARTS_RANKS), part.launch.launcher
         if spawned and launcher in ("torchrun", "launch", "accelerate") and part.ranks != "1":
             found = f"{launcher} starts a script that spawns its own ranks ({read.where(spawned[0].line)})"
             yield part.finding(found, "one of the two")
@@ -398,7 +398,7 @@ def rank_not_set(files: All) -> Iterator[Finding]:
 
 def _needed(script: Script) -> str:
     """A variable of the ranks without which the script ends at once; "" for none."""
-    if any(script.named(*SPAWNS)) or "argparse.REMAINDER" in script.text:
+    if any(script.named(*STARTS_RANKS)) or "argparse.REMAINDER" in script.text:
         return ""
     needs: list[tuple[ast.AST, str]] = [
         (c.node, "RANK") for c in script.named("colossalai.launch_from_torch")

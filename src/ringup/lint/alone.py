@@ -18,8 +18,8 @@ from ringup.lint.source import Script, read
 Reader = Callable[[str], str | None]
 """A path next to the script ("models/net.py") -> its text; None if there is none."""
 _JOINS = re.compile(
-    r"(?i)distribut|\bdist\b|ddp|fsdp|horovod|\bhvd\b|byteps|bagua|deepspeed|accelerat|fabric|lightning|ignite"
-    r"|\bxla|_xla|\bmpi|rank\b|world_?size|spawn|launch|\bray\b|paralleli[sz]e|megatron|nccl|gloo|colossal"
+    r"(?i)distributed|\bdist\b|ddp|fsdp|horovod|\bhvd\b|byteps|bagua|deepspeed|accelerate\b|fabric|lightning|ignite"
+    r"|torch_xla|\bxla\b|\bmpi|rank\b|world_?size|spawn|launch|\bray\b|paralleli[sz]e|megatron|nccl|gloo|colossal"
     r"|composer|subprocess|multiprocessing|os\.system|importlib|__import__|\bexec\("
 )
 """Words of code that joins ranks, or may load code that does; one of them is enough to say nothing."""

@@ -11,6 +11,8 @@ from typing import TypeVar
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Kind = TypeVar("Kind", bound=ast.AST)
 SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+STARTS_RANKS = (*SPAWNS, "detectron2.engine.launch", "detectron2.engine.launch.launch")
+"""Calls that start the ranks of a node."""
 INIT = "torch.distributed.init_process_group"
 MESHES = (
     "torch.distributed.init_device_mesh",

@@ -147,6 +147,7 @@ _INSTEAD = {
     **dict.fromkeys(("vllm", "sglang"), _OF_SERVERS),
     "composer": "-- torchrun --nproc_per_node 8 train.py starts the same ranks",
     "torchx": "give the line that torchx starts: -- torchrun ... train.py",
+    "torchpack": "it starts the ranks by mpirun: give the line behind it: -- python train.py",
     "yolo": "it starts its own ranks, on one machine alone: start it without ringup",
     **dict.fromkeys(("xtuner", "oumi", "mim"), "it starts its own ranks: give the line that it starts"),
 }
@@ -382,7 +383,7 @@ def _docker(line: StartLine, step: start.Step) -> StartLine:
         elif match := re.fullmatch(r"--gpus\W+device=([\w,-]+)\"?", option.written):
             line = replace(line, env={"CUDA_VISIBLE_DEVICES": match[1], **line.env})
             line = line.replacing(option.written, "CUDA_VISIBLE_DEVICES names them")
-        elif option.name in _OF_DOCKER or (option.name, option.value) == ("--gpus", "all"):
+        elif option.name in _OF_DOCKER or (option.name, option.value.strip("\"'")) == ("--gpus", "all"):
             line = line.replacing(option.written, "the job file sets its own")
         elif option.name == "--gpus":
             _refuse(option.written, "--gpus all, and -e CUDA_VISIBLE_DEVICES=0,1 for some of them")
@@ -687,7 +688,7 @@ def configured(line: StartLine, settings: Sequence[tuple[str, str]]) -> StartLin
     return replace(line, is_single=True, world_size=line.world_size or 1) if single else line
 
 
-_SRUN = {"--nodes": "nodes", "-N": "nodes", "--ntasks-per-node": "nproc"}
+_SRUN = {"--nodes": "nodes", "-N": "nodes", "--ntasks-per-node": "nproc", "--tasks-per-node": "nproc"}
 _SRUN |= {"--ntasks": "world_size", "-n": "world_size"}
 _SCHEDULED = {
     "queue": "-p --partition",
