@@ -28,7 +28,7 @@ from ringup.units import plural, printable, ranges, summarize_names
 NOT_PASTED = {"interfaces": "paste `ip addr`", "rdma_ports": "paste `ibstatus` or `rdma link`"}
 NOT_UNDERSTOOD = "no output of a supported tool"
 OUTPUT = (
-    "pasted output of ibstatus, ibstat, ibdev2netdev, rdma link, ibv_devinfo, show_gids, ip addr, "
+    "pasted output of ibstatus, ibstat, ibdev2netdev, rdma link, ibv_devinfo, show_gids, fi_info, ip addr, "
     "ifconfig, nvidia-smi topo -m and -p2p r in any mix, other lines ignored; repeatable, - is standard input"
 )
 TOPOLOGY = "topology as NCCL_TOPO_DUMP_FILE writes it: which device each GPU uses"

@@ -334,6 +334,8 @@ class Scanner:
         found = _RAISED.match(body.lstrip("\t"))
         if found is None or _NOT_RAISED.fullmatch(found["type"]):
             return set()
+        if found["text"] is None and not _CLASS.match(found["type"]):
+            return set()  # a name that the end of the log cuts off
         # Right below the code any name is a class; further down it may begin a line of the program.
         is_next = head.rank is not None or number - 1 in (self._framed[1], self._code)
         is_raised = is_next or _CLASS.match(found["type"])

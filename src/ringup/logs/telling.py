@@ -219,7 +219,12 @@ def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | 
     beat = heartbeat(log)
     if beat is not None:
         return described(log, beat)
-    return _of_a_clue(log, best, causes) or _cut_traceback(log)
+    is_ended = any(one.rule == "job-cancelled" for one in causes)
+    return _of_a_clue(log, best, causes) or (None if is_ended else _cut_traceback(log))
+
+
+MOST_ABOVE = 2
+"""Lines from a message to the traceback that its program prints for it."""
 
 
 def _cut_traceback(log: LogEvidence) -> Cause | None:
@@ -230,6 +235,11 @@ def _cut_traceback(log: LogEvidence) -> Cause | None:
         # The frame is stored only if no exception came below it.
         is_end = log.files[last.file].lines - last.line < (BELOW_A_FRAME if last.tag == "frame" else 2)
         if is_end and last.file in begun and last.file not in ended:
+            above = (
+                c for c in standing(log) if c.severity in ("error", "fatal") and c.event.file == last.file
+            )
+            if head := next((c for c in above if 0 < begun[last.file] - c.event.line <= MOST_ABOVE), None):
+                return described(log, head)
             text = "the log ends inside a traceback: the line with the exception is missing"
             one = report([last], text, "low", fix=Fix("look for the rest of this output, or run it again"))
             return replace(one, rule="unnamed-failure", severity="error") if one else None

@@ -1,4 +1,4 @@
-"""RDMA devices in the output of ibstatus, ibstat, ibdev2netdev, `rdma link`, ibv_devinfo and show_gids."""
+"""RDMA devices in the output of ibstatus, ibstat, ibdev2netdev, `rdma link`, ibv_devinfo and others."""
 
 from __future__ import annotations
 
@@ -211,9 +211,27 @@ def parse_show_gids(text: str) -> list[RdmaPort]:
     return made
 
 
+_EFA = re.compile(
+    rf"^provider: efa$(?:\n[ \t]{{1,8}}(?!domain)\w.{{0,200}}$){{0,8}}\n[ \t]{{1,8}}domain: ({_NAME}?)-\w+$",
+    re.M,
+)
+
+
+def parse_fi_info(text: str) -> list[RdmaPort]:
+    """
+    Amazon's devices in `fi_info -p efa`; only a plugin can use their link layer.
+
+    >>> made = parse_fi_info("provider: efa\\n    fabric: efa\\n    domain: rdmap49s0-rdm\\n")
+    >>> [(p.name, p.state, p.link_layer) for p in made]
+    [('rdmap49s0:1', 'ACTIVE', 'Unspecified')]
+    """
+    names = dict.fromkeys(match[1] for match in _EFA.finditer(text))
+    return [RdmaPort(name, 1, "ACTIVE", link_layer="Unspecified") for name in names]
+
+
 IN_LIBRARY_ORDER = (parse_ibv_devinfo, parse_rdma_link)
 """Tools that list devices in the order of libibverbs and NCCL."""
-OTHERS = (parse_ibstatus, parse_ibstat, parse_ibdev2netdev, parse_show_gids)
+OTHERS = (parse_ibstatus, parse_ibstat, parse_ibdev2netdev, parse_show_gids, parse_fi_info)
 """Tools that list them by name."""
 
 

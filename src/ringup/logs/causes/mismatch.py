@@ -396,7 +396,9 @@ def _printed_mismatch(log: LogEvidence) -> Cause | None:
     if len({e["op"] for e in through.values()}) > 1 and log.has("gloo-recv-timeout", "gloo-closed", "work"):
         shown = "; ".join(f"rank {rank}: {e['op']}" for rank, e in sorted(through.items())[:3])
         return report(through.values(), f"ranks end in different collectives ({shown})", "medium")
-    kinds = grouped(((e["seq"], e["op"].upper(), e["nin"]), e) for e in _waiting(log).values())
+    every = list(_waiting(log).values())
+    waits = [e for e in every if e["nin"]] or every  # the end of a log may cut off a size
+    kinds = grouped(((e["seq"], e["op"].upper(), e["nin"]), e) for e in waits)
     events = [e for same in kinds.values() for e in same[:2]]
     if len({(op, size) for _, op, size in kinds}) > 1 and all(seq for seq, _, _ in kinds):
         numbers = [int(seq) for seq, _, _ in kinds if len(seq) < 15]
