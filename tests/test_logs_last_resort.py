@@ -90,3 +90,44 @@ def test_what_nccl_says_that_it_ignores_is_not_called_an_error_of_its_own(tmp_pa
     text = "Detected mixed local Net device counts between peers: rank 0 sees 8, rank 1 sees 4. Ignoring."
     found = diagnose(tmp_path, f"n1:11:30 [0] init.cc:1202 NCCL WARN {text}\n").causes
     assert [(c.rule, c.severity) for c in found] == [("rdma-device-set-differs", "note")]
+
+
+# -- logs that end in the middle of a line -------------------------------------------------------------
+
+FRAMES = 'Traceback (most recent call last):\n  File "/job/t.py", line 9, in main\n    run()\n'
+AGENT = "W0128 10:15:38.0 12 torch/distributed/elastic/"
+INTERRUPTED = (
+    f"{AGENT}agent/server/api.py:741] Received Signals.SIGINT death signal, shutting down workers\n"
+    f"{AGENT}multiprocessing/api.py:851] Sending process 56496 closing signal SIGINT\n"
+)
+WAITS = (
+    "[rank{0}]:[E131 16:15:16.6 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation"
+    " timeout: WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800004"
+    " milliseconds"
+)
+
+
+def test_a_size_that_the_end_of_the_log_cuts_off_is_no_other_size(tmp_path: Path) -> None:
+    cut = WAITS.format(3)[: WAITS.format(3).index("NumelIn=") + 8]
+    rules = [c.rule for c in diagnose(tmp_path, f"{WAITS.format(1)}\n{cut}").causes]
+    assert "collective-mismatch" not in rules
+    other = WAITS.format(3).replace("NumelIn=1", "NumelIn=7")
+    assert diagnose(tmp_path, f"{WAITS.format(1)}\n{other}").causes[0].rule == "collective-mismatch"
+
+
+def test_the_message_above_a_traceback_that_is_cut_tells_most(tmp_path: Path) -> None:
+    head = "2025-05-22 03:33:36 - [ERROR] - "
+    said = f"{head}An error occurred during training: World size 2 must be divisible by 8\n"
+    cause = diagnose(tmp_path, f"{said}{head}{FRAMES}").causes[0]
+    assert (cause.rule, cause.evidence[0].line) == ("unnamed-failure", 1)
+    assert diagnose(tmp_path, FRAMES).causes[0].evidence[0].line == 2
+
+
+@pytest.mark.parametrize("end", ["", "torch.distributed.elastic.mult"])
+def test_a_launcher_that_was_interrupted_has_no_failure_in_its_last_frames(tmp_path: Path, end: str) -> None:
+    assert [c.rule for c in diagnose(tmp_path, INTERRUPTED + FRAMES + end).causes] == ["job-cancelled"]
+
+
+def test_an_older_kernel_tells_whose_limit_ended_a_task(tmp_path: Path) -> None:
+    said = "[Thu Mar 20 21:01:25 2025] Task in /docker/6b45 killed as a result of limit of /docker/6b45\n"
+    assert diagnose(tmp_path, said).causes[0].rule == "oom-killer-ran"
