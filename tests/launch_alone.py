@@ -65,6 +65,18 @@ ALONE: dict[str, tuple[list[Files], list[Files]]] = {
             {**shell(EIGHT.format("t.py")), "t.py": PLAIN, "net.py": "def f(:\n"},
         ],
     ),
+    "gradients-never-averaged": (
+        [
+            {"t.py": JOINED, "net.py": NET},
+            {"t.py": JOINED.replace("from net import Net\n", "") + "class Net: pass\n"},
+        ],
+        [
+            {"t.py": JOINED},  # net.py is not at hand
+            {"t.py": JOINED + "dist.all_reduce(g)\n", "net.py": NET},
+            {"t.py": JOINED, "net.py": "from torch.nn.parallel import DistributedDataParallel\n" + NET},
+            {"t.py": PLAIN, "net.py": NET},
+        ],
+    ),
     # sbatch(1), --parsable
     "job-id-with-words": (
         [

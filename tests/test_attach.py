@@ -21,7 +21,7 @@ import pytest
 from ringup import hosts
 from ringup.agent.guard import head
 from ringup.cli import command_line
-from ringup.errors import NodeUnreachable, UsageError
+from ringup.errors import LaunchError, NodeUnreachable, UsageError
 from ringup.runtime import Options, RunResult, attach, detach, ssh
 from ringup.transport import Transport
 from tests.guards import alive, tagged, wait_for
@@ -338,6 +338,23 @@ def test_the_list_of_runs_is_json_where_that_is_asked_for(
     note(plan, tmp_path)
     assert command_line.dispatch(["attach", "--list", "--json"]) == 0
     assert plan.run_id in json.loads(capsys.readouterr().out)["runs"]
+
+
+def test_a_run_that_has_ended_is_shown_as_it_was_seen_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = make_plan(tmp_path, "")
+    note(plan, tmp_path)
+    record = {"run": plan.run_id, "outcome": "hung", "started": 1.0, "exit_code": 124, "cause": {"rule": "x"}}
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    end = "hung after 23 s: rank 1 on 127.0.0.3 missing from all_reduce\n"
+    (tmp_path / "ringup.log").write_text(end)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    assert command_line.dispatch(["attach", plan.run_id]) == 124
+    assert end in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+    with pytest.raises(LaunchError, match="no detached run is running; the last one"):
+        command_line.dispatch(["attach"])
 
 
 def test_run_its_head_has_forgotten_is_said(tmp_path: Path) -> None:

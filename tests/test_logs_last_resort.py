@@ -102,8 +102,8 @@ INTERRUPTED = (
 )
 WAITS = (
     "[rank{0}]:[E131 16:15:16.6 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation"
-    " timeout: WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800004"
-    " milliseconds"
+    " timeout: WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran"
+    " for 1800004 milliseconds"
 )
 
 

@@ -90,6 +90,13 @@ CASES = (
         "|    0   N/A  N/A           99123      C   python                                71890MiB |\n",
     ),
     Case(
+        "held-by-itself",
+        "gpu-out-of-memory",
+        "process 12345, perhaps this rank itself, seen from outside its container, holds 78.02 GiB",
+        "12345",
+        "[rank5]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 5 has a total capacity of 79.15 GiB of which 1.12 GiB is free. Process 12345 has 78.02 GiB memory in use. Of the allocated memory 74.50 GiB is allocated by PyTorch, and 1.90 GiB is reserved by PyTorch but unallocated.\n",
+    ),
+    Case(
         "more-than-a-gpu",
         "gpu-out-of-memory",
         "rank 1 asked for 2048.00 GiB at once, more than its whole GPU has (139.80 GiB)",

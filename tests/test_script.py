@@ -359,6 +359,24 @@ def test_a_wrong_file_is_answered_with_the_one_it_means(
     assert (tmp_path / "job.sh").read_text() == text
 
 
+def test_what_the_written_file_does_not_have_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked = (
+        "#!/bin/bash\n#SBATCH -N 2\n#SBATCH --constraint=a100\n#SBATCH --mem=0\n#SBATCH --cpus-per-task=12\n"
+    )
+    commands = "set -e\nsource ~/venv/bin/activate\ncp -r /data/set $TMPDIR\n"
+    (tmp_path / "job.sh").write_text(f"{asked}{commands}srun torchrun --nproc_per_node=8 t.py\n")
+    words = ["script", "slurm", "--from", str(tmp_path / "job.sh")]
+    assert command_line.dispatch(words) == 0
+    said = capsys.readouterr()
+    for kept in ("--constraint=a100", "--mem=0", "--cpus-per-task=12", "source ~/venv/", "PYTHON=python3"):
+        assert kept in said.out
+    assert [line for line in said.err.splitlines() if line.startswith("left out")] == [
+        "left out: line 8: cp -r /data/set $TMPDIR"
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [("echo hello\n", "no launch line recognised"), ("torchrun a.py\ntorchrun b.py\n", "several things")],

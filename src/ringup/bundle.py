@@ -24,7 +24,7 @@ from ringup.version import __version__
 SCHEMA = 1
 LARGEST_BYTES = 1 << 30
 MOST_GPUS, MOST_RANKS = 4096, 1 << 20
-HINT = "give a file written by `ringup check --save F`"
+HINT = "give a file written by `ringup check --save F` (pasted output: `ringup predict --output F`)"
 
 
 Kind = TypeVar("Kind")

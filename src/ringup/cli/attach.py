@@ -8,16 +8,30 @@ While attached, it detects hangs like `ringup run`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 
 from ringup import saved_run
 from ringup.cli import runs
-from ringup.cli.launching import RankLines, claimed, follow_events, show_end, watch_of, with_cause
+from ringup.cli.launching import (
+    END_FILE,
+    RankLines,
+    cause_of,
+    claimed,
+    follow_events,
+    show_end,
+    watch_of,
+    with_cause,
+)
 from ringup.cli.options import WATCH, flag, folder, value
 from ringup.errors import LaunchError
 from ringup.output import terminal
 from ringup.runtime import attach, detach
 from ringup.transport import Transport
+from ringup.units import printable
+
+MOST_LINES = 200
+"""Of the end of a run."""
 
 OPTIONS = (
     value("run_id", "RUN", "the run's name, as `ringup run --detach` printed it", nargs="?"),
@@ -45,7 +59,14 @@ def run(args: argparse.Namespace) -> int:
         runs.show(noted)
         return 0
     living = [row["run"] for row in noted if row["state"] in saved_run.LIVING]
+    if not living and args.run_id is None and noted:
+        last = noted[0]["run"]
+        hint = f"`ringup attach {last}` shows how it ended"
+        raise LaunchError(f"no detached run is running; the last one, {last}, has ended", hint=hint)
     found = detach.load(args.run_id or next(iter((*living, *known))))
+    ended = saved_run.read(detach.run_folder(found))
+    if ended is not None and not ended.is_living and not args.log_dir:
+        return show_ended(detach.run_folder(found), ended, args)
     if (folder := detach.run_folder(found)) != Path(found.log_dir):
         from ringup.cli import supervising
 
@@ -67,3 +88,20 @@ def run(args: argparse.Namespace) -> int:
         )
     result, lines, _ = with_cause(result)
     return show_end(result, lines, write, args)
+
+
+def show_ended(folder: Path, ended: saved_run.SavedRun, args: argparse.Namespace) -> int:
+    """The end of a run as it was seen then; nothing is written.  The run's exit code."""
+    if args.json:
+        print((folder / saved_run.FILE).read_text(encoding="utf-8", errors="replace"))
+    terminal.say(
+        f"ringup: run {ended.run} has ended, logs in {terminal.path_shown(folder)}", quiet=args.quiet
+    )
+    with contextlib.suppress(OSError):
+        text = (folder / END_FILE).read_text(encoding="utf-8", errors="replace")
+        for line in text.splitlines()[:MOST_LINES]:
+            terminal.say(printable(line, 2000))
+    if ended.cause:
+        for line in cause_of(str(folder))[0]:
+            terminal.say(line)
+    return ended.exit_code or 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 ALSO_ON_ONE_NODE = (
     *("collective-on-some-ranks", "device-chosen-too-late", "device-never-chosen", "script-not-readable"),
+    "gradients-never-averaged",
 )
 """Errors that also affect ranks on one machine."""
 STOPS = ("local-rank-as-global-rank", "master-address-in-code", "spawn-knows-one-node")
@@ -44,7 +46,8 @@ def before_run(args: argparse.Namespace, script: str) -> None:
         return
     if not text or not lint.is_script(script, text):
         return
-    start = lint.how_to_start(text, script, partial(nearby, str(Path(args.chdir or ".") / "-")))
+    modules = partial(nearby, str(Path(args.chdir or ".") / "-"))
+    start = lint.how_to_start(text, script, modules)
     if not given and start.launcher != "torchrun":
         args.launcher = start.launcher
         why = f"{start.why} ({script}:{start.line})"
@@ -54,7 +57,8 @@ def before_run(args: argparse.Namespace, script: str) -> None:
     if start.kind != "spawn":  # the script counts its own ranks
         args.script_world = lint.written_world(text, script)
     args.script_by_scheduler = lint.of_scheduler(text, script, args.launcher)
-    args.script_findings = fixes.not_ignored(lint.lint({script: text}), {script: text})
+    found = lint.lint({script: text}, lambda _, name: modules(name))
+    args.script_findings = fixes.not_ignored(found, {script: text})
 
 
 def misfit(args: argparse.Namespace) -> list[Finding]:
@@ -81,8 +85,11 @@ def of_nodes(args: argparse.Namespace, cluster: Cluster, plan: Plan | None) -> l
 
     several = len(cluster.nodes) > 1
     found = [f for f in args.script_findings if several or f.rule in ALSO_ON_ONE_NODE]
-    # Nodes of one machine share localhost.
-    found = softened(found, [rule for rule in STOPS if not cluster.is_local or rule != STOPS[1]])
+    # Nodes of one machine share localhost; a newer Python may read what this one cannot.
+    here = ".".join(map(str, sys.version_info[:2]))
+    is_same = all(node.interpreter.version.rpartition(".")[0] in ("", here) for node in cluster.nodes)
+    stops = [rule for rule in STOPS if not cluster.is_local or rule != STOPS[1]]
+    found = softened(found, [*stops, *["script-not-readable"] * is_same])
     if plan and plan.world_size > 1:
         wrong = lint.wrong_world(args.script_world, plan.world_size)
         found = [f for f in found if not wrong or f.rule != wrong[0].rule] + wrong + misfit(args)

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         import shtab
     except ImportError:
-        hint = "pip install 'ringup[completion]' here; the printed text needs nothing"
+        hint = "pip install 'ringup[completion]' where you write the file; using it then needs no package"
         raise RingupError("completion needs the package shtab", hint=hint) from None
     print(f"# ringup completion {args.shell} > {WHERE[args.shell]}")
     print(shtab.complete(whole_parser(), shell=args.shell, preamble=HOSTS if args.shell == "bash" else ""))

@@ -38,4 +38,10 @@ def run(args: argparse.Namespace) -> int:
         *("--python", sys.executable, *log_dir, "--", str(script), "--steps", str(args.steps)),
     ]
     terminal.say(f"$ ringup run {' '.join(words)}\n")
-    return run_command.run(Parser("ringup demo", None, run_command.OPTIONS).parse_args(words))
+    code = run_command.run(Parser("ringup demo", None, run_command.OPTIONS).parse_args(words))
+    if code == 0:
+        where = terminal.path_shown(args.log_dir or "runs")
+        terminal.say(
+            f"The output stays in {where}.  Next, with two machines of yours: ringup check -H node0,node1"
+        )
+    return code

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ringup.cli import options
 from ringup.errors import UsageError
 from ringup.output import terminal
-from ringup.units import columns
+from ringup.units import columns, summarize_names
 
 if TYPE_CHECKING:
     from ringup.rules import Problem
@@ -54,8 +54,15 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(listed(PROBLEMS.values())))
         return 0
     if args.name not in PROBLEMS:
-        near = difflib.get_close_matches(args.name, PROBLEMS, n=3, cutoff=0.7)
-        hint = f"did you mean {', '.join(near)}?" if near else "`ringup explain` lists them all"
+        near = [name for name in PROBLEMS if args.name.lower() in name]
+        near += difflib.get_close_matches(args.name, PROBLEMS, n=3, cutoff=0.7)
+        texts = {n: f"{p.summary} {p.why} {p.in_logs}".lower() for n, p in PROBLEMS.items()}
+        near += [name for name, text in texts.items() if args.name.lower() in text]
+        hint = (
+            f"did you mean {summarize_names(dict.fromkeys(near), 5)}?"
+            if near
+            else "`ringup explain` lists all"
+        )
         raise UsageError(f"no problem is named {args.name!r}", hint=hint)
     problem = PROBLEMS[args.name]
     if args.json:

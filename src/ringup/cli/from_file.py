@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from ringup.cli.text_files import read_script
 from ringup.errors import UsageError
 from ringup.launchfiles import files
-from ringup.launchfiles.directives import gpus_per_node, last
+from ringup.launchfiles.directives import gpus_per_node, last, tasks_per_node
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, Launch
 from ringup.launchfiles.shell import Job
@@ -40,7 +39,7 @@ def is_launch_file(path: str) -> bool:
         return False
 
 
-def fill(args: argparse.Namespace, path: str) -> list[str]:
+def fill(args: argparse.Namespace, path: str, kind: str) -> list[str]:
     """Set options that only the file has; returns its start line.  Raises UsageError."""
     launch = the_one(path, files.read(path, read_script(path)))
     say(f"ringup: {path_shown(path)}:{launch.line}  {printable(launch.summary)}", quiet=args.quiet)
@@ -54,7 +53,14 @@ def fill(args: argparse.Namespace, path: str) -> list[str]:
         value = last([d for d in job.directives if d.scheduler in ("SBATCH", "BSUB", "PBS")], *options)[0]
         if value and re.fullmatch(r"[\w.,:@/+=%-]+", value) and not getattr(args, name):
             setattr(args, name, value)
+    each = last(job.directives, "cpus-per-task", "c")[0] if kind == "slurm" else ""
+    if each.isdecimal() and not args.cpus:
+        args.cpus = int(each) * max(1, tasks_per_node(job.directives))
     args.setup = args.setup or " && ".join(_setup(job, launch))
+    args.python = args.python or launch.start.python or "python3"
+    args.option = [*(text for text, _ in _further(job, kind)), *args.option]
+    for left in left_out(job, launch, kind):
+        say(f"left out: {left}", quiet=args.quiet)
     given = {pair.partition("=")[0] for pair in args.env}
     for name, value in launch.env.items():
         if _KEPT.fullmatch(name) and name not in given and not has_mark(value):
@@ -83,7 +89,62 @@ def _setup(job: Job, launch: Launch) -> Iterator[str]:
             return
         texts = command.texts
         if texts[0] in SETS_UP and not command.is_nested and not any(map(has_mark, texts)):
-            yield shlex.join(texts)
+            yield " ".join(word.raw for word in command.words)
+
+
+_KINDS = {"SBATCH": "slurm", "PBS": "pbs", "BSUB": "lsf"}
+_WRITTEN = {
+    "slurm": "nodes N ntasks n ntasks-per-node tasks-per-node gres gpus G gpus-per-node gpus-per-task "
+    "cpus-per-task c job-name J partition p account A time t output o error e export",
+    "pbs": "l N q A P o e j V",
+    "lsf": "n nnodes gpu R J q P W o e",
+}
+"""Kind of job file -> options of its scheduler that the written file has itself."""
+
+
+def _further(job: Job, kind: str) -> Iterator[tuple[str, int]]:
+    """Further requests to the same scheduler, as the written file repeats them, and their lines."""
+    for one in job.directives:
+        is_plain = re.fullmatch(r"[\w.,:@/+=%&|!\[\]-]*", one.value)
+        if _KINDS.get(one.scheduler) == kind and one.name not in _WRITTEN[kind].split() and is_plain:
+            long, value = kind == "slurm" and len(one.name) > 1, one.value
+            yield (
+                (f"--{one.name}" + f"={value}" * bool(value) if long else f"-{one.name} {value}".strip()),
+                one.line,
+            )
+
+
+_SILENT = (
+    *SETS_UP,
+    "export",
+    "set",
+    "echo",
+    "cd",
+    "date",
+    "hostname",
+    "trap",
+    "wait",
+    "exit",
+    "unset",
+    "nvidia-smi",
+)
+MOST_LEFT = 8
+
+
+def left_out(job: Job, launch: Launch, kind: str) -> list[str]:
+    """Commands and requests of a file that the written one does not have."""
+    kept = {line for _, line in _further(job, kind)}
+    found = [
+        (one.line, f"{one.name} {one.value}".strip())
+        for one in job.directives
+        if one.line not in kept and one.name not in _WRITTEN.get(kind, "").split()
+    ]
+    for command in job.commands:
+        is_other = command is not launch.command and command.texts[0] not in _SILENT and not command.is_nested
+        if is_other and not command.start.launcher and "=" not in command.texts[0]:
+            found.append((command.line, " ".join(word.raw for word in command.words)))
+    shown = [f"line {line}: {printable(text, 100)}" for line, text in dict.fromkeys(found)]
+    return shown[:MOST_LEFT] + [f"{len(shown) - MOST_LEFT} more lines"] * (len(shown) > MOST_LEFT)
 
 
 def _words(launch: Launch, quiet: bool) -> list[str]:

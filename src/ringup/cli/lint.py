@@ -163,17 +163,22 @@ LAUNCHING = (
 
 def show_right_files(examined: Examined, findings: Sequence[Finding]) -> None:
     """For each job file with a launch error, print the file that starts the intended job."""
-    from ringup.cli import script
+    from ringup.cli import from_file, script
     from ringup.cli.commands import parser_for
 
     wrong = {f.where.rpartition(":")[0] for f in findings if f.severity == "error" and f.rule in LAUNCHING}
     for job in (j for j in examined.jobs if j.path in wrong and j.launches and j.path != "-"):
         scheduler = "".join(d.scheduler for d in job.job.directives[:1])
         words = [SCHEDULERS.get(scheduler, "slurm"), "--from", job.path, "--quiet"]
-        head = f"What {terminal.path_shown(job.path)} means, as `ringup script {words[0]} --from` writes it:"
+        name = terminal.path_shown(job.path)
+        head = (
+            f"The right file, as `ringup script {words[0]} --from {name}` writes it ({name} is not changed):"
+        )
         terminal.show(f"\n{head}\n")
         try:
             script.run(parser_for("script").read(words))
+            for left in from_file.left_out(job.job, from_file.the_one(job.path, job.read), words[0]):
+                terminal.show(f"left out: {left}")
         except RingupError as error:
             terminal.show(f"{printable(str(error))}\nhint: {printable(error.hint)}")
 
@@ -230,6 +235,9 @@ def show(
         if path not in unreadable:
             words = f"start it with `ringup run --with {start.launcher}`: {start.why}"
             if start.kind == "alone":
-                words = f"{start.why} (line {start.line}); `ringup explain ranks-train-alone`"
+                words = (
+                    f"a script for one process (line {start.line}): on several ranks each would train alone;"
+                )
+                words += " `ringup explain ranks-train-alone`"
             terminal.show(f"{terminal.path_shown(path)}: {words}")
     terminal.show(console.counts(findings) + how_many_fixed)

@@ -34,7 +34,7 @@ ALL = "every cause, all evidence, counts per rank and communicator, the last lin
 AGAINST = "a log or run that worked: list the changes, and ignore lines that it has, too"
 SINCE = 'read from this time on ("2026-11-20 08:30", "08:30:15"), or so long before the end ("10m", "2h")'
 OPTIONS = (
-    options.words("paths", "PATH", "log files and directories; - is standard input"),
+    options.words("paths", "PATH", "log files, directories and runs; - is standard input"),
     options.value("--by-iteration", "REGEX", BY_ITERATION, nargs="?", const=""),
     options.flag("--digest", "at most 60 lines without secrets, to paste into an issue, a chat or a model"),
     options.value("--against", "GOOD", AGAINST, None, options.there),
@@ -61,6 +61,10 @@ def run(args: argparse.Namespace) -> int:
             hint = "ringup logs FILE..., a directory, or `-` for standard input"
             raise UsageError("no log file given", hint=hint)
         paths = ["-"]
+    if not all(path == "-" or Path(path).exists() for path in paths):
+        from ringup.cli import runs
+
+        paths = runs.paths_of(paths)  # a run by its name
     if args.follow:
         return _follow(paths, args)
     options.some_exist(paths)

@@ -129,7 +129,9 @@ class Parser(argparse.ArgumentParser):
             return f"unexpected argument {' '.join(words[:3]) or repr('')}", shows
         import difflib
 
-        hints = [f"did you mean {near}?" for near in difflib.get_close_matches(option, known, 1, 0.75)]
+        longer = [one for one in known if len(option) > 4 and one.endswith(option[1:])]
+        near = difflib.get_close_matches(option, known, 1, 0.75) or longer[:1]
+        hints = [f"did you mean {one}?" for one in near]
         if any(action.metavar in (SCRIPT_WORDS, KIND_WORDS) for action in self._actions):
             hints.append(f"options of the script go after --: {self.prog} ... -- train.py {option}")
         if "--min" in known and re.search("size|bytes", option):

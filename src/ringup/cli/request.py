@@ -214,6 +214,9 @@ def script_words(args: argparse.Namespace, usage: str = "ringup run [options] --
     line = take_apart(["llamafactory-cli"] * is_short + args.script)
     take_over(args, line)
     args.script = [line.script, *line.arguments]
+    named = Path(args.chdir or "", line.script)
+    if line.kind != "module" and named.is_dir() and not (named / "__main__.py").is_file():
+        raise UsageError(f"{line.script} is a directory", hint=f"name a script: -- {line.script}/train.py")
     kind = [word for word, kind in KINDS.items() if kind == line.kind]
     return [*kind, line.script, *line.arguments]
 

@@ -17,7 +17,7 @@ from ringup.errors import RingupError, UsageError
 from ringup.output import terminal
 from ringup.runtime import detach, node_history
 from ringup.saved_run import PlanHead, RunHead
-from ringup.units import first_of_each, printable, show_seconds, summarize_names
+from ringup.units import columns, first_of_each, printable, show_seconds, summarize_names
 
 OPTIONS = (
     options.value("--log-dir", "D", "where the runs' folders are (runs)"),
@@ -83,13 +83,23 @@ def as_json(place: Path, run: RunHead) -> dict[str, Any]:
     }
 
 
+LESS = (2, 3, 1)
+"""Columns that a narrow terminal does without: nodes, ranks, age."""
+
+
 def show(rows: Iterable[Mapping[str, Any]], heading: bool = True) -> None:
     table = [("RUN", "AGE", "NODES", "RANKS", "SCRIPT", "ENDED", "CAUSE")] if heading else []
     for row in rows:
         who = summarize_names(row["nodes"], 1), str(row["ranks"]), Path(row["script"]).name
         end = row["outcome"] or row["state"], row["cause"] or ""
         table.append((row["run"], show_seconds(row["age_s"]), *who, *end))
-    print_table(table)
+    room = columns(sys.stdout) if sys.stdout.isatty() else sys.maxsize
+    kept = list(range(len(table[0]))) if table else []
+    for column in LESS:  # the run's name has its time
+        widths = [max(len(row[at]) for row in table) for at in kept]
+        if sum(widths) + 2 * len(widths) > room:
+            kept.remove(column)
+    print_table([row[at] for at in kept] for row in table)
 
 
 def print_table(table: Iterable[Iterable[str]]) -> None:
@@ -137,6 +147,10 @@ def run(args: argparse.Namespace) -> int:
         terminal.print_json(runs=rows)
     elif rows:
         show(rows, not args.quiet)
+        if not args.quiet and any(row["outcome"] is None for row in rows if row["run"] in detach.known()):
+            terminal.say(
+                "running: as it was last seen; `ringup attach RUN` looks whether a detached run still is"
+            )
     else:
         print(f"no run in {terminal.path_shown(log_dir)}")
     return 0

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import math
 import os
 import posixpath
@@ -75,12 +76,18 @@ OPTIONS = (
 def run(args: argparse.Namespace) -> int:
     kind, *args.script = args.script or [""]
     if kind not in KINDS:
-        raise UsageError(f"{kind!r} is not a kind of file", hint=f"one of {' '.join(KINDS)} comes before --")
+        near = [one for one in KINDS if kind and one.startswith(kind)] or difflib.get_close_matches(
+            kind, KINDS, 1
+        )
+        what = f"{printable(kind, 60)!r} is not a kind of file" if kind else "no kind of file was given"
+        hint = f"one of {' '.join(KINDS)} comes before --"
+        hint = f"did you mean {near[0]}? {hint}" if near else hint
+        raise UsageError(what, hint=hint)
     from ringup.jobfiles.templating import render
 
     if args.from_file and from_file.is_launch_file(args.from_file):
         path, args.from_file = args.from_file, None
-        args.script = args.script or from_file.fill(args, path)
+        args.script = args.script or from_file.fill(args, path, kind)
         from_file.explain(args, path)
     args.kind = kind
     words = request.script_words(args, "ringup script KIND [options] -- train.py ARGS")

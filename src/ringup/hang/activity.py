@@ -60,7 +60,7 @@ def moves(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[tuple[s
                 found[identity(rank)] = Move(
                     node.at_s - at_s,
                     rank.cpu_s - old.cpu_s - cpu_s,
-                    rank.io_bytes - old.io_bytes - io_bytes,
+                    rank.io_bytes - old.io_bytes - io_bytes - old.answer_bytes,
                     rank.switches - old.switches,
                     rank.faults - old.faults,
                     rank.queued_s - old.queued_s,

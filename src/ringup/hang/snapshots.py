@@ -93,6 +93,8 @@ class RankLook:
     """Its interpreter's path."""
     faults: int = 0
     """Pages that it has touched for the first time, or that were read from a file for it."""
+    answer_bytes: int = 0
+    """That it wrote for this look, after its bytes had been counted."""
     queued_s: float = 0.0
     """For which its main thread waited for a CPU (`/proc/PID/schedstat`)."""
 

@@ -28,6 +28,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
@@ -135,7 +136,7 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
             findings += _without_consequences([*judge(SHELL, jobs[-1])], jobs[-1])
             continue
         try:
-            scripts.append(ranks.Reading(source.read(path, text)))
+            scripts.append(ranks.Reading(source.read(path, text), partial(_module, path, files, nearby)))
             findings += judge(SCRIPT, scripts[-1])
         except SyntaxError as error:
             version = ".".join(map(str, sys.version_info[:2]))
@@ -145,6 +146,10 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
     findings += judge(ACROSS, across_files.All(scripts, jobs))
     findings.sort(key=lambda f: (SEVERITIES.index(f.severity or "error"), _place(f.where)))
     return Examined(findings, jobs)
+
+
+def _module(path: str, files: Mapping[str, str], nearby: Nearby | None, name: str) -> str | None:
+    return files[name] if name in files else nearby(path, name) if nearby else None
 
 
 _OTHERS = re.compile(r"(?:^|/)requirements[\w.-]{0,60}\.(?:txt|in)$|\.(?:jsonc?|toml|ini|cfg)$")

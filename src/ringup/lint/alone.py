@@ -1,4 +1,4 @@
-"""Scripts for one process: nothing in them, or in the modules next to them, joins ranks."""
+"""Scripts for one process: nothing in them, or in modules next to them, joins ranks or averages gradients."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from functools import partial
 from ringup.launchfiles.model import NODE_LAUNCHERS
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
-from ringup.lint.rule import SHELL, Found, fault
-from ringup.lint.source import Script, read
+from ringup.lint.ranks import Reading
+from ringup.lint.rule import SCRIPT, SHELL, Found, fault
+from ringup.lint.source import INIT, Script, read
 
 Reader = Callable[[str], str | None]
 """A path next to the script ("models/net.py") -> its text; None if there is none."""
@@ -36,14 +37,27 @@ _PLAIN = sys.stdlib_module_names | frozenset(
 _MOST_MODULES = 50
 
 
+_AVERAGES = re.compile(
+    r"(?i)DataParallel|\bddp|fully_?shard|fsdp|reduce|gather|broadcast|send|recv|scatter|deepspeed|accelerate\b"
+    r"|horovod|\bhvd\b|lightning|fabric|ignite|mesh|dtensor|distribute_tensor|paralleli[sz]e|zeroredundancy"
+    r"|comm_hook|megatron|colossal|fairscale|average|pipelin|\brpc\b|composer|bagua|byteps|torch_xla|importlib"
+    r"|__import__|\bexec\(|trainer\("
+)
+"""Words of code that may average gradients, or load code that does."""
+
+
 def trains_alone(script: Script, reader: Reader) -> int:
     """
     The line of its `backward()` where the script surely trains in one process; 0 where it may not.
 
     Every module that it imports must be known, or next to it and without such code itself.
     """
+    return _trains_without(_JOINS, script, reader)
+
+
+def _trains_without(code: re.Pattern[str], script: Script, reader: Reader) -> int:
     steps = [call.line for call in script.calls if call.last == "backward"]
-    if not steps or "torch" not in script.imported or _JOINS.search(script.text):
+    if not steps or "torch" not in script.imported or code.search(script.text):
         return 0
     folder = posixpath.dirname(script.path)
     waiting, seen = [(script.tree, folder)], set[str]()
@@ -56,7 +70,7 @@ def trains_alone(script: Script, reader: Reader) -> int:
             for path in found:
                 seen.add(path)
                 text = reader(path) or ""
-                if _JOINS.search(text):
+                if code.search(text):
                     return 0
                 try:
                     waiting.append((read(path, text).tree, posixpath.dirname(path)))
@@ -120,3 +134,20 @@ def _at_hand(job: JobFile, path: str) -> str | None:
         if place in job.others:
             return job.others[place]
     return job.nearby(job.path, path) if job.nearby else None
+
+
+@fault("gradients-never-averaged", SCRIPT)
+def gradients_never_averaged(read: Reading) -> Found:
+    """
+    Ranks join a process group, and nothing averages their gradients.
+
+    Why: after init_process_group() each rank still has a model of its own: every rank trains on its data
+    alone, and the models drift apart; torch gives no message.
+
+    Fix: DistributedDataParallel around the model, a DistributedSampler for its data: in the documentation
+    under "Start in five minutes", "A script for one GPU".
+    """
+    joined = read.script.named(INIT)
+    if joined and (line := _trains_without(_AVERAGES, read.script, read.nearby)):
+        found = f"ranks join in line {joined[0].line}, and nothing averages the gradients of this backward()"
+        yield line, found, "DistributedDataParallel"

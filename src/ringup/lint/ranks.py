@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ringup.lint.rule import SCRIPT, File, Found, fault, lines
 from ringup.lint.source import INIT, SPAWNS, Argument, Script
@@ -23,10 +23,12 @@ HANDLED = frozenset(
 class Reading(File):
     """A script with its values, as input of the rules."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, nearby: Callable[[str], str | None] = lambda path: None) -> None:
         super().__init__(script.path)
         self.script = script
         self.values = Reader(script)
+        self.nearby = nearby
+        """Path of a module next to it -> its text."""
 
     def constants(self, node: ast.expr | None) -> list[object]:
         """The literals that an expression may be, if it can be nothing else."""

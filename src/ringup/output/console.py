@@ -237,15 +237,14 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
         left = see_above if result.findings else "nothing left behind on any node"
         if stuck := result.record.get("verdict"):
             what = f"no progress before it was interrupted: {printable(stuck['text'], 300)}"
-            lines.append(style("error", what))
+            lines += [*places(result), style("error", what)]
         if result.failure:
             lines.append(style("error", failure_line(result.failure)))
         saved = WISHED[result.outcome]
         return [*lines, style("warning", f"Interrupted after {took}{saved}; {left}.")]
     failure = result.failure
     if failure is None:
-        why, place = held_up(result)
-        return [*lines, *place, style("error", f"{result.outcome} after {took}{why}")]
+        return [*lines, *places(result), style("error", f"{result.outcome} after {took}{held_up(result)}")]
     lines.append(style("error", failure_line(failure)))
     lines += [f"  | {redact(line)}" for line in failure.lines]
     if any("EADDRINUSE" in line for line in failure.lines):
@@ -268,23 +267,37 @@ def failure_line(failure: Failure) -> str:
     return f"first failure{seen}: {safe(failure.what)}, {at} after the start"
 
 
-def held_up(result: RunResult) -> tuple[str, list[str]]:
-    """For a run stopped as hung: the missing ranks, as `ringup logs` reads them, and the place of each."""
+def _last_hang(result: RunResult) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """The last hang of a run, and the ranks that are missing in it."""
     hangs = [hang for hang in result.record.get("hangs", ()) if hang["verdict"] == "stalled"]
-    if result.outcome != "hung" or not hangs:
-        return "", []
-    hang, missing = hangs[-1], [one for one in hangs[-1]["missing"] if one["rank"] is not None]
+    hang = hangs[-1] if hangs else None
+    return hang, [one for one in hang["missing"] if one["rank"] is not None] if hang else []
+
+
+def held_up(result: RunResult) -> str:
+    """For a run stopped as hung: the missing ranks, as `ringup logs` reads them."""
+    hang, missing = _last_hang(result)
+    if result.outcome != "hung" or hang is None:
+        return ""
+    words = f" missing from {printable(hang['collective'], 64)}"
+    if not missing or not hang["collective"] or words not in hang.get("headline", words):
+        # It has called something else, or is behind; only its process may be known.
+        return f": {printable(hang.get('headline', ''), 300)}".rstrip(": ")
+    ranks = ", ".join(str(one["rank"]) for one in missing[:8]) + (", ..." if len(missing) > 8 else "")
+    nodes = ", ".join(dict.fromkeys(printable(one["node"], 64) for one in missing[:8]))
+    return f": rank{'s' * (len(missing) != 1)} {ranks} on {nodes}{words}"
+
+
+def places(result: RunResult) -> list[str]:
+    """Where each rank is that held a run up, and what torch's flight recorder has about it."""
+    hang, missing = _last_hang(result)
+    if hang is None:
+        return []
     lines = [f"  rank {one['rank']}: {printable(one['where'], 300)}" for one in missing[:8] if one["where"]]
     own = tuple(f"flight recorder: rank {one['rank']} " for one in missing)
     recorded = [line for line in hang.get("lines", ()) if line.startswith((*own, "flight recorder: ranks "))]
     lines += [f"  {printable(line, 300)}" for line in recorded[:2]]
-    words = f" missing from {printable(hang['collective'], 64)}"
-    if not missing or not hang["collective"] or words not in hang.get("headline", words):
-        # It has called something else, or is behind; only its process may be known.
-        return f": {printable(hang.get('headline', ''), 300)}".rstrip(": "), lines
-    ranks = ", ".join(str(one["rank"]) for one in missing[:8]) + (", ..." if len(missing) > 8 else "")
-    nodes = ", ".join(dict.fromkeys(printable(one["node"], 64) for one in missing[:8]))
-    return f": rank{'s' * (len(missing) != 1)} {ranks} on {nodes}{words}", lines
+    return ["where the missing ranks were:", *lines] if lines else []
 
 
 def node_text(node: Node) -> str:

@@ -68,7 +68,11 @@ def decision_lines(
 
 def would_lines(decision: Decision, rule: str) -> list[str]:
     """Without --max-restarts: whether a restart would help after that cause."""
+    from ringup.recovery.table import ROWS
+
     why = f" (`ringup explain {rule}`)" if rule else ""
+    if decision.stopped == "limit" and rule in ROWS and ROWS[rule].kind == "confirm":
+        return [f"restart: most likely fails in the same way; --max-restarts K tries it once{why}"]
     if decision.stopped == "limit":
         return [f"restart: may help, --max-restarts K tries it{why}"]
     if decision.stopped == "will-fail-again":

@@ -408,7 +408,7 @@ def _left_before(nodes: Sequence[NodeRun], end: End) -> Iterator[str]:
     gone = [(at_s, node, node.ranks[pid]) for node in nodes for pid, at_s in node.done_s.items()]
     for at_s, node, rank in sorted(gone, key=lambda one: -one[0])[:8]:
         is_named = f"[{node.plan.address}]" in text or f" {node.plan.address}<" in text
-        if at_s < failed_s + SAME_MOMENT_S or is_named:
+        if at_s < max(failed_s + SAME_MOMENT_S, end.at_s) or is_named:
             ago = f"{show_seconds(failed_s - at_s)} before" if at_s < failed_s else "at the same moment"
             yield f"rank {rank.rank} on {printable(rank.node)}, {ago}"
 

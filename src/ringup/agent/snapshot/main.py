@@ -235,7 +235,7 @@ def snapshot(ranks, mode, with_details=True, parents=()):
     if mode == "flight":
         dumps = stacks.flights([one["pid"] for one in found if one["state"] not in "TD"])
         for one in found:
-            one["flight"] = dumps.get(one["pid"])
+            one["flight"], one["answer_bytes"] = dumps.get(one["pid"], (None, 0))
     return answer
 
 

@@ -170,8 +170,8 @@ def threads_of(text):
 
 
 def flights(pids):
-    """pid -> dump of torch's flight recorder, for the ranks that answer (rank_main.flight_reader)."""
-    asked, found = {}, {}
+    """pid -> (dump of the flight recorder, bytes the rank wrote for it), by `rank_main.flight_reader`."""
+    asked, found, written = {}, {}, {}
     for pid in pids:
         with contextlib.suppress(OSError, ValueError):
             asked[pid] = ask(pid, FLIGHT)
@@ -183,13 +183,14 @@ def flights(pids):
             count, data = answered(path, before)
             try:
                 if count > before:
+                    written.setdefault(pid, {})[count] = len(data)
                     dump = brief(json.loads(data), most)
                     found[pid] = dump if dump["entries"] or pid not in found else found[pid]
             except (AttributeError, OSError, RecursionError, TypeError, ValueError):
                 continue
             if count >= before + 2:
                 del asked[pid]
-    return found
+    return {pid: (dump, sum(written[pid].values())) for pid, dump in found.items()}
 
 
 def brief(plain, most):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from ringup.addresses import is_loopback
 from ringup.logs.causes.symptoms import ended_as, of_the_web
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, ranks_of
@@ -67,6 +68,7 @@ def peer_died_first(log: LogEvidence) -> Found:
     mild = mild and log.outcome.failure("closed-by-peer") is None
     own = {a for h in log.hosts.values() for _, a in h.sockets.values()} | set(log.hosts)
     others = [p for p in peers if p.split("<")[0] not in own or len(log.hosts) > 1]
+    others = [p for p in others if not is_loopback(p.split("<")[0].strip("[]"))]
     shown = f" ({', '.join(others[:3])})" if others else ""
     text = f"a peer ended first{shown}; this log holds only what followed: read that peer's log"
     dead = zero or {e.tag for e in [*proxied, *weak]} - _MAY_BE_ALIVE

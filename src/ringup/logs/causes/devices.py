@@ -64,7 +64,8 @@ def gpu_out_of_memory(log: LogEvidence) -> Found:
     A rank (or NCCL on it) got no GPU memory.
 
     Why: model, batch or fragments of that rank; processes of an earlier run may still hold memory.
-    Fix: less memory on that rank (batch, sharding, checkpointing), end leftovers, `PYTORCH_CUDA_ALLOC_CONF`.
+    Fix: less memory on that rank (batch, sharding, checkpointing); end leftovers of earlier runs; against
+    fragments `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
     In logs: `CUDA out of memory. Tried to allocate`, `Cuda failure 'out of memory'`.
     """
     refused = [e for e in log.all("gpu-oom", lacks=r"ray\.exceptions|java\.lang") if not made_do(e)]
@@ -82,8 +83,28 @@ def gpu_out_of_memory(log: LogEvidence) -> Found:
     held = [m for e in refused if (m := _HELD.search(e.text))][:1]
     held_by = [e for m in held for e in log.all("gpu-process", pid=m[1])]
     if held:
-        text += f"; process {held[0][1]}, another one, holds {held[0][2]} of it"
+        who = (
+            "perhaps this rank itself, seen from outside its container"
+            if _may_be_own(held[0])
+            else "another one"
+        )
+        text += f"; process {held[0][1]}, {who}, holds {held[0][2]} of it"
     return report([*events, *held_by], text, "high" if refused else "medium")
+
+
+def _may_be_own(held: re.Match[str]) -> bool:
+    """
+    Whether the process that holds the memory may be the rank: the driver knows it by another number.
+
+    torch (`c10/cuda/CUDACachingAllocator.cpp`) then lists no "this process has", and what it allocated itself
+    is within what that process holds.
+    """
+    text = held.string
+    own = re.search(r"([\d.]{1,12}) (KiB|MiB|GiB) is allocated by PyTorch", text)
+    is_listed = "this process has" in text or len(_HELD.findall(text)) > 1
+    if own is None or is_listed:
+        return False
+    return parse_size_bytes(own[1] + own[2]) <= parse_size_bytes(held[2])
 
 
 @cause("ecc-uncorrectable", overcome="warning")
