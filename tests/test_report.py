@@ -298,6 +298,10 @@ def test_a_run_that_hung_when_it_was_interrupted_says_what_held_it_up() -> None:
     lines = console.run_lines(result, console.Style(io.StringIO()))
     assert lines[-2].startswith("no progress before it was interrupted: all ranks wait")
     assert lines[-1].startswith("Interrupted after 13 s") and "\x1b" not in "".join(lines)
+    missing = [{"rank": 1, "node": "node0", "where": "train.py:4: wait()"}]
+    hang = {"verdict": "stalled", "missing": missing, "collective": "all_reduce"}
+    held = replace(result, record={"verdict": verdict, "hangs": [hang]})
+    assert "  rank 1: train.py:4: wait()" in console.run_lines(held, console.Style(io.StringIO()))
 
 
 @pytest.mark.parametrize("left", ["could not be checked after the run: no answer", ""])

@@ -62,8 +62,11 @@ def test_rows_fit_a_terminal_of_80_columns(
     record(home / "runs" / name, name, 100.0, outcome="rank-failed", cause={"rule": rule})
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr("ringup.output.terminal.columns", lambda stream: 80)
+    monkeypatch.setattr("ringup.cli.runs.columns", lambda stream: 80)
     lines = listed(capsys, "--quiet").splitlines()
     assert max(map(len, lines)) <= 80 and lines[-1].endswith(rule)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert listed(capsys).split()[:3] == ["RUN", "SCRIPT", "ENDED"]  # the name has the time
 
 
 def test_words_of_a_record_cannot_reach_the_terminal(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +124,8 @@ def test_a_failed_run_ends_with_the_cause_that_logs_names(home: Path) -> None:
     assert any(line.startswith(f"error: {cause.rule} ({cause.confidence} confidence)") for line in last), last
     assert any("rank-00000" in line and "ValueError: bad batch" in line for line in last), last
     assert last[-2] == f"  more: ringup logs runs/{folder.name}"
-    assert last[-1] == f"restart: may help, --max-restarts K tries it (`ringup explain {cause.rule}`)"
+    again = "restart: may fail in the same way, --max-restarts K tries it once"
+    assert last[-1] == f"{again} (`ringup explain {cause.rule}`)"
     assert json.loads((folder / "run.json").read_text())["cause"]["rule"] == cause.rule
 
 

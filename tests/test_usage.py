@@ -31,6 +31,32 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
     ("words", "said", "advice"),
     [
         ("check --tmieout 3", "ringup check: no option --tmieout", "did you mean --timeout?"),
+        (
+            "run -H n1 --port 3 -- t.py",
+            "ringup run: no option --port",
+            "did you mean --master-port? options of the script go after --: ringup run ... -- train.py",
+        ),
+        (
+            "run -H n1 --master-port 29631 --env MASTER_PORT=29600 -- t.py",
+            "ringup: --master-port 29631, and --env MASTER_PORT=29600",
+            "leave one of them out",
+        ),
+        ("run -H n1 -- /", "ringup: / is a directory", "name a script: -- /train.py"),
+        (
+            f"predict {__file__}",
+            f"ringup predict: unexpected argument {__file__}",
+            f"output that somebody pasted into a file: ringup predict --output {__file__}",
+        ),
+        (
+            "explain raised-exc",
+            "ringup: no problem is named 'raised-exc'",
+            "did you mean rank-raised-exception?",
+        ),
+        (
+            "script k8s -- t.py",
+            "ringup: 'k8s' is not a kind of file",
+            "did you mean k8s-job? one of slurm pbs lsf ssh docker k8s-job jobset",
+        ),
         ("check --xyz", "ringup check: no option --xyz", "`ringup check --help` shows the options"),
         ("check n1 n2", "ringup check: unexpected argument n1 n2", "name nodes as one word: -H n1,n2"),
         (

@@ -84,6 +84,8 @@ def show_before(judged: Judgement, plan: Plan, args: argparse.Namespace) -> None
     style = terminal.Style(sys.stderr)
     shown = judged.findings if args.unfolded else console.folded(judged.findings, judged.cluster)
     nodes, found = plural(len(judged.cluster.nodes), "node"), console.counts(shown)
+    if any(one.severity == "note" and not one.worked_around_by for one in shown):
+        found += " (`ringup check` shows notes)"
     terminal.say(f"checked: {nodes}, {found}; {console.network_line(judged.cluster)}", quiet=args.quiet)
     for finding in shown:
         if finding.severity == "note" and (args.quiet or not finding.worked_around_by):

@@ -142,10 +142,12 @@ def run(args: argparse.Namespace) -> int:
             )
         else:
             fixable = 0 if args.fix else len(done)
+            told = f" ({fixable} fixed by --fix)" if fixable else ""
+            told = "; --fix repairs none of them" if args.fix and findings and not done else told
             show_fixed(done if args.fix else [], files)
             if not args.quiet:
                 show_read(examined, left_unread)
-            show(findings, starts, args.quiet, f" ({fixable} fixed by --fix)" if fixable else "")
+            show(findings, starts, args.quiet, told)
             if args.fix:
                 show_right_files(examined, findings)
     if any(f.severity == "error" for f in findings):

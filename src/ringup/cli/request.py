@@ -216,7 +216,9 @@ def script_words(args: argparse.Namespace, usage: str = "ringup run [options] --
     args.script = [line.script, *line.arguments]
     named = Path(args.chdir or "", line.script)
     if line.kind != "module" and named.is_dir() and not (named / "__main__.py").is_file():
-        raise UsageError(f"{line.script} is a directory", hint=f"name a script: -- {line.script}/train.py")
+        raise UsageError(
+            f"{line.script} is a directory", hint=f"name a script: -- {line.script.rstrip('/')}/train.py"
+        )
     kind = [word for word, kind in KINDS.items() if kind == line.kind]
     return [*kind, line.script, *line.arguments]
 
@@ -338,8 +340,13 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
     words = words or [""]
     kind: Kind = KINDS.get(words[0], "script")
     script, *arguments = words if kind == "script" else words[1:]
-    env = {**forwarded(args, launcher), **environment_from(args.env)}
-    port = env.get("MASTER_PORT") or str(getattr(args, "master_port", 0) or "")
+    own = environment_from(args.env)
+    env = {**forwarded(args, launcher), **own}
+    asked, set_there = str(getattr(args, "master_port", 0) or ""), own.get("MASTER_PORT", "")
+    if asked and set_there not in ("", asked):
+        hint = "leave one of them out"
+        raise UsageError(f"--master-port {asked}, and --env MASTER_PORT={set_there}", hint=hint)
+    port = asked or env.get("MASTER_PORT", "")
     if port and not (port.isdigit() and 0 < int(port) < 65536):
         raise UsageError(f"MASTER_PORT={port!r} is not a port", hint="a number from 1 to 65535")
     try:

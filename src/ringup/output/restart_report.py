@@ -72,7 +72,7 @@ def would_lines(decision: Decision, rule: str) -> list[str]:
 
     why = f" (`ringup explain {rule}`)" if rule else ""
     if decision.stopped == "limit" and rule in ROWS and ROWS[rule].kind == "confirm":
-        return [f"restart: most likely fails in the same way; --max-restarts K tries it once{why}"]
+        return [f"restart: may fail in the same way, --max-restarts K tries it once{why}"]
     if decision.stopped == "limit":
         return [f"restart: may help, --max-restarts K tries it{why}"]
     if decision.stopped == "will-fail-again":
