@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.launch_cases import shell, slurm
+from tests.launch_cases import pbs, shell, slurm
 from tests.launch_starters import DEEPSPEED, Files
 
 GPU_JOB = """apiVersion: batch/v1
@@ -90,6 +90,11 @@ TWO_SERVICES = """services:
     environment: [MASTER_ADDR={}, MASTER_PORT=29500, WORLD_SIZE=2, RANK=1]
     command: python t.py
 """
+TWO_ON_ONE = "services:\n" + "".join(
+    f"  node{rank}:\n    image: a\n    NETWORK\n    shm_size: 8gb\n    command: torchrun --nnodes=2"
+    f" --nproc_per_node=2 --node_rank={rank} --master_addr=127.0.0.1 --master_port=29400 t.py\n"
+    for rank in (0, 1)
+)
 STATIC_RANK = "torchrun --nnodes 2 --node_rank 0 --master_addr a --master_port 1 t.py"
 BY_RANK = "torchrun --nnodes=2 --node_rank=$OMPI_COMM_WORLD_RANK --master_addr=h t.py"
 TWO_MACHINES = (
@@ -541,8 +546,14 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
         ],
     ),
     "rendezvous-endpoint-own": (
-        [{"compose.yaml": TWO_SERVICES.format("localhost", "localhost")}],
-        [{"compose.yaml": TWO_SERVICES.format("rank0", "rank0")}],
+        [
+            {"compose.yaml": TWO_SERVICES.format("localhost", "localhost")},
+            {"compose.yaml": TWO_ON_ONE.replace("NETWORK", "networks: [default]")},
+        ],
+        [
+            {"compose.yaml": TWO_SERVICES.format("rank0", "rank0")},
+            {"compose.yaml": TWO_ON_ONE.replace("NETWORK", "network_mode: host")},
+        ],
     ),
     # srun(1), scontrol(1): the list of nodes is compressed
     "rendezvous-endpoint-list": (
@@ -557,6 +568,7 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
         [
             {"a.lsf": f"#BSUB -n 8\n#BSUB -R span[ptile=4]\n#BSUB -R rusage[mem=32GB]\n{STATIC_RANK}\n"},
             {**slurm("accelerate launch --config_file c.yaml t.py"), "c.yaml": TWO_MACHINES},
+            pbs(STATIC_RANK),
         ],
         [{**slurm("srun accelerate launch --config_file c.yaml t.py"), "c.yaml": TWO_MACHINES}],
     ),

@@ -224,3 +224,9 @@ def test_a_second_run_finds_nothing_to_repair_and_all_else_stays(parts: list[tup
     assert len(now) == raw.count(b"\n") + 1
     for number, (a, b) in enumerate(zip(raw.split(b"\n"), now, strict=True), 1):
         assert (a != b) == (number in lines) and a.endswith(b"\r") == b.endswith(b"\r")
+
+
+def test_that_nothing_was_checked_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.sh").write_text("hello\n")
+    assert command_line.dispatch(["lint", str(tmp_path / "notes.sh")]) == 0
+    assert "; nothing was checked: no launch line and no training script\n" in capsys.readouterr().out

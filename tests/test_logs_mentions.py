@@ -176,3 +176,46 @@ def test_a_server_that_the_kernel_kills_had_not_ended(tmp_path: Path) -> None:
 )
 def test_a_sentence_that_begins_like_code_is_none(text: str) -> None:
     assert not is_mention(text)
+
+
+OF_A_PEER = (
+    "[rank3]: Traceback (most recent call last):\n"
+    "[rank3]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, remote process exited or"
+    " there was a network error, NCCL version 2.20.5\n"
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[Fri Nov 20 05:01:00 2026] NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus.\n",
+        "[1203331.221345] NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus.\n",
+        "[1203331.221] Out of memory: Killed process 88123 (python3) total-vm:991223344kB, anon-rss:5kB\n",
+    ],
+)
+def test_a_line_of_the_kernel_is_not_of_the_rank_before_it(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.log").write_text(OF_A_PEER + line)
+    cause = read_logs([str(tmp_path / "a.log")]).causes[0]
+    assert (cause.rule in ("gpu-missing", "oom-killer-ran"), cause.ranks) == (True, ()), cause
+
+
+CANCELLED = (
+    "slurmstepd: error: *** JOB 71201 ON gpu-c03 CANCELLED AT 2026-11-15T01:00:00 DUE TO NODE FAILURE, SEE"
+    " SLURMCTLD LOG FOR DETAILS ***\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "severity", "nodes"),
+    [
+        (f"{CANCELLED}srun: error: Node failure on gpu-c05\n", "node-lost", "error", ("gpu-c05",)),
+        (CANCELLED, "node-lost", "error", ()),
+        (f"{CANCELLED}step 20 loss 0.9\nstep 30 loss 0.8\n", "job-cancelled", "note", ()),
+    ],
+)
+def test_a_node_that_slurm_loses_is_the_cause_of_the_end(
+    tmp_path: Path, text: str, rule: str, severity: str, nodes: tuple[str, ...]
+) -> None:
+    (tmp_path / "a.log").write_text(f"step 10 loss 1.0\n{text}")
+    (cause,) = read_logs([str(tmp_path / "a.log")]).causes
+    assert (cause.rule, cause.severity, cause.nodes) == (rule, severity, nodes)

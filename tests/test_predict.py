@@ -471,6 +471,17 @@ def test_lines_of_clush_are_split_by_their_hosts(tmp_path: Path, capsys: pytest.
     assert [n["name"] for n in nodes] == ["n1", "n2"]
 
 
+def test_hosts_of_dshbak_are_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = {"n1": ADDRESSES.format("eno1", "10.0.0.1"), "n2": ADDRESSES.format("ib0", "10.0.0.2")}
+    rule = "-" * 16
+    text = "".join(f"{rule}\n{host}\n{rule}\n{part}" for host, part in parts.items())
+    nodes, said = pasted(tmp_path, text, capsys)
+    assert [(n["name"], n["bootstrap"]["interface"]) for n in nodes] == [("n1", "eno1"), ("n2", "ib0")]
+    assert "not understood" not in said
+    nodes, _ = pasted(tmp_path, "".join(parts.values()), capsys)
+    assert [n["bootstrap"]["interface"] for n in nodes] == ["eno1", "ib0"]
+
+
 TWICE = "mlx5_0 port 1 ==> eno1 ({0})\nmlx5_1 port 1 ==> eno2 ({1})\n"
 
 

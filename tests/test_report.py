@@ -265,7 +265,7 @@ def test_a_run_that_was_ended_as_hung_says_last_who_was_missing() -> None:
     result = RunResult("r", "hung", 124, None, (), (), (), "logs", 13.0, {"hangs": hangs})
     lines = console.run_lines(result, console.Style(io.StringIO()))
     assert lines[-1] == "hung after 13 s: ranks 1, 2 on node0, node1 missing from all_reduce"
-    assert lines[0] == "where the missing ranks were:"
+    assert lines[0] == "where each was in the code:"
     assert lines[1].startswith("  rank 1: train.py:4: wait(") and "\x1b" not in "".join(lines)
     unknown = replace(result, record={"hangs": hangs[:1]})
     assert console.run_lines(unknown, console.Style(io.StringIO())) == ["hung after 13 s"]

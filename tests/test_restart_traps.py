@@ -92,9 +92,10 @@ import module_of_no_node
 """
 
 
-@pytest.mark.parametrize("script", [EVERYWHERE, "def (\n"])
-def test_what_no_node_can_run_stops_at_once(tmp_path: Path, script: str) -> None:
-    options = (*PYTHON, "--local", "3", "--spares", "1", "--max-restarts", "2")
+# `ringup run` itself reads what is wrong in the second.
+@pytest.mark.parametrize(("script", "more"), [(EVERYWHERE, ()), ("def (\n", ("--anyway",))])
+def test_what_no_node_can_run_stops_at_once(tmp_path: Path, script: str, more: tuple[str, ...]) -> None:
+    options = (*PYTHON, "--local", "3", "--spares", "1", "--max-restarts", "2", *more)
     run = ran(tmp_path, options, script, str(tmp_path))
     assert [one["decision"] for one in run.record["attempts"]] == ["stop"], run.stderr
 

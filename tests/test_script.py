@@ -377,6 +377,69 @@ def test_what_the_written_file_does_not_have_is_named(
     ]
 
 
+OF_PBS = """#PBS -N swin
+#PBS -P xy12
+#PBS -q gpu
+#PBS -l select=2:ncpus=48:ngpus=4:mpiprocs=1:mem=380gb
+#PBS -l walltime=12:00:00,filesystems=home
+#PBS -o swin.log
+source $RC
+mpiexec -n 2 apptainer exec --nv img.sif torchrun --nproc_per_node=4 t.py
+"""
+OF_LSF = """#BSUB -J bert
+#BSUB -nnodes 2
+#BSUB -W 2:00
+#BSUB -o b.%J
+#BSUB -e b.%J.err
+jsrun -n2 torchrun t.py
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "wanted"),
+    [
+        (
+            OF_PBS,
+            "pbs",
+            [
+                *("-N swin", "-P xy12", "-q gpu", ":ncpus=48:ngpus=4:mpiprocs=1:mem=380gb\n", "-o swin.log"),
+                *("-l walltime=12:00:00\n", "-l filesystems=home\n", "exec apptainer exec --nv img.sif"),
+                "left out: line 7: source $RC",
+            ],
+        ),
+        (
+            OF_PBS,
+            "slurm",
+            ["--time=12:00:00", "--job-name=swin", "--output=swin-%j", "left out: line 4: l select=2:"],
+        ),
+        (OF_LSF, "lsf", ["-W 2:00\n", "-o b.%J\n", "-e b.%J.err\n"]),
+        (OF_LSF, "slurm", ["--time=2:00:00\n", "--job-name=bert"]),
+        (
+            "#SBATCH -N 4 -J a -t 30\nsrun --container-image=a.sqsh torchrun --nproc_per_node=8 t.py\n",
+            "slurm",
+            ["--job-name=a\n", "--nodes=4", "--time=30\n", "--label --container-image=a.sqsh bash"],
+        ),
+        (
+            "#SBATCH -N 4 -t 1-12\nsrun torchrun --nproc_per_node=8 t.py\n",
+            "pbs",
+            ["-l walltime=36:00:00\n", "select=4:"],
+        ),
+        (
+            "#SBATCH -N 2\nsrun singularity exec -e i.sif torchrun --nproc_per_node=8 t.py\n",
+            "slurm",
+            ["left out: the container, singularity exec -e i.sif"],
+        ),
+    ],
+)
+def test_the_requests_of_every_scheduler_are_kept_or_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, kind: str, wanted: list[str]
+) -> None:
+    (tmp_path / "job").write_text(text)
+    assert command_line.dispatch(["script", kind, "--from", str(tmp_path / "job")]) == 0
+    said = capsys.readouterr()
+    assert not [word for word in wanted if word not in said.out + said.err], said
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [("echo hello\n", "no launch line recognised"), ("torchrun a.py\ntorchrun b.py\n", "several things")],

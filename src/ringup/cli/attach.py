@@ -59,18 +59,14 @@ def run(args: argparse.Namespace) -> int:
         runs.show(noted)
         return 0
     living = [row["run"] for row in noted if row["state"] in saved_run.LIVING]
-    if not living and args.run_id is None and noted:
-        last = noted[0]["run"]
-        hint = f"`ringup attach {last}` shows how it ended"
-        raise LaunchError(f"no detached run is running; the last one, {last}, has ended", hint=hint)
     found = detach.load(args.run_id or next(iter((*living, *known))))
-    ended = saved_run.read(detach.run_folder(found))
-    if ended is not None and not ended.is_living and not args.log_dir:
-        return show_ended(detach.run_folder(found), ended, args)
     if (folder := detach.run_folder(found)) != Path(found.log_dir):
         from ringup.cli import supervising
 
         return supervising.attach_to(folder, args)
+    ended = saved_run.read(folder)
+    if ended is not None and not ended.is_living and not args.log_dir:
+        return show_ended(folder, ended, args)
     with (
         claimed(Path(args.log_dir or found.log_dir), found.run) as log_dir,
         Transport(found.hosts, ssh_config=found.ssh_config) as transport,

@@ -141,9 +141,8 @@ def run(args: argparse.Namespace) -> int:
                 start={path: vars(start) for path, start in starts.items()},
             )
         else:
-            fixable = 0 if args.fix else len(done)
-            told = f" ({fixable} fixed by --fix)" if fixable else ""
-            told = "; --fix repairs none of them" if args.fix and findings and not done else told
+            has_checked = bool(findings or starts or done or any(job.launches for job in examined.jobs))
+            told = after_counts(args.fix, len(done), bool(findings), has_checked)
             show_fixed(done if args.fix else [], files)
             if not args.quiet:
                 show_read(examined, left_unread)
@@ -153,6 +152,15 @@ def run(args: argparse.Namespace) -> int:
     if any(f.severity == "error" for f in findings):
         return 1
     return 3 if args.strict and (left_unread or INTERNAL_ERRORS) else 0
+
+
+def after_counts(is_fix: bool, repaired: int, has_findings: bool, has_checked: bool) -> str:
+    """The words behind the number of findings: about --fix, or that nothing could be checked."""
+    if not has_checked:
+        return "; nothing was checked: no launch line and no training script"
+    if is_fix:
+        return "; --fix repairs none of them" if has_findings and not repaired else ""
+    return f" ({repaired} fixed by --fix)" if repaired else ""
 
 
 LAUNCHING = (
@@ -169,13 +177,12 @@ def show_right_files(examined: Examined, findings: Sequence[Finding]) -> None:
     from ringup.cli.commands import parser_for
 
     wrong = {f.where.rpartition(":")[0] for f in findings if f.severity == "error" and f.rule in LAUNCHING}
-    for job in (j for j in examined.jobs if j.path in wrong and j.launches and j.path != "-"):
+    jobs = (j for j in examined.jobs if j.path in wrong and j.launches and j.path != "-")
+    for job in (j for j in jobs if not any(one.pod for one in j.launches)):
         scheduler = "".join(d.scheduler for d in job.job.directives[:1])
         words = [SCHEDULERS.get(scheduler, "slurm"), "--from", job.path, "--quiet"]
         name = terminal.path_shown(job.path)
-        head = (
-            f"The right file, as `ringup script {words[0]} --from {name}` writes it ({name} is not changed):"
-        )
+        head = f"A proposal, as `ringup script {words[0]} --from {name}` writes it ({name} is not changed):"
         terminal.show(f"\n{head}\n")
         try:
             script.run(parser_for("script").read(words))

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if not all(path == "-" or Path(path).exists() for path in paths):
         from ringup.cli import runs
 
-        paths = runs.paths_of(paths)  # a run by its name
+        paths = runs.by_name(paths)
     if args.follow:
         return _follow(paths, args)
     options.some_exist(paths)

@@ -215,7 +215,8 @@ def script_words(args: argparse.Namespace, usage: str = "ringup run [options] --
     take_over(args, line)
     args.script = [line.script, *line.arguments]
     named = Path(args.chdir or "", line.script)
-    if line.kind != "module" and named.is_dir() and not (named / "__main__.py").is_file():
+    is_there = line.kind != "module" and os.path.lexists(named)
+    if is_there and named.is_dir() and not (named / "__main__.py").is_file():
         raise UsageError(
             f"{line.script} is a directory", hint=f"name a script: -- {line.script.rstrip('/')}/train.py"
         )

@@ -54,16 +54,20 @@ def paths_of(words: Sequence[str]) -> list[str]:
     """Paths unchanged, and the folders of named runs; without arguments the newest run's."""
     if words and all(os.path.lexists(one) or one == "-" for one in words):
         return [*words]
-    rows = runs_of([*folders(Path("runs")), *detached()])
     if not words:
+        rows = runs_of([*folders(Path("runs")), *detached()])
         if not rows:
             hint = "name a run, its folder, or log files"
             raise UsageError("no run is in runs/, and no detached one is noted here", hint=hint)
         return [rows[0]["log_dir"]]
-    known = {row["run"]: row["log_dir"] for row in rows}
-    found = [one if os.path.lexists(one) else known.get(one, one) for one in words]
-    options.some_exist(found)
+    options.some_exist(found := by_name(words))
     return found
+
+
+def by_name(words: Sequence[str]) -> list[str]:
+    """The folders of runs in place of their names; other words unchanged."""
+    known = {row["run"]: row["log_dir"] for row in runs_of([*folders(Path("runs")), *detached()])}
+    return [one if os.path.lexists(one) else known.get(one, one) for one in words]
 
 
 def as_json(place: Path, run: RunHead) -> dict[str, Any]:

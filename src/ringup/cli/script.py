@@ -178,6 +178,8 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         account=quoting.word(args.account, "--account "),
         time=quoting.word(args.time, "--time "),
         cpus=args.cpus,
+        log=getattr(args, "log", ""),
+        chunk=getattr(args, "chunk", ""),
         options=tuple(quoting.line(option, "--option ") for option in args.option),
         image=quoting.line(getattr(args, "image", ""), "--image "),
         namespace=quoting.line(getattr(args, "namespace", ""), "--namespace "),

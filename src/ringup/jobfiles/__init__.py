@@ -57,6 +57,10 @@ class Asked:
     """CPUs on each node; 0 for the site's default."""
     options: tuple[str, ...] = ()
     """Further options of the scheduler, one per line."""
+    log: str = ""
+    """File of the job's output, as the scheduler writes it; "" for one with the job's name."""
+    chunk: str = ""
+    """Further resources of a chunk of PBS, such as ":mem=380gb"."""
     targets: Mapping[str, str] = field(default_factory=dict)
     """Node -> its name for ssh, if it has a user name."""
     image: str = ""

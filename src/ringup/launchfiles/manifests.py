@@ -264,6 +264,7 @@ def _of_service(text: str, service: Node) -> PodShare | None:
         has_rdma=is_privileged or "/dev/infiniband" in text,
         can_lock=is_privileged or "IPC_LOCK" in text or "memlock" in text,
         is_service=True,
+        is_on_host=value_at(service, "network_mode") == "host",
     )
 
 

@@ -66,6 +66,8 @@ class PodShare:
     """IPC_LOCK, or all privileges."""
     is_service: bool = False
     """A service of docker compose."""
+    is_on_host: bool = False
+    """A service in the network of the machine itself, which all such services of a file share."""
 
 
 @dataclass

@@ -256,8 +256,13 @@ def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
         by_number = local is not None and local.name in LOCAL_RANKS and "nccl" in launch.arguments.values()
         by_number = by_number or _by_task_number(text_of(part.job, launch.script))
         if gpus and each > gpus and launch.srun and by_number:
-            found = f"{each} tasks on {plural(gpus, 'GPU')} (line {line}), each takes the GPU of its number"
-            yield part.finding(found, "as many tasks as GPUs")
+            is_each = line == last(launch.job.directives, "gpus-per-task")[1]
+            seen, does = f"{plural(gpus, 'GPU')} (line {line})", "takes the GPU of its number"
+            found = f"{each} tasks on {seen}, each {does}"
+            if is_each:  # sbatch(1): --gpus-per-task implies --gpu-bind=per_task
+                found = f"each of {each} tasks sees {seen}, and {does}"
+            wanted = f"--gpus-per-node={each * gpus}" if is_each else "as many tasks as GPUs"
+            yield part.finding(found, wanted)
         given = next((launch.env[name].strip("\"'") for name in VISIBLE if launch.env.get(name)), "")
         if given.startswith("[") or re.fullmatch(r"\d{1,3} ?(?:-|\.\.) ?\d{1,3}", given):
             found = f"CUDA reads a list 0,1,2, not {printable(given, 60)}: these GPUs are not visible"

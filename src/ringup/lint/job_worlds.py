@@ -240,16 +240,17 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
 
 
 def on_this_machine(job: JobFile, launch: Launch) -> list[Launch]:
-    """The launches of one world that this shell starts, all nodes on its own machine; [] if not."""
-    if launch.is_away or (launch.nnodes or 0) < 2 or len(job.launches) > MOST_PARTS:
+    """The launches of one world that this file starts, all nodes on one machine; [] if not."""
+    on_host = launch.pod is not None and launch.pod.is_on_host
+    if (launch.is_away and not on_host) or (launch.nnodes or 0) < 2 or len(job.launches) > MOST_PARTS:
         return []
     same = [
         one
         for one in job.launches
-        if not one.is_away
+        if (one.pod and one.pod.is_on_host if on_host else not one.is_away)
         and (one.script, one.endpoint, one.nnodes) == (launch.script, launch.endpoint, launch.nnodes)
     ]
-    is_all = len(same) == launch.nnodes and all(one.command.detached for one in same[:-1])
+    is_all = len(same) == launch.nnodes and (on_host or all(one.command.detached for one in same[:-1]))
     return same if is_all and len({one.command.branches for one in same}) == 1 else []
 
 
@@ -434,8 +435,12 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
     Why: Slurm and PBS run the file on the first node only; a launcher of several nodes then waits for the
     others, one of a single node leaves them idle.
 
-    Fix: `srun --ntasks-per-node=1` in front of the launcher (mpirun, pbsdsh), or `ringup run -- ...` in its
-    place.
+    Fix: `ringup run -- ...` in its place.
+
+    Fix, Slurm: `srun --ntasks-per-node=1` in front of the launcher, or `ringup run -- ...` in its place.
+
+    Fix, PBS: `mpiexec` with one process per node in front of the launcher (pbsdsh), or `ringup run -- ...` in
+    its place.
     """
     away = None
     for launch in job.launches:
@@ -455,7 +460,11 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
             fix = Fix("write a host file with `HOST slots=N` for every node, and give it: `--hostfile FILE`")
             yield job.finding(launch.line, found, "--hostfile with every node", fix=fix)
         else:
-            yield launch.line, found, "srun in front of it"
+            of = {"SBATCH": "Slurm", "PBS": "PBS"}.get(launch.job.directives[0].scheduler, "")
+            starter = {"Slurm": "srun", "PBS": "mpiexec, one process per node,"}.get(
+                of, "a start on every node"
+            )
+            yield launch.line, found, f"{starter} in front of it", of
         return
 
 

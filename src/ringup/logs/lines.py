@@ -105,6 +105,11 @@ _SYSLOG = re.compile(
     r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>\.\d{1,9})?"
 )
 _GLOG = re.compile(r"\[?[EWIF](?P<date>\d{3,4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>\.\d+)?")
+_OF_A_NODE = re.compile(
+    r"\[(?: {0,8}\d{1,9}\.\d{1,9}|[A-Z]\w\w [A-Z]\w\w [ \d]\d [\d:]{8} \d{4})\] "
+    r"|(?:slurmstepd|srun|NVRM|kernel): "
+)
+"""Beginning of a line of the kernel (dmesg, `dmesg -T`) or of Slurm: no rank wrote it."""
 _NCCL = re.compile(
     r"(?<![\w.-])(?!\d{1,2}:\d\d:\d\d )(?P<host>[A-Za-z0-9][\w.-]{0,80}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
     r"(?:\[(?P<device>-?\d+)\] )?(?=.{0,160}(?:NCCL|INFO|WARN|NET/OFI) )"
@@ -218,12 +223,12 @@ def texts_of(raw: bytes) -> list[str]:
 
 def begins_a_record(text: str) -> bool:
     """
-    Whether a line begins with a record's own stamp, as glog and torch write it: it goes on with no other.
+    Whether a line begins with a record's own stamp (torch, the kernel, Slurm): it goes on with no other.
 
     >>> begins_a_record("E1127 13:25:39.151000 6064 torch/distributed/api.py:986] failed (exitcode: -11)")
     True
     """
-    return bool(_GLOG.search(text[:120]))
+    return bool(_GLOG.search(text[:120]) or _OF_A_NODE.match(text))
 
 
 def unstamped(text: str) -> str:

@@ -297,7 +297,7 @@ def places(result: RunResult) -> list[str]:
     own = tuple(f"flight recorder: rank {one['rank']} " for one in missing)
     recorded = [line for line in hang.get("lines", ()) if line.startswith((*own, "flight recorder: ranks "))]
     lines += [f"  {printable(line, 300)}" for line in recorded[:2]]
-    return ["where the missing ranks were:", *lines] if lines else []
+    return ["where each was in the code:", *lines] if lines else []
 
 
 def node_text(node: Node) -> str:

@@ -25,6 +25,8 @@ PROMPT = re.compile(
     r"|([a-z][a-z-]{0,30}\d[\w.-]{0,30})[:~ ][^\n$#%]{0,60}[$#] .*$"
 )
 """A shell's prompt with its host: user@host:~$ COMMAND, [user@host dir]# COMMAND, node1:~ # COMMAND."""
+_HEAD = re.compile(r"-{4,99}\s*\n(\S{1,99})()\s*\n-{4,99}\s*")
+"""The three lines that dshbak prints in front of a host's own; `clubak` of ClusterShell prints the same."""
 _PREFIX = re.compile(r"([A-Za-z][\w.-]{0,62}?\d[\w.-]{0,62}): ?(.*)")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _QUOTE = re.compile(r"[ \t]{0,8}>(?: |(?=\r?\n?$))")
@@ -148,8 +150,8 @@ def unwrapped(text: str) -> str:
 
 def hosts_in(text: str) -> dict[str, str]:
     """
-    Host -> its part of a paste from several hosts, by the prompts or by the prefix of clush and pdsh on each
-    line; one entry named "" for a single host.
+    Host -> its part of a paste from several hosts, by the prompts, by the heads of dshbak or by the prefix of
+    clush and pdsh on each line; one entry named "" for a single host.
 
     >>> hosts_in("u@n1:~$ ip a\\n1: lo: x\\nu@n2:~$ ip a\\n1: lo: y\\n")["n2"]
     '1: lo: y\\n'
@@ -164,8 +166,11 @@ def hosts_in(text: str) -> dict[str, str]:
             found[match[1]] += match[2] + "\n"
         return found if len(names) > 1 else {"": "".join(found.values())}
     found, current = {"": ""}, ""
-    for line in lines:
-        if match := PROMPT.match(line):
+    for at, line in enumerate(lines):
+        head = _HEAD.fullmatch("".join(lines[max(0, at - 2) : at + 1]))
+        if head:
+            found[current] = found[current].removesuffix("".join(lines[at - 2 : at]))
+        if match := head or PROMPT.match(line):
             current = match[1] or match[2]
             found.setdefault(current, "")
         else:
@@ -235,6 +240,9 @@ def _contradicts(one: Pasted, other: Pasted) -> bool:
         for paste in (one, other)
     ]
     first, second = values
+    whole = [{i.name for i in paste.interfaces} for paste in (one, other) if not paste.is_part]
+    if all(whole) and len(whole) == 2 and whole[0] - whole[1] and whole[1] - whole[0]:
+        return True  # two whole lists of interfaces, each with one that the other lacks
     return any(first[key] and second.get(key) not in (None, "", first[key]) for key in first)
 
 

@@ -324,7 +324,7 @@ def _is_container(word: str) -> bool:
     return posixpath.basename(word) in CONTAINERS
 
 
-_HIDING = ("-e", "--cleanenv", "-C", "--containall", "-p", "--pid")
+HIDING = {"-e", "--cleanenv", "-C", "--containall", "-p", "--pid"}
 
 
 def _check_kept(step: start.Step, words: Sequence[str]) -> None:
@@ -333,7 +333,7 @@ def _check_kept(step: start.Step, words: Sequence[str]) -> None:
         _refuse(unknown, "only the ranks know its value: write it into the script")
     if step.program == "env" and not step.has("-u", "--unset"):
         _refuse(" ".join(words[:2]), "give the variables in front of the line: NAME=VALUE torchrun ...")
-    hiding = [o.name for o in step.options if o.name in _HIDING and _is_container(step.program)]
+    hiding = [o.name for o in step.options if o.name in HIDING and _is_container(step.program)]
     if hiding:
         hint = "leave it out: the ranks' variables and process ids must be the same outside the image"
         _refuse(f"{step.program} {hiding[0]}", hint)

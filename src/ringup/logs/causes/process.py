@@ -109,17 +109,25 @@ def oom_killer_ran(log: LogEvidence) -> Found:
 @cause("node-lost", overcome=None)
 def node_lost(log: LogEvidence) -> Found:
     """
-    A node stopped responding, and ringup ended the run.
+    A node stopped responding, and ringup or the scheduler ended the run.
 
     Why: the node crashed, was powered off or booted again, or its network was cut.
     Fix: `ping` and `ssh` to it from another node; `uptime` there, its console, the scheduler's state of it.
-    In logs: `first failure: node1: no contact for 14 s: the node or its network is down`.
+    In logs: `first failure: node1: no contact for 14 s: the node or its network is down`,
+    `srun: error: Node failure on node1`, `CANCELLED AT ... DUE TO NODE FAILURE`.
     """
     lost = log.all("node-silent")
     nodes = [e["host"] for e in lost]
-    return report(
-        lost, f"{', '.join(dict.fromkeys(nodes))} stopped responding: down, or cut off", nodes=nodes
-    )
+    ended = _ended_for_a_node(log)
+    which = ", ".join(dict.fromkeys(nodes)) or "a node of the job"
+    return report([*lost, *ended], f"{which} stopped responding: down, or cut off", nodes=nodes)
+
+
+def _ended_for_a_node(log: LogEvidence) -> list[Event]:
+    """The lines by which a scheduler ended the job for the failure of a node."""
+    if not re.fullmatch("node(?: failure|_fail|lost)", log.outcome.limit):
+        return []
+    return [e for e in log.outcome.from_outside if re.search("CANCELLED|NODE_FAIL|NodeLost", e.text)]
 
 
 _OF_A_CRASH = (4, 5, 6, 7, 8, 11)
@@ -489,6 +497,9 @@ def job_cancelled(log: LogEvidence) -> Found:
     In logs: `CANCELLED AT ... DUE TO TIME LIMIT`, `Received 15 death signal`.
     """
     why = log.outcome.limit
+    of_a_node = _ended_for_a_node(log)
+    if of_a_node and not all(map(log.outcome.overcome, of_a_node)):
+        return None  # no person's wish
     text = f"the job was ended from outside{f' ({why})' if why else ''}"
     mild = not why or log.outcome.went_on
     return report(log.outcome.from_outside, text, severity="note" if mild else "warning", ranks=())
