@@ -40,9 +40,28 @@ spec:
       - name: e
         command: ["sh", "-c", "torchrun --standalone --nproc-per-node=2 e.py --shard $JOB_COMPLETION_INDEX"]
 """
+AT_ONE = "--nnodes=4 --node-rank=$JOB_COMPLETION_INDEX --master-addr=e-0"
+AT_POD = INDEXED.replace("--standalone", AT_ONE)
 OWN = 'HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\nROOT="$(cd "$HERE/.." && pwd)"'
 
 ALONE: dict[str, tuple[list[Files], list[Files]]] = {
+    # Kubernetes: a Job whose pods speak to each other needs a headless Service and its name
+    "pod-name-unknown": (
+        [{"j.yaml": AT_POD}],
+        [
+            {
+                "j.yaml": AT_POD.replace("e-0", "e-0.s").replace(
+                    "restartPolicy", "subdomain: s\n      restartPolicy"
+                )
+            },
+            {"j.yaml": f"kind: Service\nmetadata: {{name: e-0}}\n---\n{AT_POD}"},
+            {
+                "j.yaml": AT_POD.replace(
+                    "restartPolicy", "dnsConfig: {searches: [s.n.svc]}\n      restartPolicy"
+                )
+            },
+        ],
+    ),
     "ranks-train-alone": (
         [
             {**shell(EIGHT.format("t.py")), "t.py": PLAIN, "net.py": NET},

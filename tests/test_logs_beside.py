@@ -166,3 +166,25 @@ def test_a_digest_of_standard_input_is_printed_by_the_command() -> None:
     assert done.returncode == 1
     assert done.stdout.startswith("ringup ")
     assert "answer: error unnamed-failure (low confidence)" in done.stdout
+
+
+ON_IB = (
+    "n1:5:5 [0] NCCL INFO Bootstrap : Using ib0:10.0.0.7<0>\n"
+    "n1:5:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB ib0:10.0.0.7<0>\n"
+    "n1:5:9 [0] NCCL INFO Using network IB\n"
+)
+ON_TCP = (
+    "n1:5:5 [0] NCCL INFO Bootstrap : Using eno1:192.168.4.7<0>\n"
+    "n1:5:9 [0] NCCL INFO NET/IB : No device found.\n"
+    "n1:5:9 [0] NCCL INFO NET/Socket : Using [0]eno1:192.168.4.7<0>\n"
+    "n1:5:9 [0] NCCL INFO Using network Socket\n"
+)
+
+
+def test_a_run_that_has_lost_infiniband_since_the_good_one_is_warned_of(tmp_path: Path) -> None:
+    good = tmp_path / "good.log"
+    good.write_text(ON_IB)
+    (tmp_path / "job.log").write_text(ON_TCP)
+    cause = read_logs([str(tmp_path / "job.log")], against=str(good)).causes[0]
+    assert (cause.rule, cause.severity, cause.nodes) == ("fell-back-to-sockets", "warning", ("n1",))
+    assert all(one.rule != cause.rule for one in read_logs([str(tmp_path / "job.log")]).causes)

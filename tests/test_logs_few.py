@@ -70,3 +70,30 @@ def test_a_listed_interface_does_not_stand_above_the_rank_that_died(tmp_path: Pa
     causes = read(tmp_path, text).causes
     assert causes[0].rule == "rank-killed" and causes[0].severity == "error"
     assert all(c.severity != "error" for c in causes if c.rule == "virtual-interface-chosen")
+
+
+OF_WATCHDOG = (
+    "[rank{rank}]:[E1121 03:12:4{rank}.221 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective"
+    " operation timeout: WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000)"
+    " ran for 600021 milliseconds before timing out.\n"
+    "[rank{rank}]:[E1121 03:12:4{rank}.225 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank"
+    " {rank}] Exception (either an error or timeout) detected by watchdog at work: {seq}, last enqueued NCCL"
+    " work: {enqueued}, last completed NCCL work: {completed}.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("late", "rule", "ranks"),
+    [
+        ((2,), "rank-fell-behind", (2,)),
+        ((0, 1), "collective-mismatch", None),  # half of them: which half is late is not known
+    ],
+)
+def test_a_rank_that_is_still_in_what_the_others_have_completed_is_named(
+    tmp_path: Path, late: tuple[int, ...], rule: str, ranks: tuple[int, ...] | None
+) -> None:
+    ahead, behind = {"seq": 12, "enqueued": 14, "completed": 11}, {"seq": 11, "enqueued": 11, "completed": 10}
+    text = "".join(OF_WATCHDOG.format(rank=r, **(behind if r in late else ahead)) for r in range(4))
+    cause = read(tmp_path, text).causes[0]
+    assert (cause.rule, cause.confidence == "high") == (rule, False), cause
+    assert ranks is None or cause.ranks == ranks

@@ -20,7 +20,7 @@ from ringup.lint.rule import SHELL, Found, fault
 from ringup.lint.settings import settings
 from ringup.nccl import traps, variables
 from ringup.nccl.interface_choice import ASSUMED, version_of
-from ringup.rules import Finding, Severity
+from ringup.rules import Finding, Fix, Severity
 from ringup.units import lines_of, printable
 
 OLDEST = (2, 18)
@@ -198,24 +198,36 @@ def _shards(job: JobFile) -> Iterator[Finding]:
         yield job.finding(line, found, "emptyDir: {medium: Memory}", case="shared memory")
 
 
+_MEMORY = Fix("a volume `emptyDir: {medium: Memory}`, and its mount at /dev/shm.")
+_LOCKING = Fix("`securityContext: {capabilities: {add: [IPC_LOCK]}}` of the container.")
+_DEVICE = Fix(
+    "the cluster's resource for it in `resources: limits:`; `kubectl describe node NODE` lists them."
+)
+
+
 def _pod(job: JobFile, launch: Launch, pod: PodShare) -> Iterator[Finding]:
     if max(pod.gpu_count, launch.ranks_per_node or 0) > 1 and not pod.has_shared_memory:
         if pod.is_service:
             of_build = _has_shm_size_under_build(job, launch)
             found = "shm_size under build is for building the image" if of_build else "no shm_size, no ipc"
-            yield job.finding(launch.line, f"{found}: /dev/shm has 64 MB", "ipc: host", case="shared memory")
+            fix = Fix("`ipc: host` of the service, or its `shm_size: 16gb`.")
+            found = f"{found}: /dev/shm has 64 MB"
+            yield job.finding(launch.line, found, "ipc: host", case="shared memory", fix=fix)
         else:
             found = "no memory volume at /dev/shm: it has 64 MB"
-            yield job.finding(launch.line, found, "emptyDir: {medium: Memory}", case="shared memory")
+            wanted = "emptyDir: {medium: Memory}"
+            yield job.finding(launch.line, found, wanted, case="shared memory", fix=_MEMORY)
     if _is_cut_off(launch) and not _is_named_here(job, launch.host):
         found = "hostNetwork: true without dnsPolicy: names of pods and services do not resolve"
         yield job.finding(launch.line, found, "dnsPolicy: ClusterFirstWithHostNet", case="names")
     if pod.has_rdma and not pod.can_lock:
         found = "an RDMA device without IPC_LOCK"
-        yield job.finding(launch.line, found, "IPC_LOCK in its capabilities", case="RDMA")
+        more = {} if pod.is_service else {"fix": _LOCKING}
+        yield job.finding(launch.line, found, "IPC_LOCK in its capabilities", case="RDMA", **more)
     if launch.env.get("NCCL_IB_HCA") and not pod.has_rdma:
         found = "NCCL_IB_HCA is set, and the pod has no RDMA device"
-        yield job.finding(launch.line, found, "its resource", case="RDMA device")
+        more = {} if pod.is_service else {"fix": _DEVICE}
+        yield job.finding(launch.line, found, "its resource", case="RDMA device", **more)
 
 
 def _has_shm_size_under_build(job: JobFile, launch: Launch) -> bool:

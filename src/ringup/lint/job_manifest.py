@@ -614,6 +614,12 @@ def pod_name_unknown(job: JobFile) -> Found:
                 known = f"{pod}.{scalar(node)}" if node is not None else "no name: it has no subdomain"
                 found = f"{printable(pod)}.{printable(domain)}: this pod is known as {printable(known)}"
                 yield launch.line, found, f"{pod}.{scalar(node) or domain}"
+            searched = {"dnsConfig", "hostAliases"} & dict(pairs(node_at(template, "spec"))).keys()
+            is_bare = is_own and not rest and pod not in services and kind != "JobSet"
+            if is_bare and not searched and (launch.nnodes or 0) > 1:
+                found = f"{printable(pod)}: other pods do not know a pod by its name alone"
+                wanted = f"{pod}.{scalar(node) or 'SERVICE, and subdomain: SERVICE'}"
+                yield job.finding(launch.line, found, wanted, severity="warning")
 
 
 _GIVEN_TO_PODS = re.compile(r"job-name|kubernetes\.io/|kubeflow\.org/|x-k8s\.io/|controller-uid")

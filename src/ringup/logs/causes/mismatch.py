@@ -221,6 +221,9 @@ def _silent(log: LogEvidence) -> Cause | None:
     if behind and len(groups) < 2:  # the numbers of two groups cannot be compared
         text = f"{show_ranks(behind)} enqueued fewer collectives"
         return report([*(states[r] for r in behind), *states.values()], text, "medium", ranks=behind)
+    if late := _still_in_it(log):
+        text = f"{show_ranks(ranks_of(late))} is in a collective that the others have completed: look there"
+        return report([*late, *states.values()], text, "medium", ranks=ranks_of(late))
     if len({e.number("seq") for e in timed_out.values() if e["seq"]}) > 1:
         return None
     everyone = {*timed_out, *states}
@@ -235,6 +238,18 @@ def _silent(log: LogEvidence) -> Cause | None:
         return None
     text = f"{who} waited until the limit; the missing rank's log is not among these files"
     return report([events[0], *states.values()], text, "low", ranks=())
+
+
+def _still_in_it(log: LogEvidence) -> list[Event]:
+    """The watchdog's numbers of the few ranks whose last collective all the others have completed."""
+    states = by_rank(log.all("work-state", lacks="(?i)remote process"))
+    groups = {m[1] for e in states.values() if (m := _GROUP.search(e.text))}
+    done = sorted(e.number("completed") for e in states.values())
+    middle = done[len(done) // 2] if done else 0
+    late = [e for e in states.values() if e.number("completed") < e.number("enqueued") <= middle]
+    others = [e for e in states.values() if e not in late]
+    is_clear = len(others) > 2 * len(late) and all(e.number("completed") >= middle for e in others)
+    return late if is_clear and len(groups) < 2 else []
 
 
 def _counted_behind(log: LogEvidence, behind: tuple[Behind, ...]) -> Cause:
@@ -410,6 +425,8 @@ def _printed_mismatch(log: LogEvidence) -> Cause | None:
             events += log.all("size-mismatch")[:1]
             return report(events, f"ranks wait in different collectives ({shown})", "medium")
     if len({seq for seq, _, _ in kinds}) > 1:
+        if _still_in_it(log):
+            return None
         text = "ranks time out at different sequence numbers: another group, or out of step"
         return report(events, text, "low")
     if log.has("wc-error"):

@@ -117,9 +117,10 @@ def fell_back_to_sockets(log: LogEvidence) -> Found:
         return found
     events: list[Event] = []
     nodes: dict[str, None] = {}
+    used_ib = log.good is not None and "IB" in log.good.facts.get("network", ())
     for host, line in _on_sockets(log):
         intent = _intent(log, host)
-        if intent and host.kind == "Socket":
+        if (intent or used_ib) and host.kind == "Socket":
             events += [*intent[:2], line, *host.events.get("using-network", [])[:1]]
             nodes[host.name] = None
     for event in log.all("ib-library-missing"):
@@ -128,6 +129,7 @@ def fell_back_to_sockets(log: LogEvidence) -> Found:
             events.append(event)
             nodes[event.host] = None
     text = "RDMA is available or requested, but NCCL uses TCP sockets"
+    text = "NCCL used IB in the other run, and TCP sockets in this one" if used_ib else text
     return report(events, text, "medium", nodes=filter(None, nodes))
 
 
