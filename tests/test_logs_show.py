@@ -113,3 +113,11 @@ def test_a_cause_that_raised_is_named_as_not_checked(tmp_path: Path, monkeypatch
     found = lines(said(tmp_path, "Using network Socket"))
     assert INTERNAL_ERRORS.pop("port-in-use").traceback
     assert "not checked (a bug in ringup): port-in-use" in found
+
+
+def test_a_log_that_ends_in_the_init_is_not_simply_without_failure(tmp_path: Path) -> None:
+    begun = "ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0xa - Init"
+    whole = said(tmp_path, "Using network IB", f"{begun} START", f"{begun} COMPLETE")
+    assert lines(whole)[0] == "No failure found in 3 lines of 1 file"
+    cut = said(tmp_path, "Using network IB", f"{begun} START")
+    assert lines(cut)[0] == "No failure found in 2 lines of 1 file; its end is in the middle of NCCL's init"

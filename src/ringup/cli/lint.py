@@ -11,7 +11,7 @@ job file that starts it.  A start line after `--` replaces the files: `-- torchr
 --fix repairs certain faults only: a misspelt variable of NCCL or Gloo, `==` in an assignment, blanks in
 NCCL's lists, `export A = b`, a dash in place of two hyphens, a blank after a backslash.  It changes nothing
 else in a file and no line with an ignore comment.  For a job file that starts another job than intended it
-prints the right one, as `ringup script KIND --from FILE` writes it.
+proposes another, as `ringup script KIND --from FILE` writes it.
 """
 
 from __future__ import annotations

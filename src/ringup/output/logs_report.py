@@ -175,7 +175,10 @@ def as_text(
     lines: list[str] = [] if quiet else [*changed_lines(diagnosis.changes, 40 if verbose else 5)]
     causes = diagnosis.causes if verbose else diagnosis.causes[:1]
     if diagnosis.healthy:
-        lines.append(style("warning" if INTERNAL_ERRORS else "ok", "No failure found") + _seen(diagnosis))
+        is_open = any(cause.rule == "init-never-finished" for cause in diagnosis.causes)
+        verdict = style("warning" if INTERNAL_ERRORS or is_open else "ok", "No failure found")
+        ends = "; its end is in the middle of NCCL's init" if is_open else ""
+        lines.append(f"{verdict}{_seen(diagnosis)}{ends}")
     for number, cause in enumerate(causes):
         lines += [""] * bool(number)
         lines += list(cause_lines(cause, diagnosis.story, style, 6 if verbose else 3))
