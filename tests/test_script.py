@@ -391,6 +391,9 @@ OF_LSF = """#BSUB -J bert
 #BSUB -W 2:00
 #BSUB -o b.%J
 #BSUB -e b.%J.err
+#BSUB -alloc_flags "gpumps smt4"
+#BSUB -R "span[ptile=6] rusage[mem=32GB]"
+#BSUB -R "span[ptile=6]"
 jsrun -n2 torchrun t.py
 """
 
@@ -412,7 +415,14 @@ jsrun -n2 torchrun t.py
             "slurm",
             ["--time=12:00:00", "--job-name=swin", "--output=swin-%j", "left out: line 4: l select=2:"],
         ),
-        (OF_LSF, "lsf", ["-W 2:00\n", "-o b.%J\n", "-e b.%J.err\n"]),
+        (
+            OF_LSF,
+            "lsf",
+            [
+                *("-W 2:00\n", "-o b.%J\n", "-e b.%J.err\n", "left out: line 6: alloc_flags gpumps smt4\n"),
+                "left out: line 7: R span[ptile=6] rusage[mem=32GB]\n",
+            ],
+        ),
         (OF_LSF, "slurm", ["--time=2:00:00\n", "--job-name=bert"]),
         (
             "#SBATCH -N 4 -J a -t 30\nsrun --container-image=a.sqsh torchrun --nproc_per_node=8 t.py\n",

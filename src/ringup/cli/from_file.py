@@ -223,6 +223,8 @@ def _is_written(one: Directive, kind: str) -> bool:
     if one.scheduler == "PBS" and one.name == "l":
         names = {part.partition("=")[0] for part in one.value.split(",")}
         return names <= set(_PBS_COUNTS) and (kind == "pbs" or not _of_pbs([one])["chunk"])
+    if one.scheduler == "BSUB" and one.name == "R":
+        return re.fullmatch(r"span\[[^\]]*\]", one.value) is not None
     return one.name in known
 
 

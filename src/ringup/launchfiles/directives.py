@@ -83,7 +83,11 @@ def directives_of(text: str) -> list[Directive]:
 
 
 def _options(text: str) -> Iterator[tuple[str, str]]:
-    parts = re.split(r"\s#", text)[0].split()
+    bare = re.split(r"\s#", text)[0]
+    try:
+        parts = shlex.split(bare)  # a value in quotes may have blanks
+    except ValueError:
+        parts = bare.split()
     while parts:
         word = parts.pop(0)
         name, equals, value = word.lstrip("-").partition("=")
