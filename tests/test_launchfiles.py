@@ -144,6 +144,8 @@ READ = {
     "--num_processes $W t.py": (2, 4),
     "D=a i=b F=c\nexport X=$D/$i/$F\ntorchrun --nnodes 2 --nproc_per_node 4 t.py $X": (2, 4),
     "node=$PWD/.job-$RUN_ID.sh  # a comment\ntorchrun --nnodes 2 --nproc_per_node 4 t.py": (2, 4),
+    "N=2 P=4  # both\nA=1\n\ntorchrun --nnodes $N --nproc_per_node $P t.py": (2, 4),
+    "N=2 P=4\\\n  torchrun --nnodes 2 --nproc_per_node 4 t.py": (2, 4),
     "torchrun --nnodes 1:4 --nproc_per_node 4 t.py": (None, 4),
     "[ -f x ] || { echo no; exit 1; }\ntorchrun --nnodes 2 --nproc_per_node 4 t.py": (2, 4),
 }
@@ -700,6 +702,31 @@ def test_a_variable_of_slurm_that_is_like_another_is_no_slip(name: str) -> None:
 def test_words_are_counted_as_the_shell_counts_them() -> None:
     assert only("G=$(echo 0 1 2 | wc -w)\ntorchrun --nproc_per_node=$G t.py\n").ranks_per_node == 3
     assert only("G=$(echo 0,1,2 | wc -w)\ntorchrun --nproc_per_node=$G t.py\n").ranks_per_node == 1
+
+
+def test_an_array_without_an_index_is_its_first_element() -> None:
+    start = "torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=$nodes t.py"
+    listed = "nodes=($(scontrol show hostnames $SLURM_JOB_NODELIST))"
+    launch = only(f"#SBATCH --nodes=2\n{listed}\nsrun {start}\n")
+    assert launch.worlds == 1 and "first" in launch.shown(launch.host)
+
+
+def test_a_value_with_a_command_in_it_is_whole() -> None:
+    launch = only("export F=/a/$(whoami)/b/$LSB_JOBID-hosts\ntorchrun --standalone t.py $F\n")
+    assert launch.start.arguments[0].endswith("-hosts")
+
+
+def test_the_parts_of_one_world_that_ssh_starts_are_of_all_its_nodes() -> None:
+    start = "torchrun --nnodes=2 --nproc_per_node=4 --master_addr=a --node_rank=1 t.py"
+    launch = only(f"ssh b '{start}'\n")
+    assert (launch.nodes_shown, launch.worlds) == (2, 1)
+
+
+def test_commands_in_steps_and_charts_are_read_as_far_as_they_are_known() -> None:
+    steps = "name: a\nimage: i\nrun:\n- command: |\n    pip install x\n    torchrun --nproc_per_node=4 t.py\n"
+    assert [(one.line, one.ranks_per_node) for one in files.read("a.yaml", steps).launches] == [(6, 4)]
+    chart = "train:\n  command: [torchrun]\n  args: [$DISTRIBUTED_ARGS, t.py]\n"
+    assert [one.ranks_per_node for one in files.read("a.yaml", chart).launches] == [None]
 
 
 def test_a_word_is_whole_where_the_grammar_cuts_it() -> None:

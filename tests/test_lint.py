@@ -22,6 +22,7 @@ from tests import (
     launch_contradictions,
     launch_given,
     launch_places,
+    launch_read,
     launch_starters,
     launch_steps,
 )
@@ -721,6 +722,7 @@ for _rule, (_wrong, _right) in (
     *launch_given.GIVEN.items(),
     *launch_steps.STEPS.items(),
     *launch_alone.ALONE.items(),
+    *launch_read.READ.items(),
 ):
     CASES[_rule] = tuple([*a, *b] for a, b in zip(CASES.get(_rule, ([], [])), (_wrong, _right), strict=True))
 ALL = {*SCRIPT, *SHELL, *ACROSS, "script-not-readable"}

@@ -98,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
     from ringup import lint
     from ringup.cli import fixing
     from ringup.lint import fixes
+    from ringup.lint.job_manifest import is_configuration
     from ringup.output import console
 
     line, args.scripts = of_line(args.scripts)
@@ -141,7 +142,8 @@ def run(args: argparse.Namespace) -> int:
                 start={path: vars(start) for path, start in starts.items()},
             )
         else:
-            has_checked = bool(findings or starts or done or any(job.launches for job in examined.jobs))
+            is_read = any(job.launches or is_configuration(job) for job in examined.jobs)
+            has_checked = bool(findings or starts or done or is_read)
             told = after_counts(args.fix, len(done), bool(findings), has_checked)
             show_fixed(done if args.fix else [], files)
             if not args.quiet:

@@ -148,6 +148,9 @@ def node_count(directives: Sequence[Directive]) -> tuple[int, int]:
         if d.scheduler == "BSUB" and d.name == "nnodes" and value.isascii() and value.isdecimal():
             return int(value), d.line
         is_other = d.scheduler in ("PJM", "COBALT") and d.name in ("L", "n")
+        by_tsubame = re.match(r"(?:node_f|f_node)=(\d{1,5})$", value)  # whole nodes of Grid Engine there
+        if d.scheduler == "$" and d.name == "l" and by_tsubame:
+            return int(by_tsubame[1]), d.line
         if is_other and (match := re.search(r"(?:node=|^)(\d{1,6})$", value)):
             return int(match[1]), d.line
     return _from_tasks(directives)

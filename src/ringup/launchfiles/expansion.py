@@ -209,8 +209,7 @@ class Expansion:
         """`$X`, `${X:-default}`, `${A[@]}` and similar."""
         raw = self.raw(node).strip(" \t\n\\")
         if not raw.startswith("${"):
-            name = raw[1:]
-            return _joined(self.lookup(name, scope), name, quoted)
+            return self._whole(self.lookup(raw[1:], scope), raw[1:], scope, quoted)
         inside = raw[2:].removesuffix("}")
         sign = inside[:1] if inside[:1] in ("#", "!") and len(inside) > 1 else ""
         match = _NAME.match(inside, len(sign))
@@ -246,6 +245,13 @@ class Expansion:
             value, rest = value[begin : begin + int(part[2]) if part[2] else None], ""
         if rest:
             return self._with_default(name, value, rest, scope, quoted)
+        return self._whole(value, name, scope, quoted)
+
+    def _whole(self, value: Value, name: str, scope: Scope, quoted: bool) -> str:
+        """A variable without an index: of an array the first element."""
+        is_array = isinstance(value, tuple) and name not in ("@", "*")
+        if is_array and self._is_list(first(value)):
+            return self.marks.make(marks.FIRST_NODE, scope.site)
         return _joined(value, name, quoted)
 
     def _length(self, value: Value, index: str, raw: str, scope: Scope) -> str:

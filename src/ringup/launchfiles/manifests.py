@@ -80,6 +80,8 @@ def read(path: str, text: str, sibling: Sibling) -> tuple[Job, Sequence[Launch],
                 found += _launches(job, container, sibling)
             seen.add(container.node.start_mark.index)
         job.documents.append(document)
+        if _kind(document) == "ConfigMap":  # its files, mounted somewhere
+            job.files |= {name: scalar(value) for name, value in pairs(node_at(document, "data"))}
         if count[0] > MOST_NODES:
             problem = "too large: read in part"
     left = [NotRead(path, 1, problem)] if problem else []
@@ -158,9 +160,10 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
     for key, value in items.items():
         if key.startswith("x-") and not depth:
             continue  # a part of compose that services merge in
+        is_steps = key == "run" and any(one.id == "mapping" for one in listed(value))
         if value.id == "scalar" and key not in COMMANDS and _STARTS.search(value.value):
             yield PodCommand(value, around)
-        elif key not in (*COMMANDS, "initContainers", "env"):
+        elif is_steps or key not in (*COMMANDS, "initContainers", "env"):
             yield from _containers(value, around, count, depth + 1)
 
 
@@ -222,7 +225,8 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Lau
         if text is not None:
             read_into(job, text, line, env, sibling)
         else:
-            expanded = [_with_variables(word, env, job) for word in words] or [""]
+            form = _OF_KUBERNETES if container.around.kind else _OF_SHELL
+            expanded = [_with_variables(word, form, env, job) for word in words] or [""]
             command = command_of(expanded, line, dict(env), job, site="task")
             if command.start.text is not None:
                 nested = {**env, **command.start.env}
@@ -349,6 +353,11 @@ def _environment(items: dict[str, Node], container: PodCommand, known: Marks) ->
     return found
 
 
-def _with_variables(word: str, env: dict[str, str], job: Job) -> str:
-    """Kubernetes' `$(NAME)` replaced."""
-    return re.sub(r"\$\(([A-Za-z_]\w*)\)", lambda m: env.get(m[1], job.marks.make(m[1], "task")), word)
+_OF_KUBERNETES = re.compile(r"\$\(([A-Za-z_]\w*)\)")
+_OF_SHELL = re.compile(r"\$[({]?([A-Za-z_]\w*)[)}]?")
+"""In compose, and where a chart puts the words into its own template."""
+
+
+def _with_variables(word: str, form: re.Pattern[str], env: dict[str, str], job: Job) -> str:
+    """The word with its variables replaced: Kubernetes' `$(NAME)`."""
+    return form.sub(lambda m: env.get(m[1], job.marks.make(m[1], "task")), word)

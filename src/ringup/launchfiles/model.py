@@ -373,6 +373,8 @@ class Launch:
             return wanted if wanted and wanted > 1 else None
         if count is None or wanted is None:
             return None
+        if self.is_part:
+            return 1
         if self.left_out:
             return 1 if self.backend == "c10d" else None
         if wanted == 1 or self.meets_itself:
@@ -380,6 +382,12 @@ class Launch:
         if count % wanted == 0:
             return count // wanted
         return None
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is one node of a world, whose other nodes other lines start."""
+        is_one = self.is_away and self.instances == 1 and bool(self.node_rank_text)
+        return is_one and (self.nnodes or 0) > 1 and not self.meets_itself
 
     @property
     def left_out(self) -> int:
@@ -461,7 +469,7 @@ class Launch:
     @property
     def nodes_shown(self) -> int | None:
         """Nodes of the launch: those on which it starts, else the launcher's own number."""
-        if not self.is_away or (self.left_out and self.backend == "c10d"):
+        if not self.is_away or self.is_part or (self.left_out and self.backend == "c10d"):
             return self.nnodes
         return self.nodes if self.nodes is not None or (self.nnodes or 1) == 1 else self.nnodes
 

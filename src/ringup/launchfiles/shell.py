@@ -584,6 +584,42 @@ class _Walk(Expansion):
     def _command(self, node: Node, scope: Scope, depth: int) -> None:
         self._run(node, scope, depth, [], None, "")
 
+    def _prefix_and_words(
+        self, node: Node, scope: Scope, depth: int
+    ) -> tuple[dict[str, str], list[Node]] | None:
+        """The variables in front of a command, and its words; None for what is no command."""
+        prefix: dict[str, str] = {}
+        given: list[Node] = []
+        own_lines = self._on_own_lines(node)
+        for child in node.children:
+            if child.id in own_lines:
+                self._variable_assignment(child, scope, depth)
+            elif child.type == "variable_assignment":
+                name = self.raw(child.children[0]).partition("[")[0]
+                before = scope.variables.get(name)
+                made = self._variable_assignment(child, scope, depth)
+                if made is None:
+                    return None
+                prefix[name] = made.text.partition("=")[2]
+                scope.variables.pop(name, None)
+                scope.variables |= {name: before} if before is not None else {}
+            elif child.is_named and child.type not in ("comment", "herestring_redirect"):
+                given += child.named_children[:1] if child.type == "command_name" else [child]
+        return prefix, given
+
+    def _on_own_lines(self, node: Node) -> set[int]:
+        """Assignments that the grammar joins with the command on a later line: `A=1 B=2`, then `train.sh`."""
+        found, following = set(), node.end_byte
+        has_ended = False
+        for child in reversed(node.children):
+            has_ended |= bool(re.search(rb"(?<!\\)\n", self.source[child.end_byte : following]))
+            following = child.start_byte
+            if child.type == "variable_assignment" and has_ended:
+                found.add(child.id)
+            elif child.type not in ("variable_assignment", "comment"):
+                has_ended = False
+        return found
+
     def _words(self, nodes: Iterable[Node], scope: Scope) -> list[Word]:
         found: list[Word] = []
         end = -1
@@ -618,24 +654,12 @@ class _Walk(Expansion):
                 text = self.source[value.start_byte : first_two[1].end_byte].decode("utf-8", "replace")
                 scope.variables[self.raw(first_two[0].children[0])] = self._text_of(text, scope)
                 return
-        prefix: dict[str, str] = {}
-        given: list[Node] = []
         cut_at = self._cut_at(node, scope)
-        for child in node.children:
-            if child.type == "variable_assignment":
-                name = self.raw(child.children[0]).partition("[")[0]
-                before = scope.variables.get(name)
-                made = self._variable_assignment(child, scope, depth)
-                if made is None:
-                    return
-                prefix[name] = made.text.partition("=")[2]
-                scope.variables.pop(name, None)
-                scope.variables |= {name: before} if before is not None else {}
-            elif child.is_named and child.type not in ("comment", "herestring_redirect"):
-                given += child.named_children[:1] if child.type == "command_name" else [child]
-        words = (*self._words(given, scope), *extra)
-        if not words:
+        found = self._prefix_and_words(node, scope, depth)
+        words = (*self._words(found[1], scope), *extra) if found else ()
+        if not found or not words:
             return
+        prefix = found[0]
         parent = node.parent
         around = parent if parent is not None and parent.type == "redirected_statement" else node
         held = next((w.text for w in words[:2] if w.text in self.alternatives), "")
@@ -868,4 +892,5 @@ def _listed(value: Value) -> tuple[str, ...]:
 
 def _is_cut_value(raw: str) -> bool:
     """Whether an assignment's text ends where the grammar cuts `A=$B/$C`: before the name, unquoted."""
-    return "=" in raw and raw.endswith("$") and not re.search(r"[\"'(`]", raw)
+    plain = re.sub(r"\$\([^()]{0,500}\)", "", raw)
+    return "=" in raw and raw.endswith("$") and not re.search(r"[\"'(`]", plain)

@@ -587,5 +587,7 @@ def file_at_hand(job: JobFile, name: str) -> str | None:
     """A file that the line names, if it is available."""
     if not name or has_mark(name):
         return None
-    text = job.job.files.get(name) or named(name, job.path, job.others)
+    own = job.job.files
+    text = own.get(name) or (own.get(posixpath.basename(name)) if job.job.documents else None)
+    text = text or named(name, job.path, job.others)
     return job.nearby(job.path, name) if text is None and job.nearby else text

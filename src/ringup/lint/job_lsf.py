@@ -10,7 +10,9 @@ from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.units import lines_of, printable
 
-_STARTS_ELSEWHERE = re.compile(r"\b(?:jsrun|lrun|mpirun|mpiexec|horovodrun|ddlrun|blaunch|ssh|pdsh)\b")
+_STARTS_ELSEWHERE = re.compile(
+    r"\b(?:jsrun|lrun|mpirun|mpiexec|horovodrun|ddlrun|blaunch|ssh|pdsh|deepy\.py)\b"
+)
 
 
 @fault("bsub-reads-no-directives", SHELL, severity="warning")
@@ -29,7 +31,8 @@ def bsub_reads_no_directives(job: JobFile) -> Found:
             continue
         name = next((word for word in words[1:] if re.search(r"\.(?:sh|lsf|bsub|job)$", word)), "")
         text = text_of(job, name)
-        if re.search(r"(?m)^#BSUB[ \t]+-", text) and "-nnodes" not in text:  # sites with it have set this
+        asked = re.findall(r"(?m)^#BSUB[ \t]+(-\w+)", text)
+        if asked and "-nnodes" not in asked:  # sites with it have set this
             found = f"bsub executes {printable(name, 80)}, and reads none of its #BSUB lines"
             yield command.line, found, f"bsub < {name}"
 

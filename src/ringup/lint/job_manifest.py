@@ -93,11 +93,18 @@ def variable_without_shell(job: JobFile) -> Iterator[Finding]:
     Why: Kubernetes starts `command` and `args` without a shell, and replaces `$(NAME)` alone; the launcher is
     given the text `$RANK`.
 
+    Why, name: It leaves `$(NAME)` as it is written where no variable of the container has this name.
+    Kubeflow's Trainer sets PET_MASTER_ADDR, PET_MASTER_PORT, PET_NODE_RANK and PET_NNODES, which torchrun
+    reads itself.
+
     Fix: `$(NAME)`, or `command: ["bash", "-c", "torchrun --node-rank=$RANK ..."]`.
+
+    Fix, name: in a TrainJob leave these options out; elsewhere set the variable in `env`.
     """
     if _FILLED_IN.search(job.text):
         return
     for launch in job.launches:
+        yield from _without_value(job, launch)
         words = launch.command.words if launch.pod is not None and not launch.command.around else ()
         literal = next((w for w in words if w.raw == w.text and _LITERAL.search(w.text)), None)
         if literal is not None:
@@ -106,6 +113,23 @@ def variable_without_shell(job: JobFile) -> Iterator[Finding]:
             yield job.finding(literal.line, found, f"$({name.strip('${}')})")
 
 
+def _without_value(job: JobFile, launch: Launch) -> Iterator[Finding]:
+    is_default = launch.started_by != "TrainJob" or re.search(r"name: *torch-distributed(?![-\w])", job.text)
+    if (
+        launch.started_by not in ("TrainJob", "Job", "JobSet", "StatefulSet")
+        or not is_default
+        or "envFrom" in job.text
+    ):
+        return
+    for word in launch.command.words if not launch.command.around else ():
+        names = [m.name for m in job.job.marks.all_of(word.text) if m.name in _OF_WORLD]
+        if names and names[0] not in launch.command.env and f"$({names[0]})" in job.text:
+            found = f"$({names[0]}): the container has no such variable, and it stays as it is written"
+            yield job.finding(word.line, found, f"{names[0]} in its env, or without it", case="name")
+            return
+
+
+_OF_WORLD = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "NODE_RANK", "NNODES")
 _IN_ONE = re.compile(
     r"(?:\S{0,200}/)?(?:torchrun|python3?|accelerate|deepspeed|mpirun|bash|sh|ray|vllm)\s+\S"
 )
@@ -292,11 +316,18 @@ def manifest_refused(job: JobFile) -> Found:
 
     Why, volume: a mount needs a volume of its name.
 
-    Why, text: a command is a list, and a variable's value a text.
+    Why, text: a command is a list of texts; values of variables, labels, nodeSelector, rayStartParams and a
+    ConfigMap's data are texts. YAML takes 29500 and true without quotes for a number and a truth value.
+
+    Fix, text: quotes around it.
 
     Fix: as Kubernetes asks for it; `kubectl apply --dry-run=server -f FILE` shows what it refuses.
     """
-    for document in job.job.documents if job.launches and "{{" not in job.text else ():
+    for document in job.job.documents if "{{" not in job.text else ():
+        if value_at(document, "apiVersion"):
+            yield from _texts_refused(document, value_at(document, "kind"), 0)
+        if not job.launches:
+            continue
         kind, template = value_at(document, "kind"), node_at(document, "spec", "template")
         policy = value_at(template, "spec", "restartPolicy")
         is_batch = value_at(document, "apiVersion").startswith("batch/")
@@ -336,17 +367,38 @@ def _pods_refused(document: Node) -> Found:
 _NO_TEXT = re.compile(r"tag:yaml\.org,2002:(int|bool|float)")
 
 
+_OF_TEXTS = frozenset(("labels", "annotations", "matchLabels", "nodeSelector", "rayStartParams"))
+"""Keys of the mappings whose values are texts."""
+
+
+def _texts_refused(node: Node, kind: str, depth: int) -> Found:
+    """Numbers and truth values in mappings of texts."""
+    for key, value in pairs(node) if depth < 12 else ():
+        if key in _OF_TEXTS or (key == "data" and kind == "ConfigMap" and depth == 0):
+            for name, one in pairs(value):
+                yield from _no_text(name, one)
+        else:
+            for child in listed(value) or [value]:
+                yield from _texts_refused(child, kind, depth + 1)
+
+
+def _no_text(name: str, node: Node) -> Found:
+    if kind := _NO_TEXT.match(getattr(node, "tag", "")):
+        value = printable(scalar(node), 40)
+        found = f"{printable(name, 60)}: {value} is of type {kind[1]}"
+        yield node.start_mark.line + 1, found, f'"{value}" in quotes', "text"
+
+
 def _text_refused(container: Node) -> Found:
-    """A command in place of a list; a variable's value that YAML takes for a number."""
+    """A command in place of a list; a word or a variable's value that YAML takes for a number."""
     for key in ("command", "args"):
         if (own := scalar(node := node_at(container, key))) and not re.search("[{$<]", own):
             found = f"{key}: `{printable(own, 60)}` is one text"
             yield node.start_mark.line + 1, found, "[a, list, of, words]", "text"
+        for word in listed(node):
+            yield from _no_text(key, word)
     for variable in listed(node_at(container, "env")):
-        node = node_at(variable, "value")
-        if kind := _NO_TEXT.match(getattr(node, "tag", "")):
-            name, value = printable(value_at(variable, "name"), 60), printable(scalar(node), 40)
-            yield node.start_mark.line + 1, f"{name}: {value} is of type {kind[1]}", f'"{value}" in quotes'
+        yield from _no_text(value_at(variable, "name"), node_at(variable, "value"))
 
 
 @fault("service-named-vllm", SHELL)
@@ -446,12 +498,24 @@ def accelerate_config_wrong(job: JobFile) -> Found:
     """
     accelerate's configuration requests more processes than it names GPUs, or for nodes it cannot find.
 
-    Why: num_processes is the total, divided evenly among num_machines; gpu_ids are this machine's.  With
-    `deepspeed_multinode_launcher: pdsh` DeepSpeed takes the other machines from a host file, and trains on
-    this one alone without it.  accelerate refuses names that it does not know (`config_args.py`), and a
-    `MULTI_GPU` with one GPU (`launch.py`); an address or port that cannot be one ends in the rendezvous.
+    Why, processes: num_processes is the total, divided evenly among num_machines; gpu_ids are this machine's.
 
-    Fix: num_processes = num_machines x GPUs; deepspeed_hostfile, or `deepspeed_multinode_launcher: standard`.
+    Why, hosts: with `deepspeed_multinode_launcher: pdsh` DeepSpeed takes the other machines from a host file,
+    and trains on this one alone without it.
+
+    Why, value: accelerate refuses names that it does not know (`config_args.py`), and a `MULTI_GPU` with one
+    GPU (`launch.py`); an address or port that cannot be one ends in the rendezvous.
+
+    Why, network: with same_network accelerate passes the address as master_addr, which torchrun does not read
+    under c10d.
+
+    Fix, processes: num_processes = num_machines x GPUs.
+
+    Fix, hosts: deepspeed_hostfile, or `deepspeed_multinode_launcher: standard`.
+
+    Fix, value: correct that line; `accelerate config` writes a file with the right names.
+
+    Fix, network: leave same_network out.
     """
     yield from _same_machine(job)
     for document in job.job.documents:
@@ -467,20 +531,17 @@ def accelerate_config_wrong(job: JobFile) -> Found:
         if all(map(str.isdecimal, ids)) and total // machines > len(ids):
             line = node_at(document, "gpu_ids").start_mark.line + 1
             found = f"{total // machines} processes on this machine, and gpu_ids has {len(ids)}"
-            yield line, found, "num_processes: the machines x their GPUs"
+            yield line, found, "num_processes: the machines x their GPUs", "processes"
         elif all(map(str.isdecimal, ids)) and 0 < total // machines < len(ids):
             line = node_at(document, "gpu_ids").start_mark.line + 1
             found = f"gpu_ids has {len(ids)}, and {total // machines} processes take them: GPUs stay idle"
-            yield line, found, "num_processes: the machines x their GPUs"
+            yield line, found, "num_processes: the machines x their GPUs", "processes"
         own = dict(pairs(node_at(document, "deepspeed_config")))
         how = scalar(own.get("deepspeed_multinode_launcher"))
         if machines > 1 and how not in ("", "standard") and not scalar(own.get("deepspeed_hostfile")):
             line = own["deepspeed_multinode_launcher"].start_mark.line + 1
-            yield (
-                line,
-                f"{machines} machines by {printable(how, 20)}, and no deepspeed_hostfile",
-                "deepspeed_hostfile",
-            )
+            found = f"{machines} machines by {printable(how, 20)}, and no deepspeed_hostfile"
+            yield line, found, "deepspeed_hostfile", "hosts"
 
 
 _KEYS = """
@@ -519,25 +580,29 @@ def _values_of_accelerate(given: Mapping[str, Any]) -> Found:
         block = next((block for begins, block in _OF_BLOCK.items() if key.startswith(begins)), "")
         if key not in _OF_ACCELERATE and (near or block):
             wanted = near[0] if near else f"{key} inside {block}"
-            yield (
-                line,
-                f"accelerate knows no {printable(key, 40)}{' outside of ' * bool(block)}{block}",
-                wanted,
-            )
+            found = f"accelerate knows no {printable(key, 40)}{' outside of ' * bool(block)}{block}"
+            yield line, found, wanted, "value"
         elif key == "mixed_precision" and _NO_TEXT.match(getattr(node, "tag", "")):
             found = f"mixed_precision: {value} is a truth value of YAML: accelerate ends with AttributeError"
             yield line, found, f'mixed_precision: "{value}"', *_TRUTH
         elif is_written and key in _POSSIBLE and not _POSSIBLE[key][0].search(value):
-            yield line, f"{key} is {printable(value, 40)}", _POSSIBLE[key][1]
+            yield line, f"{key} is {printable(value, 40)}", _POSSIBLE[key][1], "value"
     machines, rank = (number(scalar(given.get(key))) for key in ("num_machines", "machine_rank"))
     if machines and rank and rank >= machines:
         line = given["machine_rank"].start_mark.line + 1
         found = f"machine_rank {rank}, and the {machines} machines are 0 to {machines - 1}"
-        yield line, found, "one of these"
+        yield line, found, "one of these", "value"
+    backend = scalar(given.get("rdzv_backend"))
+    if (machines or 1) > 1 and backend == "c10d" and scalar(given.get("same_network")).lower() == "true":
+        line = given["same_network"].start_mark.line + 1
+        found = (
+            "same_network with c10d: torchrun gets no endpoint, and each machine meets itself at localhost"
+        )
+        yield line, found, "same_network: false, or rdzv_backend: static", "network"
     kind, ids = scalar(given.get("distributed_type")), scalar(given.get("gpu_ids"))
     if kind == "MULTI_GPU" and ids.isdecimal() and (machines or 1) == 1:
         line = given["gpu_ids"].start_mark.line + 1
-        yield line, f"MULTI_GPU, and gpu_ids has one GPU: {ids}", "two or more"
+        yield line, f"MULTI_GPU, and gpu_ids has one GPU: {ids}", "two or more", "value"
 
 
 _BLOCKS = (
@@ -553,7 +618,7 @@ def _settings_of_another_kind(job: JobFile, document: Node) -> Found:
         block = pairs(node := node_at(document, key))
         if block and kind != wanted and not any(map(option.search, job.others.values())):
             found = f"{key} is not read: distributed_type is {kind}"
-            yield node.start_mark.line, found, f"distributed_type: {wanted}"
+            yield node.start_mark.line, found, f"distributed_type: {wanted}", "value"
 
 
 def _offload_without_stage(job: JobFile, given: Mapping[str, Any]) -> Found:
@@ -564,6 +629,12 @@ def _offload_without_stage(job: JobFile, given: Mapping[str, Any]) -> Found:
         found = f"offload_param_device at stage {stage}"
         why = "only stage 3 splits and offloads parameters"
         yield job.finding(line, found, "stage 3", severity="warning", why=why, fix=Fix("zero_stage: 3"))
+
+
+def is_configuration(job: JobFile) -> bool:
+    """Whether the file is one of accelerate's or DeepSpeed's configurations, without a launch line."""
+    documents = [dict(pairs(document)) for document in job.job.documents]
+    return any("compute_environment" in d or "zero_optimization" in d for d in documents)
 
 
 _OF_JOB, _OF_JOBSET = re.compile(r"\d{1,6}"), re.compile(r"[\w-]{1,99}-\d{1,6}-\d{1,6}")

@@ -21,7 +21,7 @@ from ringup.launchfiles.directives import (
 )
 from ringup.launchfiles.manifests import number
 from ringup.launchfiles.marks import has_mark
-from ringup.launchfiles.model import NODE_LAUNCHERS
+from ringup.launchfiles.model import NODE_LAUNCHERS, Launch
 from ringup.launchfiles.passing import DOCKER
 from ringup.launchfiles.shell import Command
 from ringup.launchfiles.start import Step
@@ -330,13 +330,16 @@ _IN_BACKGROUND = ("screen", "tmux", "systemd-run", "at", "batch")
 @fault("nodes-started-in-turn", SHELL)
 def nodes_started_in_turn(job: JobFile) -> Iterator[Finding]:
     """
-    A loop starts the launcher on one node after another, each in the foreground.
+    The launcher is started for one node after another, each in the foreground.
 
-    Why: the loop stays at the first node until its launcher ends.  That waits for the other nodes, which are
+    Why: the file stays at the first node until its launcher ends.  That waits for the other nodes, which are
     not started before: it ends with a timeout of the rendezvous.
 
     Fix: `&` behind the command, and `wait` behind the loop.
+
+    Fix, lines: each line on its own node, or `ringup run -H NODE,NODE -- ...` in their place.
     """
+    yield from _lines_for_nodes(job)
     for launch in job.launches:
         command = launch.command
         count = launch.nnodes or launch.number(launch.env.get("WORLD_SIZE", "")) or 0
@@ -349,6 +352,26 @@ def nodes_started_in_turn(job: JobFile) -> Iterator[Finding]:
                 f"{program} ... &",
                 fix=Fix(f"`{program} ... &` in the loop, `wait` behind `done`"),
             )
+
+
+def _lines_for_nodes(job: JobFile) -> Iterator[Finding]:
+    """Two lines of one file for node rank 0 and 1 of the same world, started from the same shell."""
+    waiting: dict[tuple[str, str], Launch] = {}
+    for launch in job.launches:
+        command, rank = launch.command, launch.node_rank_text
+        is_waiting = not (
+            command.detached or command.branches or command.is_nested or _is_detached(launch.steps)
+        )
+        if not is_waiting or (launch.nnodes or 0) < 2 or not rank.isdecimal() or launch.replicas:
+            continue
+        first = waiting.setdefault((launch.endpoint, launch.script or launch.module), launch)
+        between = lines_of(job.text)[first.command.last_line : launch.line - 1]
+        is_note = any(line.lstrip().startswith("#") for line in between)  # for people, who copy one line
+        if first.node_rank_text != rank and not is_note:
+            found = f"node rank {rank} is started when line {first.line} has ended, which waits for it"
+            wanted = f"& behind line {first.line}, or each line on its own node"
+            yield job.finding(launch.line, found, wanted, severity="warning", case="lines")
+            return
 
 
 @fault("loop-loses-its-list", SHELL)

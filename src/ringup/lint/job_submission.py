@@ -107,7 +107,7 @@ _KNOWS_FOLDER = re.compile(r"SLURM_SUBMIT_DIR|PBS_O_WORKDIR|scontrol show job|/s
 @fault("job-file-is-a-copy", SHELL)
 def job_file_is_a_copy(job: JobFile) -> Found:
     """
-    A job file looks for the script in its own folder.
+    A job file looks for the script, or for a file that it sources, in its own folder.
 
     Why: Slurm and PBS run a copy of the job file in a folder of theirs (/var/spool/slurmd/...):
     `$0` and BASH_SOURCE name the copy, and its folder has no script.
@@ -131,12 +131,15 @@ def job_file_is_a_copy(job: JobFile) -> Found:
             found = f"{printable(name, 60)} is looked for where the scheduler's copy of this file is"
             yield command.line, found, f"cd {start}"
             return
-    for launch in job.launches:
-        mark = next(iter(job.job.marks.all_of(launch.script)), None)
-        if mark and is_mark(launch.script[:1]) and OWN_FOLDER.search(mark.name):
-            name = printable(launch.shown(launch.script.rpartition("/")[2]), 60)
+    sourced = [c for c in job.job.commands if c.texts[0] in ("source", ".") and not c.is_nested]
+    read_at = [(c.texts[1], c.line) for c in sourced if len(c.texts) > 1]
+    for script, line in [*read_at, *((launch.script, launch.line) for launch in job.launches)]:
+        mark = next(iter(job.job.marks.all_of(script)), None)
+        if mark and is_mark(script[:1]) and OWN_FOLDER.search(mark.name):
+            name = printable(job.job.marks.shown(script.rpartition("/")[2]), 60)
             found = f"{name} in the job file's folder: the scheduler runs a copy of the file in another one"
-            yield launch.line, found, start
+            yield line, found, start
+            return
 
 
 _PBS_REFUSES = re.compile(

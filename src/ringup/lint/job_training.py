@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ringup.launchfiles.manifests import listed, pairs, scalar, value_at
 from ringup.launchfiles.marks import has_mark
+from ringup.launchfiles.model import Launch
 from ringup.lint.job_environment import file_at_hand, text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.rules import Fix
-from ringup.units import lines_of, printable
+from ringup.units import lines_of, plural, printable
 
 _NUMBERS = {
     "train_micro_batch_size_per_gpu": "per-device-train-batch-size",
@@ -287,11 +289,13 @@ def parallel_sizes_do_not_divide(job: JobFile) -> Found:
     Why: Megatron asserts that the ranks are a multiple of tensor x pipeline x context sizes
     (`megatron/training/arguments.py`), and the global batch a multiple of micro batch x data-parallel size
     (`num_microbatches_calculator.py`), and splits heads, layers and experts evenly; verl, EasyR1 and
-    OpenRLHF assert the same of theirs: every rank ends at the start.
+    OpenRLHF assert the same of theirs: every rank ends at the start.  In torchtitan the product of all
+    degrees is the number of ranks (`distributed/parallel_dims.py`), with one of -1 for the rest.
 
     Fix: sizes whose product divides the ranks.
     """
     for launch in job.launches:
+        yield from _of_torchtitan(job, launch)
         given = {n: launch.number(v) for n, v in launch.arguments.items()}
         actors = (given.get("actor-num-nodes") or 0) * (given.get("actor-num-gpus-per-node") or 0)
         given["ranks"] = launch.world_size or actors or None
@@ -303,6 +307,33 @@ def parallel_sizes_do_not_divide(job: JobFile) -> Found:
                 found = f"{_shown(given, whole)}, and {_shown(given, by)}"
                 yield launch.line, found, f"a multiple of {right}"
                 break
+
+
+_DEGREES = (
+    *("data_parallel_replicate", "data_parallel_shard"),
+    *("tensor_parallel", "pipeline_parallel", "context_parallel"),
+)
+
+
+def _of_torchtitan(job: JobFile, launch: Launch) -> Found:
+    name, world = launch.arguments.get("job.config-file", ""), launch.world_size
+    if not launch.module.startswith("torchtitan") or not world:
+        return
+    text = text_of(job, name)
+    set_there = dict(re.findall(r"(?m)^[ \t]*(\w{1,60})_degree[ \t]*=[ \t]*(-?\d{1,6})", text))
+    degrees = {}
+    for degree in _DEGREES:
+        own = launch.arguments.get(f"parallelism.{degree.replace('_', '-')}-degree")
+        written = own or set_there.get(degree, "-1" if degree == "data_parallel_shard" else "1")
+        if not re.fullmatch(r"-?\d{1,6}", written):
+            return
+        degrees[degree] = int(written)
+    product = math.prod(n for n in degrees.values() if n > 0)
+    is_open = any(n < 0 for n in degrees.values())
+    if text and product and (world % product if is_open else world != product):
+        shown = " x ".join(f"{name} {n}" for name, n in degrees.items() if n not in (1, -1))
+        wanted = f"a divisor of {world}" if is_open else f"degrees whose product is {world}"
+        yield launch.line, f"{shown} = {product}, and the world has {plural(world, 'rank')}", wanted
 
 
 def _product(given: Mapping[str, int | None], names: str) -> int:

@@ -285,7 +285,7 @@ def _may_set_more(job: JobFile) -> bool:
 @fault("variable-not-passed-on", SHELL)
 def variable_not_passed_on(job: JobFile) -> Found:
     """
-    A launch line behind ssh or in a container reads a variable that does not get there.
+    A launch line or its ranks, behind ssh or in a container, read a variable that does not get there.
 
     Why: in single quotes the variable is read there, not here.
 
@@ -320,12 +320,24 @@ def variable_not_passed_on(job: JobFile) -> Found:
                 program = keeper if is_of_scheduler else command.withheld.get(name, "export")
                 if program not in ("", "export") and name not in left.get(program, ()):
                     left.setdefault(program, []).append(name)
-        for program, names in left.items():
+        for program, names in left.items() or _of_ranks(job, launch):
             program = posixpath.basename(program)
             shown = ", ".join(f"${name}" for name in names[:5]) + (" ..." if len(names) > 5 else "")
             found = f"{shown}: read behind {program}, which does not pass it on, so it is empty"
             case, wanted = _HANDED.get(program, ("login", "the value: double quotes around the command"))
             yield launch.line, found, wanted.format(names[0]), case
+
+
+def _of_ranks(job: JobFile, launch: Launch) -> Iterator[tuple[str, list[str]]]:
+    """A container without the address that the file exports for a plain script, and so without any rank's."""
+    name = "MASTER_ADDR"
+    is_counted = launch.launcher == "python" and launch.started_by in ("srun", *MPIRUN)
+    if not is_counted or name not in launch.command.env or name in text_of(job, launch.script):
+        return
+    for step in launch.steps:
+        if posixpath.basename(step.program) in _HANDED and step.role == "wrapper" and not keeps(step, name):
+            yield step.program, [name]
+            return
 
 
 _OF_NCCL = re.compile(r"NCCL_(?!DEBUG)\w+")
@@ -397,7 +409,7 @@ def _not_by_mpirun(job: JobFile, launch: Launch) -> Iterator[Finding]:
         needed |= {"MASTER_ADDR"}
     for step in by_mpi:
         given = {option.value.partition("=")[0] for option in step.options if option.name == "-x"}
-        is_open_mpi = any(option.name.lstrip("-") in OF_OPEN_MPI for option in step.options)
+        is_open_mpi = any(option.name.lstrip("-") in {"H", *OF_OPEN_MPI} for option in step.options)
         hosts, name = step.option("-H", "-host", "--host") or "", step.option(*HOST_FILES) or ""
         listed = [line for line in lines_of(text_of(job, name)) if line.strip()]
         count = max(hosts.count(",") + 1, len(listed) or 2 * bool(name))

@@ -427,6 +427,18 @@ def starts_elsewhere(job: JobFile, apart: str = "") -> bool:
     return False
 
 
+_TRAINING = re.compile(r"(?i)train|fine_?tune|main|test|eval|sft|fit")
+_REACHES_OTHERS = re.compile(r"(?i)host|node|slurm|mpi|launch|cluster|ray|dask|submit|deepy")
+
+
+def _trains(launch: Launch) -> bool:
+    """Whether a plain script trains, by its name, and no word says that it starts others."""
+    name = posixpath.basename(launch.script)
+    return bool(_TRAINING.search(name)) and not _REACHES_OTHERS.search(
+        f"{name} {' '.join(launch.start.arguments)}"
+    )
+
+
 @fault("launcher-on-first-node-alone", SHELL)
 def launcher_on_first_node_alone(job: JobFile) -> Found:
     """
@@ -434,6 +446,8 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
 
     Why: Slurm and PBS run the file on the first node only; a launcher of several nodes then waits for the
     others, one of a single node leaves them idle.
+
+    Why, configuration: Only a DeepSpeed launcher such as pdsh in accelerate's configuration would start them.
 
     Fix: `ringup run -- ...` in its place.
 
@@ -445,9 +459,12 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
     away = None
     for launch in job.launches:
         is_ray = launch.launcher == "ray"  # `ray start`
-        own = launch.unread_config or _by_deepspeed(launch) or (launch.is_opaque and not is_ray)
+        is_unsure = launch.unread_config and launch.has("machine-rank")
+        own = (launch.unread_config and not is_unsure) or _by_deepspeed(launch)
+        own = own or (launch.is_opaque and not is_ray)
         is_node_launcher = is_ray or launch.launcher in (*TORCH, "accelerate", *BY_ENVIRONMENT)
         is_node_launcher = is_node_launcher or (launch.launcher == "deepspeed" and launch.nnodes == 1)
+        is_node_launcher = is_node_launcher or (launch.launcher == "python" and _trains(launch))
         if launch.started_by != "batch" or launch.allocated < 2 or not is_node_launcher or own:
             continue
         away = starts_elsewhere(job, "ray" * is_ray) if away is None else away
@@ -456,7 +473,14 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
         alone = f"{'starts' if is_ray else 'trains'} on the first node alone"
         what = alone if is_ray or launch.nnodes == 1 else "waits for nodes on which nothing starts it"
         found = f"{launch.allocated} nodes are asked for, and {launch.launcher} {what}"
-        if launch.launcher == "deepspeed":  # with srun each node would form a world of its own
+        if launch.launcher == "python":
+            found = f"{launch.allocated} nodes are asked for, and python is started on the first alone"
+            wanted = "one node, or srun in front of it"
+            yield job.finding(launch.line, found, wanted, severity="warning")
+        elif is_unsure:
+            wanted = "srun in front of it"
+            yield job.finding(launch.line, found, wanted, severity="warning", case="configuration")
+        elif launch.launcher == "deepspeed":  # with srun each node would form a world of its own
             fix = Fix("write a host file with `HOST slots=N` for every node, and give it: `--hostfile FILE`")
             yield job.finding(launch.line, found, "--hostfile with every node", fix=fix)
         else:

@@ -1,0 +1,163 @@
+"""Launch files whose lines say one thing and whose starter, container or operator another."""
+
+from __future__ import annotations
+
+from tests.launch_cases import pbs, shell, slurm
+from tests.launch_starters import Files
+
+TWO = "#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4"
+NODE = "torchrun --nnodes=2 --nproc_per_node=4 --master_addr=a --master_port=29500 --node_rank={} t.py"
+MACHINES = """compute_environment: LOCAL_MACHINE
+distributed_type: MULTI_GPU
+num_machines: 2
+num_processes: 16
+main_process_ip: 10.1.0.4
+main_process_port: 29520
+rdzv_backend: {}
+same_network: {}
+"""
+ADDRESS = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+IN_IMAGE = "\n".join(["#!/bin/bash", TWO, ADDRESS, "srun apptainer exec --nv {}t.sif python t.py", ""])
+BY_CONFIG = "accelerate launch --config_file c.yaml --num_machines 2 {}t.py"
+TRAIN_JOB = """apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {{name: t}}
+spec:
+  runtimeRef: {{name: {}}}
+  trainer:
+    numNodes: 2
+    command: [torchrun]
+    args: ["--rdzv_endpoint={}", --rdzv_backend=c10d, --nnodes=2, t.py]
+"""
+RAY = """apiVersion: ray.io/v1
+kind: RayCluster
+spec:
+  headGroupSpec:
+    rayStartParams: {{num-cpus: {}}}
+"""
+MAP = 'kind: ConfigMap\napiVersion: v1\nmetadata: {{name: c, labels: {{a: "1"}}}}\ndata: {{PORT: {}}}\n'
+WORDS = """apiVersion: batch/v1
+kind: Job
+metadata: {{name: e}}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - name: e
+        command: [torchrun, --standalone, t.py, --port, {}]
+"""
+TITAN = "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_endpoint=a:1 -m torchtitan.train --job.config_file {}"
+DEGREES = "[parallelism]\ndata_parallel_shard_degree = {}\ntensor_parallel_degree = 2\n"
+OF_FOLDER = '#PBS -l select=2\nD="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\nsource "$D/../common.sh"\n'
+
+READ: dict[str, tuple[list[Files], list[Files]]] = {
+    # Slurm and PBS run the file on the first node; accelerate 1.15 launch.py: a launcher of DeepSpeed's
+    "launcher-on-first-node-alone": (
+        [
+            slurm("python train.py", asked=TWO),
+            slurm(BY_CONFIG.format("--machine_rank $SLURM_PROCID "), asked=TWO),
+            {"job.sh": "#$ -l f_node=2\npython3 train.py\n"},
+        ],
+        [
+            slurm("python train.py", asked=TWO.replace("2", "1", 1)),
+            slurm("python train.py --hosts $SLURM_JOB_NODELIST", asked=TWO),
+            slurm("python launch.py", asked=TWO),
+            slurm(BY_CONFIG.format(""), asked=TWO),
+            {"job.sh": "#$ -l f_node=1\npython3 train.py\n"},
+        ],
+    ),
+    # torch 2.13 run.py: node 0 waits in the rendezvous until all nodes have come
+    "nodes-started-in-turn": (
+        [shell(NODE.format(0), NODE.format(1))],
+        [
+            shell(NODE.format(0) + " &", NODE.format(1)),
+            shell(NODE.format(0)),
+            shell(f"if x; then {NODE.format(0)}; else {NODE.format(1)}; fi"),
+            shell(f"ssh a '{NODE.format(0)}' &", f"ssh b '{NODE.format(1)}'"),
+        ],
+    ),
+    # accelerate 1.15 utils/launch.py (prepare_multi_gpu_env); torch 2.13 run.py
+    "accelerate-config-wrong": (
+        [{"c.yaml": MACHINES.format("c10d", "true")}],
+        [
+            {"c.yaml": MACHINES.format("static", "true")},
+            {"c.yaml": MACHINES.format("c10d", "false")},
+            {"c.yaml": MACHINES.format("c10d", "true").replace("num_machines: 2", "num_machines: 1")},
+        ],
+    ),
+    # Apptainer's user guide, "Environment and metadata": --cleanenv
+    "variable-not-passed-on": (
+        [{"job.sh": IN_IMAGE.format("--cleanenv ")}],
+        [
+            {"job.sh": IN_IMAGE.format("")},
+            {"job.sh": IN_IMAGE.format("--cleanenv --env MASTER_ADDR=$MASTER_ADDR ")},
+            {"job.sh": IN_IMAGE.format("--cleanenv ").replace("srun ", "").replace("nodes=2", "nodes=1")},
+            {"job.sh": IN_IMAGE.format("--cleanenv "), "t.py": 'os.environ["MASTER_ADDR"] = first()\n'},
+        ],
+    ),
+    # Kubernetes, "Define dependent environment variables"; Trainer 2.3 framework/plugins/torch
+    "variable-without-shell": (
+        [{"t.yaml": TRAIN_JOB.format("torch-distributed", "$(MASTER_ADDR):29500")}],
+        [
+            {"t.yaml": TRAIN_JOB.format("torch-distributed", "$(PET_MASTER_ADDR):29500")},
+            {"t.yaml": TRAIN_JOB.format("ours", "$(MASTER_ADDR):29500")},
+        ],
+    ),
+    # KubeRay: map[string]string; Kubernetes v1: ConfigMap's data, Container's command
+    "manifest-refused": (
+        [
+            {"r.yaml": RAY.format(0)},
+            {"m.yaml": MAP.format(29500)},
+            {"j.yaml": WORDS.format(29500)},
+        ],
+        [
+            {"r.yaml": RAY.format('"0"')},
+            {"m.yaml": MAP.format('"29500"')},
+            {"j.yaml": WORDS.format('"29500"')},
+        ],
+    ),
+    # lsf.conf(5)
+    "bsub-reads-no-directives": (
+        [{**shell("bsub ./t.lsf"), "t.lsf": "#BSUB -n 2\nblaunch torchrun --nnodes=2 t.py\n"}],
+        [{**shell("bsub ./t.lsf"), "t.lsf": "#BSUB -nnodes 2\njsrun torchrun t.py\n"}],
+    ),
+    # mpiexec of MPICH 5 prints its help for -H; Open MPI: mpirun(1)
+    "step-without-environment": (
+        [shell("export MASTER_ADDR=a", "mpirun -np 8 -H a:4,b:4 --bind-to none python t.py")],
+        [shell("export MASTER_ADDR=a", "mpirun -np 8 -H a:4,b:4 -x MASTER_ADDR python t.py")],
+    ),
+    # torchtitan distributed/parallel_dims.py
+    "parallel-sizes-do-not-divide": (
+        [
+            {"job.sh": TITAN.format("c.toml"), "c.toml": DEGREES.format(16)},
+            {
+                "job.sh": TITAN.format("c.toml --parallelism.tensor_parallel_degree=3"),
+                "c.toml": DEGREES.format(-1),
+            },
+        ],
+        [
+            {"job.sh": TITAN.format("c.toml"), "c.toml": DEGREES.format(8)},
+            {"job.sh": TITAN.format("c.toml"), "c.toml": DEGREES.format(-1)},
+            {"job.sh": TITAN.format("missing.toml")},
+        ],
+    ),
+    # qsub(1B): the server keeps a copy of the script
+    "job-file-is-a-copy": (
+        [{"job.sh": OF_FOLDER + "torchrun --standalone t.py\n"}],
+        [
+            {"job.sh": OF_FOLDER.replace("#PBS -l select=2\n", "") + "torchrun --standalone t.py\n"},
+            {"job.sh": OF_FOLDER.replace("$D/..", "/sw") + "torchrun --standalone t.py\n"},
+        ],
+    ),
+    # schedulers of other vendors: Donau's #DSUB
+    "directive-misspelt": (
+        [pbs("true") | {"b.sh": "#!/bin/bash\n#SBTCH --nodes=2\ntorchrun --standalone t.py\n"}],
+        [{"b.sh": "#!/bin/bash\n#DSUB -n 2\n#DSUB -R 'gpu=8'\ntorchrun --standalone t.py\n"}],
+    ),
+    # DeeperSpeed's deepy.py starts jsrun itself (GPT-NeoX, deepy.py)
+    "launch-node-has-no-gpu": (
+        [{"job.lsf": "#BSUB -nnodes 4\ntorchrun --nproc_per_node=6 t.py\n"}],
+        [{"job.lsf": "#BSUB -nnodes 4\npython3 /a/deepy.py train.py c.yml\n"}],
+    ),
+}
