@@ -587,7 +587,7 @@ class _Walk(Expansion):
     def _prefix_and_words(
         self, node: Node, scope: Scope, depth: int
     ) -> tuple[dict[str, str], list[Node]] | None:
-        """The variables in front of a command, and its words; None for what is no command."""
+        """The variables in front of a command, and its words; None for anything else."""
         prefix: dict[str, str] = {}
         given: list[Node] = []
         own_lines = self._on_own_lines(node)
