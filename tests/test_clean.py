@@ -599,7 +599,14 @@ def test_a_spawned_process_whose_parent_lives_is_not_even_listed(payload: Any, s
 
 @pytest.mark.parametrize(
     ("said", "doubt"),
-    [("torchrun train.py", ""), ("python serve.py", "no other sign"), ("tail -f log", None)],
+    [
+        ("torchrun train.py", ""),
+        ("cd /a && MASTER_ADDR=n0 RANK=1 python train.py", ""),
+        ("bash -lc 'source e; exec accelerate launch t.py'", ""),
+        ("python serve.py", "no other sign"),
+        ("tail -f log", None),
+        ("rsync -a /data/deepspeed-ckpt/ /backup/torchrun", None),
+    ],
 )
 def test_an_ssh_that_outlived_its_start_loop_is_left_over_when_it_started_ranks(
     payload: Any, start: Start, tmp_path: Path, said: str, doubt: str | None

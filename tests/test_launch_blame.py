@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import tracemalloc
 from dataclasses import replace
@@ -155,6 +156,39 @@ def test_whatever_a_node_says_is_taken_or_left_out(line: bytes) -> None:
     it = node_run()
     it.on_output("node1", line + b"\n" + json.dumps(READY).encode() + b"\n")
     assert it.refused == (line != b"")
+
+
+def ended(codes: list[int | None], launcher: int, tail: str = "", sigterm_at: float = 0.0) -> Any:
+    """Two ranks with these exit codes (None: it still runs), then the end of their launcher."""
+    plan = NodePlan("node1", 1, 2, 2, "", "", ("/run/rank.py",), {}, run_dir="/run")
+    it = node_state.NodeRun(plan, Sink(), lambda *_: None)
+    for number, code in enumerate(codes):
+        own = {"rank": number, "local_rank": number, "pid": 7 + number}
+        it.hear({"type": "rank", **own, "at": 1.0})
+        if code is not None:
+            it.hear({"type": "exit", **own, "code": code, "at": 2.0, "traceback_at": 0, "sigterm_at": 0,
+                     "lost": False, "tail": ""})  # fmt: skip
+    words = base64.b64encode(tail.encode()).decode()
+    it.hear({"type": "launcher-exit", "code": launcher, "at": 3.0, "sigterm_at": sigterm_at, "tail": words})
+    return it
+
+
+def test_a_launcher_that_ends_before_its_ranks_has_failed() -> None:
+    assert [end.kind for end in ended([None, None], -9).ends] == ["launcher"]
+    assert [end.kind for end in ended([0, None], 1).ends] == ["launcher"]
+    done = ended([0, 0], 1)
+    assert done.ends == [] and "their launcher exited 1" in done.notes[0]
+
+
+def test_ranks_that_save_and_exit_with_0_when_torchrun_gets_sigterm_have_not_finished() -> None:
+    said = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 5 got signal: 15\n"
+    assert [end.kind for end in ended([0, 0], 1, said).ends] == ["launcher"]
+
+
+def test_a_launcher_that_exits_with_0_and_has_started_no_ranks_has_failed() -> None:
+    (end,) = ended([], 0).ends
+    assert end.kind == "launcher" and "0 of its 2 ranks" in end.words
+    assert ended([0, 0], 0).ends == [] and ended([], 0, sigterm_at=2.0).ends == []
 
 
 def test_every_message_of_the_table_has_somebody_to_take_it() -> None:

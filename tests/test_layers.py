@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "ringup"
 LAYERS = {
     "version": 0,
     "units": 0,
+    "safe_files": 0,
     "addresses": 0,
     "errors": 0,
     "secret_names": 0,

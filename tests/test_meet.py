@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import secrets
 import socket
@@ -135,3 +136,19 @@ def test_strangers_with_hundreds_of_connections_keep_no_node_out(tmp_path: Path)
 def test_a_start_that_fails_fails_the_whole(tmp_path: Path) -> None:
     done = meets(tmp_path, EACH + "exit 9\n")
     assert done.returncode == 9
+
+
+def test_the_token_is_in_no_argument_and_the_first_answer_of_a_node_counts() -> None:
+    spec = importlib.util.spec_from_loader("meet", None)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    exec(source("meet"), module.__dict__)
+    reached: dict[object, dict[int, list[str]]] = {}
+    for own in ("10.0.0.1 eth0", "203.0.113.9 evil0"):
+        near, far = socket.socketpair()
+        text = f"secret 10.0.0.1 29500 1 {own}"
+        far.sendall(text.encode().ljust(256) + module.PAYLOAD)
+        module.hear(near, "secret", reached)
+        far.close()
+    assert reached == {("10.0.0.1", 29500): {1: ["10.0.0.1", "eth0"]}}
+    assert "MEET_TOKEN" in source("meet") and "token, ports" not in source("meet")

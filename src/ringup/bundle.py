@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, get_type_hints
@@ -18,6 +17,7 @@ import msgspec
 
 from ringup.errors import BundleError, writing
 from ringup.model import Cluster, Container, Job, Limits, Node
+from ringup.safe_files import fresh_for
 from ringup.secrets import redact_data, redact_env
 from ringup.version import __version__
 
@@ -127,13 +127,13 @@ def whole(path: Path) -> Iterator[Path]:
         yield path
         return
     target = path.resolve()
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    fresh = fresh_for(target)
     try:
-        yield beside
-        beside.replace(target)
+        yield fresh
+        fresh.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
-            beside.unlink()
+            fresh.unlink()
         raise
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ringup.rules import Finding
+from ringup.safe_files import regular
 
 FILE = "run.json"
 MOST_BYTES = 64 << 20
@@ -182,6 +183,6 @@ def read(folder: Path) -> SavedRun | None:
 
 
 def _read(folder: Path, kind: type[Kind]) -> Kind | None:
-    with contextlib.suppress(OSError, ValueError, RecursionError), (folder / FILE).open("rb") as file:
+    with contextlib.suppress(OSError, ValueError, RecursionError), regular(folder / FILE) as file:
         return msgspec.json.decode(file.read(MOST_BYTES), type=kind)
     return None

@@ -1,10 +1,11 @@
 """
 Finds the rendezvous address: an address of the head node that every node of the job reaches.
 
-    lead COUNT COMMAND...             on the head; COMMAND starts `join` once on every node, also on the head
-    join RANK TOKEN PORTS ADDRESSES   on a node; the last three are appended to COMMAND
+    lead COUNT COMMAND...       on the head; COMMAND starts `join` once on every node, also on the head
+    join RANK PORTS ADDRESSES   on a node; the last two are appended to COMMAND
 
-`lead` prints "ADDRESS PORT", then for each node "RANK ADDRESS INTERFACE", its own on that network.
+MEET_TOKEN in the environment, which COMMAND passes on, tells the nodes from strangers.  `lead` prints
+"ADDRESS PORT", then for each node "RANK ADDRESS INTERFACE", its own on that network.
 INTERFACE and MASTER_PORT in the environment leave no choice.
 """
 
@@ -77,7 +78,7 @@ def hear(s, token, reached):
         with s:
             words = read(s, 256 + len(PAYLOAD))[:256].decode().split()
             if words[0] == token:
-                reached.setdefault((words[1], int(words[2])), {})[int(words[3])] = words[4:]
+                reached.setdefault((words[1], int(words[2])), {}).setdefault(int(words[3]), words[4:])
                 s.sendall(b"ok")
     except (OSError, ValueError, IndexError):
         pass
@@ -104,7 +105,7 @@ def allow_files():
 
 def lead(count, command):
     allow_files()
-    token, reached, here = secrets.token_hex(16), {}, os.uname().nodename
+    token, reached, here = os.environ.setdefault("MEET_TOKEN", secrets.token_hex(16)), {}, os.uname().nodename
     port = os.environ.get("MASTER_PORT")
     listeners = [s for s in map(listen, [int(port)] if port else PORTS) if s][:OFFERED]
     ports = [s.getsockname()[1] for s in listeners]
@@ -114,7 +115,7 @@ def lead(count, command):
         sys.exit("no %s on %s" % (what, here))
     for s in listeners:
         threading.Thread(target=accept, args=(s, token, reached), daemon=True).start()
-    words = [*command, token, ",".join(map(str, ports)), ",".join(addresses)]
+    words = [*command, ",".join(map(str, ports)), ",".join(addresses)]
     started = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2)
     until = time.monotonic() + ALL_S
     while started.poll() is None and time.monotonic() < until:
@@ -144,8 +145,9 @@ def attempt(rank, token, address, port):
         pass
 
 
-def join(rank, token, ports, addresses):
+def join(rank, ports, addresses):
     """Try every address and port of the head in parallel."""
+    token = os.environ["MEET_TOKEN"]
     places = [(rank, token, a, p) for a in addresses.split(",") for p in ports.split(",")]
     threads = [threading.Thread(target=attempt, args=place, daemon=True) for place in places]
     for thread in threads:

@@ -71,7 +71,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
         for folder, folders, names in os.walk(path):
             folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in NOT_OURS)
             wanted = (name for name in sorted(names) if name.endswith(SUFFIXES) and not _TEST.fullmatch(name))
-            found += [str(Path(folder, name)) for name in wanted]
+            found += [str(Path(folder, name)) for name in wanted if Path(folder, name).is_file()]
             if len(found) > MOST_FILES:
                 hint = "name its folders with scripts"
                 raise UsageError(f"{path}: more than {MOST_FILES} files", hint=hint)

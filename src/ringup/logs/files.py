@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ringup.flight_recorder import dump
+from ringup.safe_files import regular
 from ringup.units import natural
 
 END_FILE = "ringup.log"
@@ -156,7 +157,7 @@ def attempts(paths: Sequence[str]) -> list[str]:
 def _run_started(folder: Path) -> float | None:
     """When the run in a folder began (s since 1970), by its run.json; None without one."""
     try:
-        with (folder / "run.json").open("rb") as file:
+        with regular(folder / "run.json") as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
         return None

@@ -52,7 +52,8 @@ Fix: the name that exists on that host; per node where they differ, or an exclus
 In logs: `Bootstrap : no socket interface found`, `Unable to find address for: eth7`.
 
 interface-down, error: An interface the job names is down or has no address.
-Why: NCCL and Gloo skip it, and fail when it is the only one named.
+Why: NCCL skips it, and fails if no other one is named; before NCCL 2.28.3, and in Gloo, it is taken, and the
+connections hang.
 Fix: bring it up, or name another one.
 In logs: `no socket interface found` for an interface the host lists as Down.
 
@@ -115,7 +116,7 @@ Fix: the launcher's `--help`; look at the resolved entrypoint; options of the sc
 In logs: `torchrun: error: unrecognized arguments: --nproc-per-nod`, `entrypoint : false`.
 
 rendezvous-ids-differ, error: Every node made its own run id, so each waits in its own rendezvous.
-Why: without an id the c10d backend draws a random one per node.
+Why: each node drew its own: an empty `--rdzv-id`, or `$(uuidgen)` and similar on every node.
 Fix: the same `--rdzv-id` on every node.
 In logs: `generated a random run_id` with different numbers on different nodes.
 

@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -308,14 +308,21 @@ class NodeRun:
         self.world = msgspec.convert(message, NodeWorld)
 
     def _on_launcher_exit(self, message: Message) -> None:
-        code = message["code"]
+        code, nproc = message["code"], self.plan.nproc
         codes = [rank.code for rank in self.ranks.values()]
-        if code != 0 and len(codes) >= self.plan.nproc and not any(codes):
+        # torchrun that gets SIGTERM passes it on; ranks that save their state then exit with 0, unfinished.
+        was_told = b"SignalException" in blob(message["tail"])
+        if code != 0 and len(codes) >= nproc and all(one == 0 for one in codes) and not was_told:
             # torchrun's own shutdown may fail after all ranks are done; the ranks' exit codes decide.
             self.notes.append(f"{self.name}: all ranks exited 0, their launcher exited {code}")
         elif code != 0:
             kind = "launcher" if self.plan.has_shims else "job"
             self._fail(self._end(message, kind, code, None))
+        elif self.plan.has_shims and codes.count(0) < nproc and not message["sigterm_at"]:
+            words = (
+                f"it exited with 0, but {codes.count(0)} of its {plural(nproc, 'rank')} had run to their end"
+            )
+            self._fail(replace(self._end(message, "launcher", code, None), words=words))
 
     def _on_guard_lost(self, message: Message) -> None:
         status, last = message["status"], self._last_error()

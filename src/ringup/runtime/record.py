@@ -23,6 +23,7 @@ from ringup.runtime import LAUNCHER, Failure, Options, Outcome, RankEnd, RunResu
 from ringup.runtime.blame import TRACEBACK, End
 from ringup.runtime.node_state import NodeRun
 from ringup.runtime.output import Output, end_words, file_name
+from ringup.safe_files import fresh_for
 from ringup.secrets import HIDDEN, holds_secret, redact, redact_data, redact_env, redact_words, safe
 from ringup.units import printable, show_ranks, show_seconds, summarize_names, word
 from ringup.version import __version__
@@ -161,13 +162,11 @@ def write(log_dir: Path, content: Mapping[str, Any]) -> None:
 
 def replace_file(path: Path, text: str, mode: int = 0o666) -> None:
     """Readers see the old or the new text, never a part; the umask applies to `mode`.  Raises OSError."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh = fresh_for(path, mode)
     try:
-        # JSON escapes bytes that are not text (names of nodes and files).
-        with open(
-            fresh, "w", encoding="ascii", opener=lambda name, flags: os.open(name, flags, mode)
-        ) as file:
-            file.write(text)
+        fresh.write_text(
+            text, encoding="ascii"
+        )  # JSON escapes bytes that are not text (names of nodes, files)
         fresh.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -178,6 +177,8 @@ def replace_file(path: Path, text: str, mode: int = 0o666) -> None:
 def short(end: End) -> str:
     if end.kind == "node":
         return f"{printable(end.node)}: {end.words}"
+    if end.words:
+        return f"the {end.kind} on {printable(end.node)}: {end.words}"
     who = f"rank {end.rank}" if end.kind == "rank" else f"the {end.kind}"
     how = end_words(end.own_code or 0)
     if end.raised:
@@ -368,7 +369,7 @@ class RunRecord:
     def _failure(self, end: End, is_consequence: bool, nodes: Sequence[NodeRun]) -> Failure:
         node = next(n for n in nodes if n.name == end.node)
         what = short(end)
-        if end.kind == "launcher":
+        if end.kind == "launcher" and not end.words:
             what += ", before any of its ranks had failed"
         # Nodes' clocks may be wrong, and nodes may lie: no failure is before the start or after the end.
         at_s = min(max(end.failed_s - self.started_s, 0.0), self.seconds())

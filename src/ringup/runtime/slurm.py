@@ -16,6 +16,7 @@ from typing import Any
 
 from ringup.errors import LaunchError
 from ringup.runtime import Event
+from ringup.runtime.output import clean
 from ringup.transport import srun
 from ringup.transport.interrupts import Interrupts
 from ringup.units import printable
@@ -78,7 +79,7 @@ class Submitted:
             return False
         self._offset += len(data)
         if data:
-            write(data.decode("utf-8", "replace"))
+            write("\n".join(map(clean, data.decode("utf-8", "replace").split("\n"))))
         return bool(data)
 
     def ended(self, state: str) -> Ended:

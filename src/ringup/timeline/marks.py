@@ -208,7 +208,7 @@ def read(folder: Path) -> Times | None:
     path, decoder = folder / FILE, msgspec.json.Decoder(Mark)
     found, began_s = Times(), 0.0
     try:
-        if path.stat().st_size > LARGEST_BYTES:
+        if not path.is_file() or path.stat().st_size > LARGEST_BYTES:
             return None
         for is_begin in (True, False):  # it may come late
             with path.open("rb") as file:

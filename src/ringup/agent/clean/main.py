@@ -27,7 +27,6 @@ MOST = 200
 """Entries of each kind in the answer."""
 
 SETTLED_TRIES = 20
-FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO of linux/proc_ns.h: from any other, processes outside cannot be seen."""
 
 
@@ -215,7 +214,7 @@ def unseen(table):
 
 def main(mode, grace_s, folder=tree.SHM):
     """Search, end what may be ended, search again; the answer as plain data."""
-    first_namespace = link("/proc/self/ns/pid") == FIRST_PID_NAMESPACE
+    first_namespace = link("/proc/self/ns/pid") == tree.FIRST_PID_NAMESPACE
     ended = end_proven(grace_s) if mode == "kill" else []
     files = shm.shared_files(folder, first_namespace) if os.path.isdir(folder) else []
     removed = shm.remove(files) if mode == "kill" else []

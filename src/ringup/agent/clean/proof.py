@@ -29,10 +29,12 @@ EPHEMERAL = "/proc/sys/net/ipv4/ip_local_port_range"
 GPUS = "/dev/nvidia"
 PORTS = (29500, 29400, 23456)
 """Default ports: torch's store, its c10d rendezvous, Kubeflow."""
-STARTS = (
-    "torchrun", "torch.distributed.", "accelerate launch", "accelerate.commands.launch", "deepspeed",
-    "colossalai", "llamafactory-cli", "MASTER_ADDR=", "JAX_COORDINATOR_ADDRESS=",
-)  # fmt: skip
+ADDRESSES = ("MASTER_ADDR=", "JAX_COORDINATOR_ADDRESS=")
+IN_FRONT = ("export", "env", "exec", "nohup", "setsid", "time", "bash", "sh", "-c", "-l", "-lc")
+"""Words that may come before a program."""
+VALUES_OF = {"ssh": "BbcDEeFIiJLlmOopQRSWw"}
+VALUES_OF_OTHERS = "wxfltugRXoLShH"
+"""Letters of the options with a value: of ssh, of pdsh and similar."""
 FORK = "--multiprocessing-fork"
 """Argument of processes that Python's multiprocessing (and torch's) spawns."""
 UNSURE = "no other sign of a job: it may still be wanted"
@@ -95,9 +97,9 @@ def stray(table, pid, usual):
         return None
     program, text = os.path.basename(words[0]), " ".join(words[1:])
     if program in processes.REMOTE:
-        start = next((name for name in STARTS if name in text), "")
+        start = remote_start(program, words[1:])
         if start:
-            return "%s that started %s" % (program, start.strip(".=")), ""
+            return "%s that started %s" % (program, start), ""
         return ("%s that started python" % program, UNSURE) if "python" in text else None
     if not programs.is_python(words):
         return None
@@ -106,13 +108,32 @@ def stray(table, pid, usual):
         return "spawned by a Python process that is gone", "" if trains(table, pid, held) else UNSURE
     spawned = [child for child, above in table.parents.items() if above == pid and FORK in table.words(child)]
     if any(trains(table, child, descriptors(child)) for child in spawned):
-        return "a Python process that has spawned ranks", ""
+        is_lost = processes.output_is_lost("", pid)
+        return "a Python process that has spawned ranks", "" if is_lost else UNSURE
     if gpus(held):
         return "a Python process that holds a GPU", UNSURE
     ports = sorted({usual[name] for name in held if name in usual})
     if ports:
         return "a Python process that listens on port %d" % ports[0], UNSURE
     return None
+
+
+def remote_start(program, words):
+    """The launcher that ssh (or pdsh ...) runs on the other node, by the place of its name; "" for none."""
+    takes, hosts, at = VALUES_OF.get(program, VALUES_OF_OTHERS), program == "ssh", 0
+    while at < len(words) and (hosts or words[at].startswith("-")):
+        is_option = words[at].startswith("-")
+        hosts = hosts and is_option
+        at += 2 if is_option and not words[at].startswith("--") and words[at][-1] in takes else 1
+    has_address = False
+    for part in re.split(r"[;&|\n(){}]", " ".join(words[at:])):
+        left = re.sub("[\"']", " ", part).split()
+        while left and (left[0] in IN_FRONT or re.match(r"[A-Za-z_]\w*=", left[0])):
+            has_address = left.pop(0).startswith(ADDRESSES) or has_address
+        started = programs.launcher(left) or ("a rank" if has_address and programs.script(left) else "")
+        if started:
+            return started
+    return ""
 
 
 def reads(table, pipe, own):
@@ -151,6 +172,7 @@ class Judge:
             return "", doubt
         if pid in self.strays:
             evidence, doubt = self.strays[pid]
+            doubt = doubt or (self._serves(pid) if programs.is_python(self.table.words(pid)) else "")
             return "" if doubt else evidence, doubt
         return self._of_others(pid, is_worker)
 
@@ -182,17 +204,31 @@ class Judge:
             return unread, "" if unread else "the launcher is running; its output cannot be checked"
         if not programs.script(words):
             return "", "it does not run a Python script: it may only have inherited these variables"
-        named = env.get("MASTER_PORT") or env.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[2]
-        meets = int(named) if named.isdigit() else 0
-        held = {self.sockets[name] for name in descriptors(pid) if name in self.sockets}
-        if meets and any((own == meets and not peer) or peer == meets for own, peer in held):
+        meets = self._meeting_port(pid)
+        if meets and any((own == meets and not peer) or peer == meets for own, peer in self._held(pid)):
             return "it has a socket of its job's port %d" % meets, ""
-        served = sorted(own for own, peer in held if not peer and own not in self.ephemeral)
-        if served:
-            return "", "it serves port %d" % served[0]
+        serves = self._serves(pid)
+        if serves:
+            return "", serves
         if is_worker:
             return "torchrun has made %s for it" % os.path.dirname(env["TORCHELASTIC_ERROR_FILE"]), ""
         return unread, "" if unread else "it may only have inherited these variables"
+
+    def _held(self, pid):
+        """(own port, the peer's port) of its TCP sockets."""
+        return {self.sockets[name] for name in descriptors(pid) if name in self.sockets}
+
+    def _meeting_port(self, pid):
+        env = self.table.environment(pid)
+        named = env.get("MASTER_PORT") or env.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[2]
+        return int(named) if named.isdigit() else 0
+
+    def _serves(self, pid):
+        """The fixed port, not its job's, on which it listens, as a doubt; "" for none."""
+        meets = self._meeting_port(pid)
+        ports = (own for own, peer in self._held(pid) if not peer and own not in self.ephemeral)
+        served = sorted(own for own in ports if own != meets)
+        return "it serves port %d" % served[0] if served else ""
 
     def _is_torchrun_worker(self, pid):
         """Whether it started like a torchrun worker, shortly after torchrun made the worker's directory."""

@@ -1,6 +1,5 @@
 """Files that NCCL, torch and Python's multiprocessing have left in shared memory."""
 
-import os
 import time
 
 from ringup.agent.facts import processes
@@ -12,42 +11,14 @@ FRESH_S = 60.0
 FILES_S = 8.0
 
 
-def in_use(table, until):
-    """(device, inode) of every file that a process has open or mapped; and why the set may be incomplete."""
-    found, why = set(), ""
-    for pid in table.parents:
-        if time.monotonic() > until:
-            return found, "not every process could be checked in %g s" % FILES_S
-        if not table.may_read(pid):
-            continue
-        folder = "/proc/%d/" % pid
-        try:
-            for fd in os.listdir(folder + "fd"):
-                try:
-                    status = os.stat(folder + "fd/" + fd)
-                except FileNotFoundError:
-                    continue
-                found.add((status.st_dev, status.st_ino))
-            with open(folder + "maps", "rb") as maps:
-                for line in maps:
-                    fields = line.split(None, 5)
-                    if len(fields) > 4 and fields[4] != b"0":
-                        major, _, minor = fields[3].partition(b":")
-                        found.add((os.makedev(int(major, 16), int(minor, 16)), int(fields[4])))
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # the process has ended
-        except OSError:
-            why = "process %d cannot be checked" % pid
-    return found, why
-
-
 def shared_files(folder, first_namespace):
     """Files of NCCL and torch in shared memory that nobody uses."""
     candidates = tree.own_files(folder)
     if not candidates:
         return []
     table = processes.ProcessTable("")
-    used, why = in_use(table, time.monotonic() + FILES_S)
+    readable = [pid for pid in table.parents if table.may_read(pid)]
+    used, why = tree.used_files(readable, time.monotonic() + FILES_S)
     if not first_namespace:
         why = "seen from inside a container: a process outside may use it"
     found = []

@@ -35,7 +35,7 @@ class Peer:
         self.link = self.source = link
         self.contact_at = time.monotonic()
         self.received = self.acknowledged = 0
-        self.ranks_ok = self.ranks_bad = 0
+        self.ranks_begun = self.ranks_ok = self.ranks_bad = 0
         self.over = False
 
 
@@ -156,12 +156,15 @@ class Head:
         else:
             self._write(dict(message, node=node))
             failed = kind in ("problem", "guard-lost")
+            peer.ranks_begun += kind == "rank"
             if kind == "exit":
                 failed = message.get("code") != 0
                 peer.ranks_ok += not failed
                 peer.ranks_bad += failed
             elif kind == "launcher-exit":
-                failed = message.get("code") != 0 and (peer.ranks_bad or not peer.ranks_ok)
+                # Its ranks may all be done: torchrun's own shutdown can fail.
+                is_done = peer.ranks_ok and peer.ranks_ok >= peer.ranks_begun
+                failed = message.get("code") != 0 and (peer.ranks_bad or not is_done)
             elif kind in ("ended", "guard-lost"):
                 peer.over = True
             if failed:

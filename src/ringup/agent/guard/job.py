@@ -179,7 +179,7 @@ class Job:
 
     def _finish(self, left):
         if not left:
-            for path, status in self.shared.items():
+            for path, status in tree.unused(self.shared).items():
                 with contextlib.suppress(OSError):
                     tree.remove_file(path, status)
         if self.ranks:

@@ -44,7 +44,11 @@ def make_run_dir(path, files):
     """Make the run's directory with the shim in it, and enter it; the error, or ""."""
     made = False
     try:
-        os.makedirs(os.path.dirname(path) or "/", mode=0o700, exist_ok=True)
+        above = os.path.dirname(path) or "/"
+        os.makedirs(above, mode=0o700, exist_ok=True)
+        owners = {os.lstat(above).st_uid, os.stat(above).st_uid}
+        if owners != {os.geteuid()} or os.stat(above).st_mode & 0o002:
+            return "the run's directory %s cannot be made: %s is open to other users" % (path, above)
         os.mkdir(path, 0o700)
         made = True
         os.chdir(path)

@@ -12,7 +12,7 @@ import signal
 import time
 
 from ringup.agent.proc.files import link, listed, maker, numbers, pause, read
-from ringup.agent.proc.process import below, cgroups, command, environ, family, stat
+from ringup.agent.proc.process import below, cgroups, command, environ, family, owner, stat
 
 TAG = "RINGUP_RUN"
 PLACE = "RINGUP_NODE"
@@ -31,6 +31,9 @@ SHM = "/dev/shm/"
 SHM_NAMES = ("nccl-", "torch_", "sem.mp-", "sem.loky-")
 """NCCL's buffers, torch's tensors, semaphores of Python's multiprocessing and of joblib."""
 LONGEST_MAPS_BYTES = 16 << 20
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+USED_S = 2.0
+"""Most seconds for the search of who uses the job's files at its end."""
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 
 
@@ -107,16 +110,54 @@ def shared_memory(pids):
     Files of NCCL, torch and multiprocessing in /dev/shm that belong to these processes: path -> status.
 
     A killed process leaves such files behind.  A file belongs to a process if its name has that process's
-    pid, or if the process has mapped it.
+    pid, or if the process has mapped it.  Containers that share /dev/shm have the same pids for other
+    processes: there only what is mapped counts.
     """
     files = own_files(SHM)
-    makers = {path: maker(path) for path in files}
+    is_first = link("/proc/self/ns/pid") == FIRST_PID_NAMESPACE
+    makers = {path: maker(path) if is_first else None for path in files}
     theirs = {path for path, pid in makers.items() if pid in pids}
     nameless = [path for path, pid in makers.items() if pid is None]
     for pid in pids if nameless else ():
         maps = read("/proc/%d/maps" % pid, LONGEST_MAPS_BYTES)
         theirs.update(path for path in nameless if b" %s\n" % os.fsencode(path) in maps)
     return {path: files[path] for path in theirs}
+
+
+def unused(files):
+    """Those of `files` that none of our user's processes has open or mapped; none at all if time runs out."""
+    pids = [int(name) for name in listed("/proc") if name.isdigit()] if files else []
+    own, until = [pid for pid in pids if owner(pid) == os.geteuid()], time.monotonic() + USED_S
+    used, _ = used_files(own, until)
+    is_late = time.monotonic() > until
+    return {} if is_late else {p: s for p, s in files.items() if (s.st_dev, s.st_ino) not in used}
+
+
+def used_files(pids, until):
+    """(device, inode) of every file that these processes have open or mapped; why others may be missing."""
+    found, why = set(), ""
+    for pid in pids:
+        if time.monotonic() > until:
+            return found, "not every process could be checked in time"
+        folder = "/proc/%d/" % pid
+        try:
+            for fd in os.listdir(folder + "fd"):
+                try:
+                    status = os.stat(folder + "fd/" + fd)
+                except FileNotFoundError:
+                    continue
+                found.add((status.st_dev, status.st_ino))
+            with open(folder + "maps", "rb") as maps:
+                for line in maps:
+                    fields = line.split(None, 5)
+                    if len(fields) > 4 and fields[4] != b"0":
+                        major, _, minor = fields[3].partition(b":")
+                        found.add((os.makedev(int(major, 16), int(minor, 16)), int(fields[4])))
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # the process has ended
+        except OSError:
+            why = "process %d cannot be checked" % pid
+    return found, why
 
 
 def own_files(folder):

@@ -135,8 +135,8 @@ def rendezvous_host_not_recognised(log: LogEvidence) -> Found:
     """
     With the c10d backend no agent takes the endpoint for its own address, so nobody opens the store.
 
-    Why: torch compares the endpoint with the machine's own host name only; an IP of a second NIC, an alias,
-    a service name or a name with a suffix belongs to no agent.
+    Why: torch compares the endpoint with the machine's own host name and with the addresses of that name; an
+    address of another NIC, or a name that leads to one, belongs to no agent.
     Fix: the head's own host name as endpoint; or `--rdzv-conf is_host=true` on the head only with
     `--local-addr`; or the static backend with node ranks.
     In logs: `RendezvousConnectionError` and a 60 s client timeout on every node, the head too.
