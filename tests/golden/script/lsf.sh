@@ -121,7 +121,8 @@ Finds the rendezvous address: an address of the head node that every node of the
     join RANK PORTS ADDRESSES   on a node; the last two are appended to COMMAND
 
 MEET_TOKEN in the environment, which COMMAND passes on, tells the nodes from strangers.  `lead` prints
-"ADDRESS PORT", then for each node "RANK ADDRESS INTERFACE", its own on that network.  INTERFACE and MASTER_PORT in the environment leave no choice.
+"ADDRESS PORT", then for each node "RANK ADDRESS INTERFACE", its own on that network.
+INTERFACE and MASTER_PORT in the environment leave no choice.
 """
 
 import fcntl
