@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ringup import agent_bundle
+from ringup.transport import bootstrap
 
 SOURCE = Path(agent_bundle.__file__).parent
 SENT = [*sorted((SOURCE / "agent").rglob("*.py")), SOURCE / "secret_names.py", SOURCE / "link_kinds.py"]
@@ -51,3 +54,19 @@ def test_a_program_fits_into_one_argument() -> None:
     for name in ("facts.main", "guard.main", "pairtest.main", "snapshot.main", "clean.main"):
         parts = [f"facts.{path.stem}" for path in (SOURCE / "agent" / "facts").glob("*.py")]
         assert len(agent_bundle.program(name, *(parts if name == "facts.main" else ()))) < 96 << 10
+
+
+@pytest.mark.parametrize("how", ["request", "argument"])
+def test_files_of_the_current_folder_take_no_modules_place(tmp_path: Path, how: str) -> None:
+    """A training folder may have a re.py or queue.py, and a stranger's project a selectors.py."""
+    for name in ("re", "zlib", "selectors", "tokenize", "queue", "subprocess"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('taken')\n")
+    packed = agent_bundle.pack(
+        {"ringup.agent.x": "import re, selectors, queue, subprocess\nprint('own')"}, "ringup.agent.x"
+    )
+    words, data = [sys.executable, "-S", "-c", packed], b""
+    if how == "request":
+        script, data = bootstrap.python_script(sys.executable, "ringup-x", packed, ())
+        words = ["sh", "-c", script]
+    done = subprocess.run(words, input=data, cwd=tmp_path, capture_output=True, timeout=60)
+    assert done.stdout == b"own\n", done.stderr

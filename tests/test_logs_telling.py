@@ -21,6 +21,10 @@ WAIT = "(Engine pid=7) INFO 10:{:02}:00 [bus.py:4] No free slot in 60 s, still w
 REFUSED = "frobnicator: cannot map region 7 of /dev/frob0: Permission denied"
 
 
+def names(tmp_path: Path, text: str) -> list[str]:
+    return [cause.rule for cause in diagnose(tmp_path, text).causes]
+
+
 def diagnose(tmp_path: Path, text: str) -> Diagnosis:
     (tmp_path / "job.log").write_text(text, encoding="utf-8")
     return read_logs([str(tmp_path / "job.log")])
@@ -395,3 +399,38 @@ def test_a_cuda_call_outside_nccl_is_not_called_nccls(tmp_path: Path) -> None:
     assert cause.text.startswith("a CUDA call failed (peer access is not supported)")
     said = "n1:11:40 [0] alloc.h:99 NCCL WARN Cuda failure 'invalid argument'\n"
     assert diagnose(tmp_path, said).causes[0].text.startswith("a CUDA call inside NCCL failed")
+
+
+@pytest.mark.parametrize("kind", ["requests.exceptions.ConnectionError", "ConnectionError"])
+def test_a_server_that_resets_the_connection_is_no_peer_that_died(tmp_path: Path, kind: str) -> None:
+    text = f"""[rank1]: Traceback (most recent call last):
+[rank1]:   File "/w/t.py", line 30, in main
+[rank1]: {kind}: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))
+E1128 02:31:42.3 8 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 1 (pid: 8) of binary: python
+"""
+    assert names(tmp_path, text)[:1] == ["rank-raised-exception"]
+    in_python = text.replace("('Connection aborted.', ConnectionResetError(104, ", "[Errno 104] ").replace(
+        "'))", ""
+    )
+    assert names(tmp_path, in_python.replace(kind, "ConnectionResetError"))[:1] == ["peer-died-first"]
+
+
+def test_a_watchdogs_timeout_on_two_lines_is_one(tmp_path: Path) -> None:
+    begin = "[Rank 0] Watchdog caught collective operation timeout:\n"
+    for rest in ("", "  WorkNCCL(..., OpType=ALLREDUCE, NumelIn=1, Timeout(ms)=1800000)\n"):
+        assert names(tmp_path, begin + rest) == ["rank-fell-behind"]
+
+
+def test_a_library_in_the_place_of_the_driver_is_no_sure_sign_of_an_old_driver(tmp_path: Path) -> None:
+    warn = "n0:5:9 [1] misc/cudawrap.cc:230 NCCL WARN CUDA some PFN functions not found in the library\n"
+    crash = (
+        "[183.7] python[38]: segfault at 0 ip 00007efeb76ad8a2 sp 00007ffd error 4 in libvgpu.so[7ef+38]\n"
+    )
+    assert names(tmp_path, warn) == ["driver-too-old-for-cuda"]
+    assert names(tmp_path, warn + crash)[:1] == ["rank-crashed"]
+
+
+def test_the_underline_of_a_traceback_tells_nothing(tmp_path: Path) -> None:
+    label = "(EngineCore_DP0 pid=379) ERROR 11-01 02:10:36 [core.py:708]"
+    text = f"{label}            ^^^^^^^^^^^^^^^^^^^^\n{label} ValueError: the model has no such layer\n"
+    assert "^^^" not in diagnose(tmp_path, text).causes[0].text

@@ -52,10 +52,17 @@ def test_an_indexed_job_tells_who_the_first_pod_is(tmp_path: Path) -> None:
     assert (found.index, found.count, found.name, found.head) == (1, 2, "job-1.svc", "job-0.svc")
     assert (found.port, found.wait_s) == (29100, 300.0)
     assert TOKEN not in repr(found)
-    assert place({k: v for k, v in IN_A_JOB.items() if k != "RINGUP_TOKEN"}) is None
+    assert place({}) is None
     (tmp_path / "token").write_text(TOKEN + "\n")
     by_file = {**IN_A_JOB, "RINGUP_TOKEN": "", "RINGUP_TOKEN_FILE": str(tmp_path / "token")}
     assert place(by_file) == found
+
+
+@pytest.mark.parametrize("name", ["RINGUP_NODES", "RINGUP_SERVICE", "RINGUP_HEAD", "JOB_COMPLETION_INDEX"])
+def test_one_of_several_pods_without_the_token_does_not_train_alone(name: str) -> None:
+    with pytest.raises(NodesError, match="RINGUP_TOKEN") as raised:
+        place({name: "1"})
+    assert "--local 1" in str(raised.value.hint)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,12 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-# Modules have the names of the source tree, and are compiled at their first import.
+# Modules have the names of the source tree, and are compiled at their first import.  Files of the current
+# folder, such as the user's own random.py, must not take the place of the standard library's.
 _LOADER = """\
-import sys, zlib
+import sys
+sys.path[:1] = filter(None, sys.path[:1])
+import zlib
 from _frozen_importlib import ModuleSpec
 from binascii import a2b_base64
 class Bundle:

@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ringup.cli import from_manifest
 from ringup.cli.text_files import read_script
 from ringup.errors import UsageError
+from ringup.jobfiles import BATCH, LIMITED
 from ringup.launchfiles import files
 from ringup.launchfiles.directives import Directive, gpus_per_node, last, tasks_per_node
 from ringup.launchfiles.marks import has_mark
@@ -57,14 +59,17 @@ def fill(args: argparse.Namespace, path: str, kind: str) -> list[str]:
     args.nodes = args.nodes or nodes
     args.nproc = args.nproc or launch.ranks_per_node
     args.gpus = args.gpus if args.gpus is not None else (gpus_per_node(job.directives)[0] or None)
+    elsewhere = from_manifest.fill(args, launch)
     for name, value in _requests(job, kind).items():
+        if kind not in BATCH and (name != "time" or kind not in LIMITED):
+            continue
         if value and re.fullmatch(r"[\w.,:@/+=%-]+", value) and not getattr(args, name, ""):
             setattr(args, name, value)
     args.cpus = args.cpus or _cpus(job, kind)
     args.setup = args.setup or " && ".join(_setup(job, launch))
     args.python = args.python or launch.start.python or "python3"
     args.option = [*(text for text, _ in _further(job, kind)), *args.option]
-    for left in left_out(job, launch, kind):
+    for left in left_out(job, launch, kind, elsewhere):
         say(f"left out: {left}", quiet=args.quiet)
     given = {pair.partition("=")[0] for pair in args.env}
     for name, value in launch.env.items():
@@ -214,12 +219,16 @@ _SILENT = (
     "unset",
     "nvidia-smi",
 )
-MOST_LEFT = 8
+MOST_LEFT = 16
+_OF_SITE = ("partition", "p", "queue", "q", "account", "A", "P", "output", "error", "o", "e", "oo")
+"""Requests that mean nothing outside a batch system."""
 
 
 def _is_written(one: Directive, kind: str) -> bool:
     """Whether the written file has the meaning of a directive itself."""
     known = _WRITTEN.get(_KINDS.get(one.scheduler, ""), "").split()
+    if kind not in BATCH and one.name in _OF_SITE:
+        return False
     if one.scheduler == "PBS" and one.name == "l":
         names = {part.partition("=")[0] for part in one.value.split(",")}
         return names <= set(_PBS_COUNTS) and (kind == "pbs" or not _of_pbs([one])["chunk"])
@@ -228,8 +237,8 @@ def _is_written(one: Directive, kind: str) -> bool:
     return one.name in known
 
 
-def left_out(job: Job, launch: Launch, kind: str) -> list[str]:
-    """Commands and requests of a file that the written one does not have."""
+def left_out(job: Job, launch: Launch, kind: str, more: Sequence[str] = ()) -> list[str]:
+    """Commands and requests of a file, and `more`, that the written one does not have."""
     kept = {line for _, line in _further(job, kind)}
     found = [
         (one.line, f"{one.name} {one.value}".strip())
@@ -242,7 +251,7 @@ def left_out(job: Job, launch: Launch, kind: str) -> list[str]:
         is_other &= not command.line <= launch.line <= command.last_line  # the launch is in its text
         if is_other and not command.start.launcher and "=" not in command.texts[0]:
             found.append((command.line, " ".join(word.raw for word in command.words)))
-    shown = [f"line {line}: {printable(text, 100)}" for line, text in dict.fromkeys(found)]
+    shown = [*(f"line {line}: {printable(text, 100)}" for line, text in dict.fromkeys(found)), *more]
     return shown[:MOST_LEFT] + [f"{len(shown) - MOST_LEFT} more lines"] * (len(shown) > MOST_LEFT)
 
 

@@ -17,7 +17,7 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def here(args: argparse.Namespace) -> Pod | None:
-    """This pod, None without a token or if nodes are named.  Raises UsageError, NodesError."""
+    """This pod; None outside of one, or if nodes are named.  Raises UsageError, NodesError."""
     if any(getattr(args, name, None) is not None for name in (*NODE_OPTIONS, "from_file")):
         return None
     found = pod.from_environment(os.environ, os.uname().nodename)

@@ -30,7 +30,7 @@ from ringup.cli import before_run, from_file, options, pipeline, request
 from ringup.cli.options import Options, Row
 from ringup.cli.restarts import LEFT_AFTER_SAVE_S, RESTARTS, check_node_count, policy_from
 from ringup.errors import LaunchError, UsageError
-from ringup.jobfiles import KINDS, KNOWN_NODES, PODS, Asked, Restarts, quoting
+from ringup.jobfiles import BATCH, KINDS, KNOWN_NODES, LIMITED, PODS, Asked, Restarts, quoting
 from ringup.model import Cluster, Job
 from ringup.output import console, terminal
 from ringup.planning import EnvVar, Plan, minimal_env
@@ -92,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
     args.kind = kind
     words = request.script_words(args, "ringup script KIND [options] -- train.py ARGS")
     show_lint(args, request.job_from(args, words).file)
+    show_unused(args, kind)
     asked = asked_from(args, words, kind)
     args.python = asked.python
     inner = [*inner_options(args, (FILE, options.JOB, options.COLLECTING, RESTARTS), asked.job), "--", *words]
@@ -111,6 +112,32 @@ def run(args: argparse.Namespace) -> int:
         terminal.write(Path(args.output), text, executable=text.startswith("#!"))
         terminal.say(f"written: {terminal.path_shown(args.output)}", quiet=args.quiet)
     return 0
+
+
+_USED = {
+    "queue": (*BATCH, *PODS),
+    "account": BATCH,
+    "option": BATCH,
+    "time": LIMITED,
+    "image": IN_CONTAINERS,
+    "namespace": PODS,
+    "rdma": PODS,
+    "find_network": BATCH,
+}
+"""Option -> the kinds of file in which it has an effect."""
+
+
+def show_unused(args: argparse.Namespace, kind: str) -> None:
+    """A warning for each option without effect in this kind of file."""
+    for name, kinds in _USED.items():
+        if getattr(args, name, None) and kind not in kinds:
+            option = f"--{name.replace('_', '-')}"
+            more = "; -- srun --container-image=IMAGE ... names one" if name == "image" else ""
+            terminal.say(f"warning: {option} has no effect in {kind}: it is for {' '.join(kinds)}{more}")
+    if kind in PODS and not getattr(args, "image", ""):
+        terminal.say(
+            "note: the file has IMAGE in place of an image's name: --image gives it", quiet=args.quiet
+        )
 
 
 def warn_of_secrets(job: Job) -> None:
@@ -185,6 +212,7 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         namespace=quoting.line(getattr(args, "namespace", ""), "--namespace "),
         rdma=quoting.line(getattr(args, "rdma", ""), "--rdma "),
         container=getattr(args, "container", ()),
+        wait_s=900 if kind in PODS else 300,
         finds_network=getattr(args, "find_network", True),
     )
 

@@ -4,7 +4,7 @@ One of N equal pods without ssh: its index, their number, the first one's addres
     RINGUP_INDEX or JOB_COMPLETION_INDEX     this pod's index; 0 leads
     RINGUP_NODES, JOB_COMPLETIONS or NNODES  how many there are
     RINGUP_HEAD, or JOB-0.RINGUP_SERVICE     name or address of the first
-    RINGUP_TOKEN or RINGUP_TOKEN_FILE        the shared secret; without it nothing of this applies
+    RINGUP_TOKEN or RINGUP_TOKEN_FILE        the shared secret
     RINGUP_PORT (29100)                      where the first hears the others
     RINGUP_WAIT_S (300)                      how long everybody waits for everybody
 """
@@ -54,8 +54,9 @@ class Pod:
 
 
 def from_environment(environ: Mapping[str, str], hostname: str) -> Pod | None:
-    """The pod of these variables, None without a token.  Raises NodesError if they contradict each other."""
+    """The pod of these variables; None without any.  Raises NodesError if one is missing, or contradicts."""
     if not any(environ.get(name) for name in SECRETS):
+        _check_alone(environ)
         return None
     index = _number(environ, 0, MOST_NODES - 1, "RINGUP_INDEX", "JOB_COMPLETION_INDEX")
     count = _number(environ, 1, MOST_NODES, "RINGUP_NODES", "JOB_COMPLETIONS", "NNODES")
@@ -75,6 +76,18 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Pod | None:
         float(wait_s),
         _token(environ),
     )
+
+
+def _check_alone(environ: Mapping[str, str]) -> None:
+    """Raise NodesError for one of several pods without the token: each would train alone."""
+    hint = "every pod needs the same RINGUP_TOKEN (docs/how/pods.md); --local 1 takes this pod alone"
+    if ours := next(
+        (name for name in ("RINGUP_NODES", "RINGUP_HEAD", "RINGUP_SERVICE") if environ.get(name)), ""
+    ):
+        raise NodesError(f"{ours} is set, and RINGUP_TOKEN is not", hint=hint)
+    if index := environ.get("JOB_COMPLETION_INDEX"):
+        missing = "RINGUP_TOKEN and RINGUP_NODES are not set"
+        raise NodesError(f"this is pod {printable(index, 9)} of an Indexed Job, and {missing}", hint=hint)
 
 
 def without_secrets() -> dict[str, str]:

@@ -71,6 +71,8 @@ class Asked:
     rdma: str = ""
     """Kubernetes resource of the RDMA devices, "" for none."""
     restarts: Restarts | None = None
+    wait_s: int = 300
+    """How long the nodes wait for each other: pods start once they are scheduled and have their image."""
     finds_network: bool = False
     """Whether the file contains a program that finds the network at its start (`--find-network`)."""
 
@@ -81,3 +83,5 @@ BATCH = ("slurm", "pbs", "lsf")
 KNOWN_NODES = ("ssh", "docker")
 """Kinds that name the nodes."""
 PODS = ("k8s-job", "jobset", "pytorchjob", "trainjob", "volcano")
+LIMITED = (*BATCH, "k8s-job", "jobset", "pytorchjob")
+"""Kinds with a limit of time."""

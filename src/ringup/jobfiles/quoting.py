@@ -14,7 +14,7 @@ from ringup.planning import EnvVar
 from ringup.planning.env_formats import comment
 from ringup.planning.launchers import LAUNCHERS, Place, Start, start
 from ringup.secrets import holds_secret
-from ringup.units import plural
+from ringup.units import plural, printable
 
 INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _WORD = re.compile(r"[\w.,:@/+=%-]*")
@@ -117,6 +117,20 @@ def export(setting: EnvVar) -> str:
     return f"# {reason}\nexport {setting.name}={quoted(setting.value)}"
 
 
+def seconds(limit: str) -> str:
+    """
+    A time limit as seconds; LaunchError if it has another form.
+
+    >>> seconds("10:00:00"), seconds("90:00"), seconds("1-00:00:00")
+    ('36000', '5400', '86400')
+    """
+    match = re.fullmatch(r"(?:(\d{1,4})-)?(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})", limit)
+    if not match:
+        raise LaunchError(f"--time {printable(limit, 40)}: not understood", hint="hours:minutes:seconds")
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+    return str(days * 86400 + hours * 3600 + minutes * 60 + rest)
+
+
 def variables(asked: Asked) -> list[EnvVar]:
     """Variables that are equal on all nodes; an interface only if the user named it, else found later."""
     common = (v for v in asked.env if v.node is None)
@@ -150,6 +164,7 @@ def started(asked: Asked) -> Start:
         run_id=variable("RUN_ID"),
         head=variable("((NODE_RANK == 0))"),
         gpu_count=asked.gpus,
+        wait_s=asked.wait_s,
     )
     begun = start(place, asked.job)
     env = tuple(replace(setting, value=_of_rank(setting.value)) for setting in begun.env)

@@ -136,6 +136,7 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "comment": env_formats.comment,  # after #, on one line
     "yaml": yaml_scalar,
     "directive": _directive,
+    "seconds": quoting.seconds,  # of a limit such as 10:00:00
     # unchanged; an error if it contains other characters than letters, digits and .,:@/+=%-
     "word": quoting.word,
     "line": quoting.line,  # unchanged; an error if it is not one printable line

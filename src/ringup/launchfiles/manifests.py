@@ -253,6 +253,18 @@ def _of_container(pod: PodShare, container: Node) -> PodShare:
     return replace(pod, gpu_count=max(counts, default=0), has_rdma=has_rdma)
 
 
+def container_at(document: Node, line: int, depth: int = 0) -> tuple[Node, Node] | None:
+    """(the pod's mapping, the container's mapping) around a line of a manifest."""
+    for container in listed(node_at(document, "containers")):
+        if container.start_mark.line < line <= container.end_mark.line + 1:
+            return document, container
+    for _, value in pairs(document) if depth < MOST_DEPTH else ():
+        for child in listed(value) or [value]:
+            if found := container_at(child, line, depth + 1):
+                return found
+    return None
+
+
 def _of_service(text: str, service: Node) -> PodShare | None:
     """A compose service's share of its machine; None where it takes more from elsewhere."""
     items = dict(pairs(service))

@@ -295,6 +295,10 @@ MOST_LAYERS = 6
 _WORD = re.compile(r"[A-Za-z]{3}")
 
 
+_UNDERLINED = re.compile(r"\s{1,500}[~^]{1,500}\s{0,9}")
+"""Of a traceback: the part of the line above it."""
+
+
 def message_of(text: str, labels: Labels = NO_LABELS) -> str:
     """
     A line's message: without the labels, clocks and severities of programs that passed it on.
@@ -308,7 +312,7 @@ def message_of(text: str, labels: Labels = NO_LABELS) -> str:
         body = body_of(text, labels)
         match = WRAPPING.match(body)
         rest = body[match.end() :] if match else body
-        if rest == text or not _WORD.search(rest):
+        if rest == text or not (_WORD.search(rest) or _UNDERLINED.fullmatch(rest)):
             return text
         text = rest
     return text

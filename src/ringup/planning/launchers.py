@@ -25,8 +25,8 @@ SHIM = "rank.py"
 """File in a node's run directory that starts one rank and keeps that rank's exit code."""
 LLAMAFACTORY_MODULE = "llamafactory.launcher"
 """The module that `llamafactory-cli train` runs with torchrun (LLaMA-Factory 0.8 to 0.9.5)."""
-C10D_CONF = "is_host={0.is_head},join_timeout=300,read_timeout=60"
-STATIC_CONF = "timeout=300"
+C10D_CONF = "is_host={0.is_head},join_timeout={0.wait_s},read_timeout=60"
+STATIC_CONF = "timeout={0.wait_s}"
 NOT_MULTI_GPU = ("--config_file", "--use_fsdp", "--use_deepspeed", "--use_megatron_lm", "--tpu", "--cpu")
 """Accelerate's options that select another kind of job; only one kind is allowed."""
 RANKS = "RINGUP_RANKS"
@@ -69,6 +69,8 @@ class Place:
     """Shell arithmetic that is true on the head, if only the node knows."""
     has_proxy: bool = False
     """Whether a web proxy is set for the job on this node."""
+    wait_s: int = 300
+    """How long the nodes wait for each other in torch's rendezvous."""
 
     @property
     def world_size(self) -> int:

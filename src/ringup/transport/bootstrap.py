@@ -40,8 +40,12 @@ _LOOP = (
     "esac; done"
 )
 
-# Reads exactly its own bytes from fd 0 and leaves the rest to the program; short, because `ps` shows it.
-_READER = 'import os;s=b""\nwhile len(s)<{size}:s+=os.read(0,{size}-len(s))or os._exit(74)\nexec(s)'
+# Reads exactly its own bytes from fd 0 and leaves the rest to the program; short, because `ps` shows it.  A
+# user's own re.py in the current folder, the first of sys.path, must not take the place of Python's.
+_READER = (
+    "import sys;sys.path[:1]=filter(None,sys.path[:1])\n"
+    'import os;s=b""\nwhile len(s)<{size}:s+=os.read(0,{size}-len(s))or os._exit(74)\nexec(s)'
+)
 
 # Runs under any Python up to the version test, so that an old one reports its version, not a syntax error.
 _PRELUDE = """\

@@ -205,7 +205,7 @@ def _silent(log: LogEvidence) -> Cause | None:
     states = {r: e for r, e in by_rank(log.all("work-state")).items() if r not in failed or r in timed_out}
     events = [*timed_out.values(), *states.values()]
     if not events:
-        lonely = [e for e in _timeouts(log) if e["op"]]
+        lonely = [e for e in _timeouts(log) if e["op"]] or _timeouts(log)
         lonely = lonely or log.all("work-aborted", has="due to a collective timeout")
         if len(_waiting_in_gloo(log)) > 1:
             return None

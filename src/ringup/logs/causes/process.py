@@ -11,6 +11,7 @@ from ringup.logs.causes.symptoms import (
     UNBACKED,
     first_value,
     garbled_objects,
+    of_the_web,
     refused_semaphores,
     xid_codes,
 )
@@ -431,7 +432,8 @@ def _checkpoint_unfit(log: LogEvidence) -> Cause | None:
 
 
 def _tags_with(log: LogEvidence, event: Event) -> set[str]:
-    return log.tags_at(event, below=2 if re.search(r"(?i)nccl|gloo|cuda|hip", event.text) else 0)
+    tags = log.tags_at(event, below=2 if re.search(r"(?i)nccl|gloo|cuda|hip", event.text) else 0)
+    return {*tags} - ({"reset-by-peer"} if of_the_web(event) else set())  # a server's reset ends no rank
 
 
 _HARMLESS = re.compile(r"Exception ignored in|Caught \w+ in DataLoader worker|other ranks still have inputs")

@@ -183,7 +183,10 @@ def driver_too_old(log: LogEvidence) -> Found:
     apart = log.all("driver-library", has="NVML")  # CUDA reports it as error 804
     refused = [e for e in log.all("driver-old") if not (apart and "driver-library" in log.tags_at(e))]
     if refused:
-        return report(refused, "the installed NVIDIA driver does not support the CUDA runtime of this build")
+        text = "the installed NVIDIA driver does not support the CUDA runtime of this build"
+        # A library in the driver's place (a GPU sharing layer) lacks functions, too.
+        is_sure = any("PFN functions" not in e.text for e in refused)
+        return report(refused, text, "high" if is_sure else "low" if log.has("crash-word") else "medium")
     printed = log.all("bootstrap", "plugin-none", "made-of", "warn", "cuda-driver")
     strange = [e for e in printed if re.fullmatch(r"-\d+|\d+", e.device) and not 0 <= int(e.device) <= 512]
     old = [e for e in log.all("cuda-driver") if 0 < e.number("version") < 11050]

@@ -103,7 +103,7 @@ FOLLOWS = Pattern(
 """And lines around an end that another line reports."""
 NOISE = Pattern(
     "noise",
-    r"^\s*(?:File \"|Additional GRPC error information|:UNAVAILABLE:|\^{1,200}\s*$|~{1,200}\^|frame #\d+|at [\w./]+:\d+|\d{1,3} {1,3}/\S+\.so|#\d+ 0x|\*{4,}|-{6,}|={6,})|destroy_process_group\(\) was not called|Exception ignored in"
+    r"^\s*(?:File \"|Additional GRPC error information|:UNAVAILABLE:|\^{1,200}\s*$|~{1,200}\^|(?:[\w.-]{1,63} ){0,2}frame #\d+|at [\w./]+:\d+|\d{1,3} {1,3}/\S+\.so|#\d+ 0x|\*{4,}|-{6,}|={6,})|destroy_process_group\(\) was not called|Exception ignored in"
     r"|(?:Future|Deprecation|User|Runtime|Resource|Syntax)Warning|using GPU \d+ (?:to perform|as device)|CUDA kernel errors might|For debugging consider|Compile with `TORCH_USE_CUDA"
     r"|cuFFT factory|cuBLAS factory|cuDNN factory|computation placer|TF-TRT|ACPI (?:BIOS )?(?:Error|Warning|Exception)|hostname of the client socket cannot|OMP_NUM_THREADS|error_if_nonfinite|error_file\b|: <?N/A>?\s*$|To enable traceback"
     r"|Stack trace of the failed collective not found|potential root causes|number of (?:skipped|nan)|Out of bounds values : 0|#wrong|Failed to find nccl\w+ symbol|Could not find: ?lib"
