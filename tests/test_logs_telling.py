@@ -406,7 +406,7 @@ def test_a_server_that_resets_the_connection_is_no_peer_that_died(tmp_path: Path
     text = f"""[rank1]: Traceback (most recent call last):
 [rank1]:   File "/w/t.py", line 30, in main
 [rank1]: {kind}: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))
-E1128 02:31:42.3 8 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 1 (pid: 8) of binary: python
+E1128 02:31:42.3 8 torch/distributed/elastic/api.py:869] failed (exitcode: 1) local_rank: 1 (pid: 8)
 """
     assert names(tmp_path, text)[:1] == ["rank-raised-exception"]
     in_python = text.replace("('Connection aborted.', ConnectionResetError(104, ", "[Errno 104] ").replace(

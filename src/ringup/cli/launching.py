@@ -26,7 +26,7 @@ from ringup.runtime import Event, RunResult, claims
 from ringup.secrets import redact_data
 from ringup.transport import Transport
 from ringup.transport.port_claims import PortClaims
-from ringup.units import plural
+from ringup.units import plural, printable
 
 if TYPE_CHECKING:
     from ringup.hang import HangWatch
@@ -213,6 +213,30 @@ def write_record(log_dir: Path, content: dict[str, Any]) -> bool:
         terminal.say(f"ringup: {terminal.path_shown(log_dir)}/run.json was not written: {error.strerror}")
         return False
     return True
+
+
+def stopped_record(run_id: str, code: int, judged: Judgement) -> dict[str, Any]:
+    """run.json of a run that the check stopped: no rank was seen."""
+    from ringup.runtime.record import run_json
+
+    job = judged.cluster.job
+    plan = {
+        "job": {"script": job.script, "arguments": [*job.arguments], "launcher": job.launcher},
+        "nodes": [{"node": node.name} for node in judged.cluster.nodes],
+        "world_size": sum(node.nproc for node in judged.plan.nodes) if judged.plan else 0,
+    }
+    rules = [finding.rule for finding in judged.findings if finding.severity == "error"]
+    known = {"findings": judged.findings, "plan": plan, "cause": {"rule": rules[0]} if rules else None}
+    return run_json(run_id, outcome="check-stopped", exit_code=code, started=time.time(), **known)
+
+
+def write_stopped(log_dir: Path, content: dict[str, Any]) -> None:
+    """Write run.json and ringup.log, a line for each error."""
+    if write_record(log_dir, content):
+        errors = [one for one in content["findings"] if one["severity"] == "error"]
+        lines = [printable(f"{one['rule']}  {one['where'] or one['node'] or ''}: {one['found']}") for one in errors]
+        with contextlib.suppress(OSError):  # run.json has them, too
+            Path(log_dir, END_FILE).write_text("\n".join([*lines, "nothing was started", ""]), "utf-8")
 
 
 CAUSE_LINES, EVIDENCE = 14, 3

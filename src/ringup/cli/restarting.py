@@ -427,9 +427,9 @@ class Supervisor:
         record = self.whole({**result.record, "exit_code": code, "restart": {"stopped": stopped}})
         result = replace(result, exit_code=code, record=record)
         launching.write_record(self.folder, record)
-        lines = [*self.cause_lines]
+        lines: list[str] = []
         if is_on(self.args):
-            lines += restart_report.end_lines(self.entries, record["seconds"], self.decision)
+            lines = restart_report.end_lines(self.entries, record["seconds"], self.decision)
         elif self.decision:
-            lines += restart_report.would_lines(self.decision, self.attempts[-1].cause.rule)
-        return launching.show_end(result, lines, self.write, self.args)
+            lines = restart_report.would_lines(self.decision, self.attempts[-1].cause.rule)
+        return launching.show_end(result, [*lines, *self.cause_lines], self.write, self.args)

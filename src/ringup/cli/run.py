@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from ringup.model import Cluster
 from ringup.output import console, terminal
 from ringup.rules import SEVERITIES
 from ringup.runtime import detach
-from ringup.runtime.record import run_json
 from ringup.transport import Transport
 from ringup.transport.port_claims import PortClaims
 
@@ -108,10 +106,9 @@ def decide_and_start(
     judged = replace(judged, findings=findings)
     pipeline.write_page(judged, args)
     if code := pipeline.refused(judged, args):
-        began = time.time()
-        content = run_json(run_id, outcome="check-stopped", exit_code=code, started=began, findings=findings)
+        content = launching.stopped_record(run_id, code, judged)
         if not args.dry_run:
-            launching.write_record(log_dir, content)
+            launching.write_stopped(log_dir, content)
         if args.json:
             print(json.dumps({**content, **console.check_json(judged.brief)}))
         return code

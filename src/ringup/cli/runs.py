@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ringup import saved_run
-from ringup.cli import options
+from ringup.cli import background, options
 from ringup.errors import RingupError, UsageError
 from ringup.output import terminal
 from ringup.runtime import detach, node_history
@@ -72,9 +72,11 @@ def by_name(words: Sequence[str]) -> list[str]:
 
 def as_json(place: Path, run: RunHead) -> dict[str, Any]:
     plan, is_over = run.plan or PlanHead(), not run.is_living
+    launcher = None if is_over else background.supervised(place, background.LAUNCHER)
+    is_lost = launcher is not None and not launcher.is_alive and launcher.host == os.uname().nodename
     return {
         "run": run.run,
-        "state": "ended" if is_over else run.outcome,
+        "state": "ended" if is_over else "launcher-gone" if is_lost else run.outcome,
         "started": run.started,
         "age_s": max(0.0, time.time() - run.started),
         "seconds": run.seconds,
@@ -146,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
     log_dir = args.log_dir or "runs"
     if args.log_dir:
         options.some_exist([log_dir])
-    rows = runs_of([*folders(Path(log_dir)), *detached()])
+    rows = runs_of([*folders(Path(log_dir)), *([] if args.log_dir else detached())])
     if args.json:
         terminal.print_json(runs=rows)
     elif rows:

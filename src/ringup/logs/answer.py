@@ -8,8 +8,10 @@ from ringup.logs.blame import named_first, place, ranked
 from ringup.logs.causes import Cause, find
 from ringup.logs.defects import defect_of
 from ringup.logs.evidence import LogEvidence
+from ringup.logs.lines import Event
 from ringup.logs.rule import CONFIDENCES
 from ringup.logs.telling import answered, with_telling
+from ringup.rules import Finding
 
 _SET_UP = "nccl-version bootstrap net-using using-network socket-list init set-up env-set".split()  # noqa: SIM905
 _AFTER_SET_UP = ("channel", "connected", "unwind")
@@ -23,6 +25,8 @@ FIRST_INFERRED = 6
 
 def causes_of(log: LogEvidence, *, is_growing: bool = False) -> list[Cause]:
     """The causes of a run, most likely first; for one that `is_growing`, nothing counts as missing."""
+    if log.ended and log.ended.stopped_by:
+        return [_stopped(finding, line) for finding, line in log.ended.stopped_by]
     found = ranked(find(log))
     if not is_growing and (absent := missing(log)):
         found = [_lowered(cause, absent) for cause in found]
@@ -30,6 +34,14 @@ def causes_of(log: LogEvidence, *, is_growing: bool = False) -> list[Cause]:
         found = [c for c in found if not c.evidence or not all(good.has(e.text) for e in c.evidence)]
     found = named_first(with_telling(log, answered(log, found)))
     return [replace(cause, known_defect=defect_of(log, cause.rule, cause.evidence)) for cause in found]
+
+
+def _stopped(finding: Finding, line: Event) -> Cause:
+    """An error of the check that stopped the run before it started."""
+    text = f"the check stopped the run before its start: {finding.found}"
+    nodes = tuple(filter(None, (finding.node,)))
+    more = {"rule": finding.rule, "severity": "error", "fix": finding.fix, "telling": line}
+    return Cause(text, "high", (line,), nodes, **more)  # type: ignore[arg-type]
 
 
 def missing(log: LogEvidence) -> list[str]:

@@ -10,6 +10,7 @@ import msgspec
 
 from ringup.logs import files
 from ringup.logs.lines import Event
+from ringup.rules import Finding
 from ringup.saved_run import SavedFailure, SavedRank, SavedVerdict
 from ringup.units import printable
 
@@ -25,6 +26,7 @@ class _Record(msgspec.Struct):
     ranks: list[SavedRank] | None = None
     verdict: SavedVerdict | None = None
     first_failure: SavedFailure | None = None
+    findings: list[Finding] = []
 
 
 class RunEnd(NamedTuple):
@@ -38,6 +40,10 @@ class RunEnd(NamedTuple):
     """The lines above it: the place of the missing ranks, and their flight recorder entries."""
     left_before: tuple[str, ...] = ()
     """Ranks that had ended with code 0 before others lost them or Ctrl-C: "rank 3 on node1, 0.2 s before"."""
+
+
+    stopped_by: tuple[tuple[Finding, Event], ...] = ()
+    """The errors of the check that stopped it, and their lines."""
 
 
 def end_of_run(paths: Sequence[str]) -> RunEnd | None:
@@ -54,6 +60,11 @@ def end_of_run(paths: Sequence[str]) -> RunEnd | None:
         return None
     if not lines:
         return None
+    if record.outcome == "check-stopped":
+        errors = [one for one in record.findings if one.severity == "error"]
+        events = [Event("run-ended", own[0], n, printable(t.strip(), 300)) for n, t in enumerate(lines, 1)]
+        stopped_by = tuple(zip(errors, events, strict=False))
+        return RunEnd(record.outcome, SavedVerdict(), events[-1], stopped_by=stopped_by)
     numbered = [*enumerate(lines, 1)][-1 - MOST_LINES :]
     shown = [(n, text) for n, text in numbered if text.startswith(("  rank ", "  flight recorder: "))]
     *proof, line = (

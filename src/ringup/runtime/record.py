@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shlex
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -181,6 +182,8 @@ def short(end: End) -> str:
         return f"the {end.kind} on {printable(end.node)}: {end.words}"
     who = f"rank {end.rank}" if end.kind == "rank" else f"the {end.kind}"
     how = end_words(end.own_code or 0)
+    if end.code == -signal.SIGTERM and 0 < end.told_s <= end.at_s:
+        how = "ended by ringup with SIGTERM (15)"
     if end.raised:
         how = f"{printable(end.raised)} ({how})"
     elif end.torn_down:

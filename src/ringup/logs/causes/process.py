@@ -140,6 +140,9 @@ _WHO_ENDS_A_RANK = Fix(
 )
 
 
+_MORE_TIME = Fix("a longer --save-grace, or a handler of the signal that saves, and then exits, sooner.")
+
+
 @cause("rank-killed", overcome=None)
 def rank_killed(log: LogEvidence) -> Found:
     """
@@ -163,6 +166,9 @@ def rank_killed(log: LogEvidence) -> Found:
         return report(workers, text, "medium", ranks=ranks_of(workers))
     ended = [e for number, e in exits(log) if e["first"] and number not in (0, *_OF_A_CRASH)][:1]
     if ended and not (killed or words):
+        if log.ended and log.ended.outcome == "not-saved":
+            text = f"{_who(ended)} had not saved its state when the time for it was over, and ringup ended it"
+            return report(ended, text, "high", fix=_MORE_TIME, ranks=ranks_of(ended))
         how = "a SIGTERM from outside" if (name := ended[0]["name"]) == "SIGTERM" else name
         text = f"{_who(ended)} ended first, by {how}; the log does not say who sent it"
         return report(ended, text, "medium", fix=_WHO_ENDS_A_RANK, ranks=ranks_of(ended))

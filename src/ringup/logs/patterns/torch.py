@@ -97,7 +97,7 @@ TAGS = (
         r"\Asrun: error: (?P<first>Node failure on) (?P<host>[\w.-]{1,80})\s*\Z"),
     tag("exit", "failure end context local",
         r"^first failure: rank (?P<rank>\d+) on (?P<host>\S+): (?:.{1,400} \()?"
-        r"(?:exit code (?P<code>\d+)|killed by (?P<name>SIG\w+)).{0,80}, .{1,40}(?P<first>after the start)",
+        r"(?:exit code (?P<code>\d+)|(?:killed by|ended by ringup with) (?P<name>SIG\w+)).{0,80}, .{1,40}(?P<first>after the start)",
         r"failed \(exitcode: (?P<code>-?\d+)\)(?: local_rank: (?P<local>\d+))?(?: \(pid: (?P<pid>\d+)\))?",
         r"exitcode\s*: (?P<code>-?\d+)(?: +\(pid: (?P<pid>\d+)\))?",
         r"process (?P<index>\d+) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d+))",
