@@ -69,7 +69,7 @@ def test_a_launchers_own_variables_go_along_with_it_alone(tmp_path: Path) -> Non
 
 
 def test_a_variable_that_is_not_set_cannot_go_along() -> None:
-    with pytest.raises(UsageError, match="--env NOSUCH: it is not set here"):
+    with pytest.raises(UsageError, match="--env NOSUCH names a variable that is not set here"):
         job("--env NOSUCH -- train.py")
 
 

@@ -290,6 +290,9 @@ class WholeRun(Run, total=False):
 class StoppedRun(Checked, Run):
     """`ringup run --json` where the check stopped it."""
 
+    cause: FirstCause | None
+    """The first error of the check."""
+
 
 class DryRun(Output):
     """`--dry-run --json`."""

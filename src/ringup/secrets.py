@@ -10,6 +10,7 @@ linear time, and lines are bounded before any pattern sees them.
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -192,13 +193,16 @@ def redact(text: str) -> str:
     """
     The text with secrets replaced by "(hidden)".
 
-    A secret without any recognizable form is not found: read the text before you send it.
+    A secret without any recognizable form is not found, unless it is the value of a variable of this process
+    with a secret name: read the text before you send it.
 
     >>> redact("export HF_TOKEN=hf_x1 WANDB_API_KEY='a b' n=3")
     "export HF_TOKEN=(hidden) WANDB_API_KEY='(hidden)' n=3"
     >>> redact("http://ada:pw@proxy:3128/ Authorization: Basic abc")
     'http://(hidden)@proxy:3128/ Authorization: (hidden)'
     """
+    for value in _own_values():
+        text = text.replace(value, HIDDEN)
     lines = text.split("\n")
     for number, line in enumerate(lines):
         if len(line) > LONGEST_LINE:
@@ -212,6 +216,17 @@ def redact(text: str) -> str:
     if found:
         lines = _document(plain, lines, found, _SECRET_KIND.search(text) is not None)
     return "\n".join(lines)
+
+
+SHORTEST_OWN_VALUE = 8
+"""Shorter values are also ordinary words."""
+
+
+@functools.cache
+def _own_values() -> tuple[str, ...]:
+    """Values of secrets in this process's environment, the longest first."""
+    found = {v for n, v in os.environ.items() if len(v) >= SHORTEST_OWN_VALUE and is_secret(n, v)}
+    return tuple(sorted((v for v in found if "/" not in v and "\n" not in v), key=len, reverse=True))
 
 
 def safe(text: str, limit: int = 400) -> str:

@@ -59,7 +59,7 @@ def port_in_use(node: Node, cluster: Cluster) -> Iterator[Finding]:
     yield at(node, f"port {port}", subject=f"port:{port}").finding(
         found=f"held by {who}",
         wanted=f"port {port} free on the head node",
-        fix="choose another port (`ringup run --master-port 29600`), or end that process if it is yours",
+        fix="leave --master-port out: ringup takes a free port; or end that process if it is yours",
         run=f"sudo ss -ltnp 'sport = :{port}'",
     )
 
@@ -92,7 +92,7 @@ def rendezvous_port_filtered(cluster: Cluster) -> Iterator[Finding | Skipped]:
             found=listed(f"{e.src} -> {e.address} port {port}: {e.error}" for e in lost)
             + "; other ports answer",
             wanted=f"port {port} open to every node, or another port",
-            fix=f"choose another port (`ringup run --master-port 29600`), or open {port} on {head}",
+            fix=f"another port (`ringup run --master-port {port + 1}`), or open {port} on {head}",
             commands=opening(cluster, lost),
         )
 

@@ -96,11 +96,29 @@ def show_before(judged: Judgement, plan: Plan, args: argparse.Namespace) -> None
         terminal.say(line, quiet=args.quiet)
 
 
+def of_attempt(
+    most: int, number: int = 1, cause: str = "", last_world_size: str = "", excluded: str = ""
+) -> dict[str, str]:
+    """Variables by which a script knows which attempt of how many it is, and what came before."""
+    return {
+        "RINGUP_ATTEMPT": str(number),
+        "RINGUP_RESTART_CAUSE": cause,
+        "RINGUP_LAST_WORLD_SIZE": last_world_size,
+        "RINGUP_EXCLUDED": excluded,
+        "RINGUP_MAX_RESTARTS": str(most),
+        "TORCHELASTIC_RESTART_COUNT": str(number - 1),
+        "TORCHELASTIC_MAX_RESTARTS": str(most),
+    }
+
+
 def show_words(plan: Plan, args: argparse.Namespace) -> int:
     """`--dry-run`: the commands that each node would run."""
     from ringup.runtime.record import plan_json, plan_text
 
-    text = plan_text(plan)
+    env = of_attempt(getattr(args, "max_restarts", 0))
+    own = " ".join(f"{name}={value}" for name, value in env.items())
+    text = plan_text(plan, f"export {own}  # which attempt this is, for the script")
+    plan = replace(plan, nodes=tuple(replace(node, env={**node.env, **env}) for node in plan.nodes))
     if args.json:
         terminal.print_json(run=plan.run_id, text=text, plan=plan_json(plan))
     else:
@@ -217,16 +235,13 @@ def write_record(log_dir: Path, content: dict[str, Any]) -> bool:
 
 def stopped_record(run_id: str, code: int, judged: Judgement) -> dict[str, Any]:
     """run.json of a run that the check stopped: no rank was seen."""
-    from ringup.runtime.record import run_json
+    from ringup.runtime.record import plan_json, run_json
 
-    job = judged.cluster.job
-    plan = {
-        "job": {"script": job.script, "arguments": [*job.arguments], "launcher": job.launcher},
-        "nodes": [{"node": node.name} for node in judged.cluster.nodes],
-        "world_size": sum(node.nproc for node in judged.plan.nodes) if judged.plan else 0,
-    }
-    rules = [finding.rule for finding in judged.findings if finding.severity == "error"]
-    known = {"findings": judged.findings, "plan": plan, "cause": {"rule": rules[0]} if rules else None}
+    known: dict[str, Any] = {"findings": judged.findings, "cause": None}
+    if judged.plan:
+        known["plan"] = plan_json(whole_plan(judged, with_debug=False))
+    if first := next((one for one in judged.findings if one.severity == "error"), None):
+        known["cause"] = {"rule": first.rule, "confidence": "high", "text": first.found, "evidence": []}
     return run_json(run_id, outcome="check-stopped", exit_code=code, started=time.time(), **known)
 
 
@@ -234,7 +249,8 @@ def write_stopped(log_dir: Path, content: dict[str, Any]) -> None:
     """Write run.json and ringup.log, a line for each error."""
     if write_record(log_dir, content):
         errors = [one for one in content["findings"] if one["severity"] == "error"]
-        lines = [printable(f"{one['rule']}  {one['where'] or one['node'] or ''}: {one['found']}") for one in errors]
+        where = [one["where"] or one["node"] or "" for one in errors]
+        lines = [printable(f"{e['rule']}  {w}: {e['found']}") for e, w in zip(errors, where, strict=True)]
         with contextlib.suppress(OSError):  # run.json has them, too
             Path(log_dir, END_FILE).write_text("\n".join([*lines, "nothing was started", ""]), "utf-8")
 

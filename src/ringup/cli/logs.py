@@ -79,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
         "from_time": args.since,
         "against": args.against,
     }
+    if args.digest and args.json:
+        raise UsageError("--digest is a text for people, --json is not", hint="leave one of them out")
     attempts: dict[str, Diagnosis | None] = {}
     if folders := files.attempts(paths):
         diagnosis, attempts = read_attempts(folders, **how)

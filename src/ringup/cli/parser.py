@@ -121,6 +121,8 @@ class Parser(argparse.ArgumentParser):
         shows = f"`{self.prog} --help` shows the options"
         known = self._option_string_actions
         option = next((word.partition("=")[0] for word in words if word.startswith("-")), "")
+        if option == "--" and self.kinds:
+            return "no kind of file comes before --", f"name one of {' '.join(self.kinds)}"
         if not option:
             if words and "-H" in known:
                 shows = f"name nodes as one word: -H {','.join([*([hosts] if hosts else []), *words[:3]])}"

@@ -68,6 +68,9 @@ def load(args: argparse.Namespace, words: list[str] | None = None) -> Cluster:
     for name in request.named(args):
         hint = "the saved ones are judged; leave one out"
         raise UsageError(f"--from and --{name} both name the nodes", hint=hint)
+    if getattr(args, "exclude_from", None):
+        what = "--exclude-from has no effect with --from: every saved node is judged"
+        raise UsageError(what, hint="leave it out")
     for name in ("python", "setup"):
         if getattr(job, name) not in ("", getattr(before, name)):
             what = f"--{name} has no effect with --from: the facts were saved without it"

@@ -42,7 +42,8 @@ def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:
     if not path:
         return found
     text = re.sub("#.*", "", read_text(path, 1 << 22))
-    bad = set(re.split(r"[\s,]+", text))
+    lines = filter(None, (line.strip(" \t\r,") for line in text.split("\n")))
+    bad = {host.name for line in lines for host in _expanded(path, line)}
     left = tuple(host for host in found if host.name not in bad)
     if not left:
         raise UsageError(f"--exclude-from {path} leaves no node", hint="name more nodes, or edit the file")
@@ -50,6 +51,13 @@ def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:
         out = summarize_names(host.name for host in found if host.name in bad)
         say(f"ringup: left out by {path_shown(path)}: {out}", quiet=getattr(args, "quiet", False))
     return left
+
+
+def _expanded(path: str, words: str) -> tuple[Host, ...]:
+    try:
+        return hosts_module.expand(re.sub(r"[\s,]+", ",", words))
+    except NodesError as error:
+        raise UsageError(f"--exclude-from {path_shown(path)}: {error}", hint=error.hint) from error
 
 
 def _named_nodes(args: argparse.Namespace) -> tuple[Host, ...]:
@@ -79,6 +87,9 @@ def open_transport(args: argparse.Namespace, python: str = "") -> Transport:
     pods = getattr(args, "pods", None)
     if pods is not None:
         return Transport(pods.hosts, pods=pods)
+    if getattr(args, "no_forward", False):  # nodes on this machine, and srun, would inherit them
+        for name in exported(getattr(args, "launcher", "") or ""):
+            del os.environ[name]
     transport = Transport(nodes_from(args), ssh_config=args.ssh_config)
     transport.interpreters.update({host.name: python for host in transport.hosts if python})
     return transport
@@ -158,8 +169,8 @@ def environment_from(pairs: list[str]) -> dict[str, str]:
         if not _NAME.fullmatch(name):
             raise UsageError(f"--env {name!r} is not NAME=VALUE", hint="for example --env NCCL_DEBUG=INFO")
         if not equals and name not in os.environ:
-            hint = f"export {name}, or --env {name}=VALUE"
-            raise UsageError(f"--env {name}: it is not set here", hint=hint)
+            hint = "export it first, or write its value: --env NAME=VALUE"
+            raise UsageError(f"--env {name} names a variable that is not set here", hint=hint)
         if "\0" in value:
             raise UsageError(f"--env {name}: a value cannot hold a NUL byte", hint="leave it out")
         found[name] = value if equals else os.environ[name]
@@ -176,6 +187,9 @@ OWN = (
 def launcher_words(text: str, launcher: str = "") -> tuple[str, ...]:
     """`--launcher-args` as a list.  Raises UsageError for an open quote or an option of ringup."""
     words = _split("--launcher-args", text)
+    if words and not words[0].startswith("-"):
+        hint = "words of the script go behind it: -- train.py --lr 0.1"
+        raise UsageError(f"--launcher-args {words[0]}: the launcher's options begin with --", hint=hint)
     for word in words if launcher in OPTIONS else ():
         name = word.partition("=")[0]
         if name.startswith("-") and meaning_of(launcher, name).rstrip("=") in OWN:

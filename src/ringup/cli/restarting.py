@@ -40,6 +40,7 @@ from ringup.rules import Finding
 from ringup.runtime import RunResult, Save, node_history
 from ringup.runtime.ssh import NOT_SAVED, SAVED
 from ringup.saved_run import AttemptCause, AttemptProgress, SavedAttempt
+from ringup.secrets import redact_data
 from ringup.transport import Transport
 from ringup.transport.port_claims import PortClaims
 from ringup.units import show_seconds
@@ -178,15 +179,8 @@ class Supervisor:
         left = self.decision.restarts_left if self.decision else self.args.max_restarts
         names = [node.node for node in plan.nodes]
         out = {node for one in self.entries for node in one.nodes} - {*names}
-        known = {
-            "RINGUP_ATTEMPT": str(number),
-            "RINGUP_RESTART_CAUSE": cause,
-            "RINGUP_LAST_WORLD_SIZE": str(self.entries[-1].world_size) if self.entries else "",
-            "RINGUP_EXCLUDED": ",".join(sorted(out)),
-            "RINGUP_MAX_RESTARTS": str(self.args.max_restarts),
-            "TORCHELASTIC_RESTART_COUNT": str(number - 1),
-            "TORCHELASTIC_MAX_RESTARTS": str(self.args.max_restarts),
-        }
+        last = str(self.entries[-1].world_size) if self.entries else ""
+        known = launching.of_attempt(self.args.max_restarts, number, cause, last, ",".join(sorted(out)))
         nodes = tuple(replace(node, env={**node.env, **known}) for node in plan.nodes)
         progress = self.progress(names)
         entry = SavedAttempt(number, names, plan.world_size, started=time.time())
@@ -239,7 +233,7 @@ class Supervisor:
         return launching.write_record(self.folder, self.whole(content))
 
     def whole(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        started, attempts = self.entries[0].started, msgspec.to_builtins(self.entries)
+        started, attempts = self.entries[0].started, redact_data(msgspec.to_builtins(self.entries))
         seconds = round(time.time() - started, 3) if len(self.entries) > 1 else content["seconds"]
         # A later attempt appends its number to the run's id.
         run = str(content["run"]).removesuffix(f".{len(self.entries)}")

@@ -176,7 +176,7 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
     nodes = args.nodes or (len(cluster.nodes) if cluster else 0)
     counts = {node.nproc for node in plan.nodes} if plan else set()
     by_node = 1 if LAUNCHERS[job.launcher].by_node else 0
-    nproc = args.nproc or (counts.pop() if len(counts) == 1 else by_node)
+    nproc = args.nproc or (counts.pop() if len(counts) == 1 else by_node) or args.gpus or 0
     if kind in KNOWN_NODES and cluster and nodes != len(cluster.nodes):
         wrong = f"--nodes {nodes}, but {len(cluster.nodes)} are named"
         raise UsageError(wrong, hint="leave --nodes out: all are taken")

@@ -49,7 +49,7 @@ def peers_of(position: int, hosts: Sequence[Host]) -> list[Host]:
 
 MOST_PATHS = 6
 NODE_ASKS = {"NCCL_CONF_FILE", "NCCL_DEBUG_FILE", "CUDA_VISIBLE_DEVICES", "TMPDIR"}
-NODE_ASKS |= {"LD_LIBRARY_PATH", "LD_PRELOAD"}
+NODE_ASKS |= {"LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONNOUSERSITE"}
 """Variables of the job with paths that a node must check."""
 
 

@@ -85,7 +85,7 @@ def _host_name(text: str) -> str:
     """The job's name as part of host names (RFC 1035 label); raises LaunchError if that is impossible."""
     name = text.lower().replace("_", "-").replace(".", "-")
     if not _HOST_NAME.fullmatch(name):
-        hint = "--name takes small letters, digits and -"
+        hint = "--name takes small letters, digits and -, at most 52 of them"
         raise LaunchError(f"{name!r} cannot be part of a host name", hint=hint)
     return name
 

@@ -96,14 +96,24 @@ PASS_LOCAL_RANK = ("launch", "deepspeed")
 """Launchers that give each rank the option."""
 
 
+_BEGINS_WITH_IMPORT = re.compile(
+    r"(?:[ \t]*(?:#[^\n]*)?\n){0,500}(?:(?:[\"]{3}[^\"]{0,9999}[\"]{3}|'{3}[^']{0,9999}'{3})\s{0,99})?"
+    r"(?:import \w|from [\w.]{1,200} import )"
+)
+
+
 def is_script(path: str, text: str) -> bool:
     """
     Whether a file is Python, by its name or first line; else it is read as a shell or job file.
 
-    >>> is_script("train.py", ""), is_script("job.sh", "#!/bin/bash")
-    (True, False)
+    Standard input has no name: there an import comes before any other code.
+
+    >>> is_script("train.py", ""), is_script("job.sh", "#!/bin/bash"), is_script("-", "# a\\nimport torch")
+    (True, False, True)
     """
     first = text.split("\n", 1)[0]
+    if path == "-" and not first.startswith("#!"):
+        return bool(_BEGINS_WITH_IMPORT.match(text))
     return path.endswith(".py") or (first.startswith("#!") and "python" in first)
 
 

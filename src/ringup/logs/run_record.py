@@ -41,7 +41,6 @@ class RunEnd(NamedTuple):
     left_before: tuple[str, ...] = ()
     """Ranks that had ended with code 0 before others lost them or Ctrl-C: "rank 3 on node1, 0.2 s before"."""
 
-
     stopped_by: tuple[tuple[Finding, Event], ...] = ()
     """The errors of the check that stopped it, and their lines."""
 

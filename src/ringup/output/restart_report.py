@@ -89,7 +89,8 @@ def end_lines(entries: Sequence[SavedAttempt], whole_s: float, decision: Decisio
     lines = ["", *in_columns(rows)]
     trained = sum(map(trained_s, entries))
     share = f" ({min(100, round(100 * trained / whole_s))} %)" if whole_s else ""
-    lines.append(f"trained {show_seconds(trained)} of {show_seconds(whole_s)}{share}")
+    if trained >= 1:
+        lines.append(f"trained {show_seconds(trained)} of {show_seconds(whole_s)}{share}")
     if repair := _to_repair(entries):
         lines.append(f"to repair: {repair}")
     if decision and not decision.nodes:

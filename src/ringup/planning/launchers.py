@@ -187,6 +187,10 @@ ACCELERATE = (
 )
 
 
+_DEFAULTS = ("--mixed_precision", "--dynamo_backend")
+"""Options of accelerate that a node's configuration would set otherwise."""
+
+
 def accelerate(place: Place, job: Job) -> Start:
     """
     `accelerate launch` with every option, so that no node's `accelerate config` file has an effect.
@@ -198,7 +202,8 @@ def accelerate(place: Place, job: Job) -> Start:
     is_c10d, is_single = job.rendezvous == "c10d", place.world_size < 2
     is_own_kind = any(word.partition("=")[0] in NOT_MULTI_GPU for word in job.launcher_arguments)
     kind = "" if is_own_kind or is_single else " --multi_gpu"
-    defaults = "" if is_own_kind else "--mixed_precision=no --dynamo_backend=no"
+    given = {word.partition("=")[0] for word in job.launcher_arguments}
+    defaults = "" if is_own_kind else " ".join(f"{name}=no" for name in _DEFAULTS if name not in given)
     options = ACCELERATE % (job.rendezvous, C10D_CONF if is_c10d else STATIC_CONF, defaults)
     pet = "PET_RDZV_ID={0.run_id} " + "PET_LOCAL_ADDR={0.address}" * bool(place.address)
     env = variables("read by the torchrun inside accelerate", pet if is_c10d else "", place)

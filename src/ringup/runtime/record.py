@@ -61,8 +61,12 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     return plain
 
 
-def plan_text(plan: Plan) -> str:
-    """Each node's part in shell syntax (for reading only): secrets hidden, values quoted and printable."""
+def plan_text(plan: Plan, export: str = "") -> str:
+    """
+    Each node's part in shell syntax (for reading only): secrets hidden, values quoted and printable.
+
+    `export`: a further line with variables.
+    """
     parts = []
     for node in plan.nodes:
         reasons = {**node.reasons, **{v.name: v.because for v in plan.env}}
@@ -75,6 +79,7 @@ def plan_text(plan: Plan) -> str:
             shown = HIDDEN if holds_secret(variable, value) else quoted
             because = f"  # {printable(reasons[variable])}" if variable in reasons else ""
             lines.append(f"export {variable}={shown}{because}")
+        lines += [export] * bool(export)
         if node.setup:
             lines.append(safe(node.setup, LONGEST_SHOWN))
         lines.append("exec " + " ".join(_word(one) for one in redact_words(node.words)))
@@ -182,7 +187,7 @@ def short(end: End) -> str:
         return f"the {end.kind} on {printable(end.node)}: {end.words}"
     who = f"rank {end.rank}" if end.kind == "rank" else f"the {end.kind}"
     how = end_words(end.own_code or 0)
-    if end.code == -signal.SIGTERM and 0 < end.told_s <= end.at_s:
+    if end.own_code == -signal.SIGTERM and 0 < end.told_s <= end.at_s:
         how = "ended by ringup with SIGTERM (15)"
     if end.raised:
         how = f"{printable(end.raised)} ({how})"

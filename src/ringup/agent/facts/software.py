@@ -235,6 +235,8 @@ def gpus(root, found):
 
 def questions(request, root):
     counted, found = {}, {}
+    env = request.get("env", {})
+    os.environ.update({name: env[name] for name in ("PYTHONPATH", "PYTHONNOUSERSITE") if name in env})
     yield "gpu_count", lambda: gpus(root, counted)
     yield "torchrun_on_path", lambda: which("torchrun")
     yield "interpreter", lambda: found.update(interpreter(request)) or found

@@ -368,6 +368,11 @@ def _kernel_failed(log: LogEvidence) -> Cause | None:
 
 
 _ITS_OUTPUT = Fix("read that rank's output up to this line.")
+_ITS_ARGUMENTS = Fix("correct the script's arguments; the lines above show those that it takes.")
+_REFUSES_ARGUMENTS = re.compile(
+    r": error: (?:unrecognized arguments|the following arguments are required|argument |invalid choice)"
+)
+"""Of Python's argparse, which exits with 2."""
 _BELOW_A_TITLE = 12
 """Lines of an elastic agent's table of one failure."""
 
@@ -381,6 +386,9 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
             return None  # its own output is here
         text = f"{_who(proven)} ended first, with exit code {proven[0]['code']}"
         if last := log.last_words(proven[0].rank):
+            if proven[0]["code"] == "2" and _REFUSES_ARGUMENTS.search(last.text):
+                said = f"{_who(proven)} refused its arguments: {last.text[:160]}"
+                return report([last, *proven], said, "high", fix=_ITS_ARGUMENTS)
             said = f"{text}; its last line: {last.text[:160]}"
             return report([last, *proven], said, "medium", fix=_ITS_OUTPUT)
         return report(proven, f"{text}; its own output says why", "medium")
