@@ -28,7 +28,7 @@ def test_the_nodes_with_errors_are_written_one_a_line(
 
 
 def test_nodes_named_in_a_file_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "bad").write_text("node2 # slow\nnode4,node5\n\n")
+    (tmp_path / "bad").write_text("node2 # slow\nnode[4-5], node7\n\n")
     words = ["-H", "node[1-5]", "--exclude-from", str(tmp_path / "bad")]
     hosts = request.nodes_from(parser_for("check").read(words))
     assert [host.name for host in hosts] == ["node1", "node3"]
@@ -36,3 +36,11 @@ def test_nodes_named_in_a_file_are_left_out(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "bad").write_text("node1\n")
     with pytest.raises(UsageError, match="leaves no node"):
         request.nodes_from(parser_for("check").read(["-H", "node1", "--exclude-from", str(tmp_path / "bad")]))
+
+
+def test_a_file_of_nodes_beside_saved_facts_is_refused(tmp_path: Path) -> None:
+    bundle.save(c.article_002(), tmp_path / "facts.json")
+    (tmp_path / "bad").write_text("node1\n")
+    words = ["check", "--from", str(tmp_path / "facts.json"), "--exclude-from", str(tmp_path / "bad")]
+    with pytest.raises(UsageError, match="--exclude-from has no effect with --from"):
+        command_line.dispatch(words)

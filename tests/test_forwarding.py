@@ -119,3 +119,14 @@ def test_one_line_says_which_exported_variables_saved_facts_leave_out(
     assert f"{line}HF_TOKEN, NCCL_DEBUG, NCCL_SOCKET_IFNAME (" in said()
     assert f"{line}HF_TOKEN, NCCL_DEBUG (" in said("--env", "NCCL_SOCKET_IFNAME")
     assert said("--no-forward") == said("--quiet") == ""
+
+
+def test_without_forwarding_nodes_on_this_machine_inherit_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    args = parser_for("run").read(shlex.split("--local 2 --no-forward --env HF_TOKEN -- train.py"))
+    found = request.job_from(args, request.script_words(args))
+    with request.open_transport(args):
+        pass
+    left = {name for name in ("NCCL_DEBUG", "HF_TOKEN", "TORCH_HOME", "MYVAR") if name in request.os.environ}
+    assert left == {"MYVAR"} and found.env["HF_TOKEN"] == TOKEN

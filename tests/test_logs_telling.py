@@ -434,3 +434,32 @@ def test_the_underline_of_a_traceback_tells_nothing(tmp_path: Path) -> None:
     label = "(EngineCore_DP0 pid=379) ERROR 11-01 02:10:36 [core.py:708]"
     text = f"{label}            ^^^^^^^^^^^^^^^^^^^^\n{label} ValueError: the model has no such layer\n"
     assert "^^^" not in diagnose(tmp_path, text).causes[0].text
+
+
+def test_a_script_that_refuses_its_arguments_is_named_as_such(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "rank-00000-n0.log").write_text("usage: t.py [-h]\nt.py: error: unrecognized arguments: --lr 3\n")
+    end = "first failure: rank 0 on n0: exit code 2, 102 ms after the start\n"
+    (run / "ringup.log").write_text(end)
+    first = read_logs([str(run)]).causes[0]
+    assert (first.rule, first.confidence) == ("rank-raised-exception", "high")
+    assert "refused its arguments" in first.text
+
+
+def test_a_rank_that_ringup_ended_before_it_had_saved_is_not_ended_from_outside(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"outcome": "not-saved"}')
+    end = "first failure: rank 1 on n0: ended by ringup with SIGTERM (15), 8.5 s after the start\n"
+    (tmp_path / "ringup.log").write_text(end)
+    first = read_logs([str(tmp_path / "ringup.log")]).causes[0]
+    assert first.rule == "rank-killed" and "had not saved its state" in first.text
+
+
+def test_a_pod_and_its_host_name_are_one_node(tmp_path: Path) -> None:
+    pod = "[pod/train-1-m9qzz/train]"
+    text = (
+        f"{pod} E1128 01:02:03.0 7 torch/elastic/api.py:869] failed (exitcode: -9) local_rank: 3\n"
+        f"{pod}   host      : train-1\n{pod}   rank      : 11 (local_rank: 3)\n"
+        f"{pod}   exitcode  : -9 (pid: 71)\n{pod}   traceback : Signal 9 (SIGKILL) received by PID 71\n"
+    )
+    assert diagnose(tmp_path, text).causes[0].nodes == ("train-1-m9qzz",)

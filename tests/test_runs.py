@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from ringup.cli import attach, runs
+from ringup.cli import attach, launching, runs
 from ringup.cli.command_line import main
 from ringup.logs.read import read_logs
+from ringup.rules import PROBLEMS, Finding, complete
+from ringup.runtime.record import run_json
 
 
 def record(folder: Path, run: str, started: float, **more: Any) -> None:
@@ -53,6 +56,39 @@ def test_runs_are_listed_newest_first_with_their_cause(
     assert [row["state"] for row in rows] == ["ended", "running", "ended", "ended"]
     assert rows[0]["nodes"] == ["n0", "n1"] and (rows[0]["ranks"], rows[0]["outcome"]) == (16, "rank-failed")
     assert [row["outcome"] for row in rows[1:]] == [None, "ok", "check-stopped"]
+
+
+def test_a_run_whose_launcher_is_gone_is_not_called_running(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, host in (("a", os.uname().nodename), ("b", "elsewhere")):
+        record(home / "runs" / name, name, 100.0 + len(host), outcome="running")
+        (home / "runs" / name / ".launcher").write_text(f"1 {host}\n")
+    rows = json.loads(listed(capsys, "--json"))["runs"]
+    assert {row["run"]: row["state"] for row in rows} == {"a": "launcher-gone", "b": "running"}
+
+
+def test_a_log_directory_has_its_own_runs_alone(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(home / "ld/a", "a", 100.0)
+    record(home / "elsewhere/b", "b", 200.0)
+    monkeypatch.setattr(runs, "detached", lambda: [home / "elsewhere/b"])
+    assert [row["run"] for row in json.loads(listed(capsys, "--json"))["runs"]] == ["b"]
+    own = json.loads(listed(capsys, "--log-dir", "ld", "--json"))["runs"]
+    assert [row["run"] for row in own] == ["a"]
+
+
+def test_the_errors_that_stopped_a_run_are_its_causes(tmp_path: Path) -> None:
+    """`ringup logs` reads a run of which no rank was started."""
+    missing = Finding("n1", "no file /w/t.py", "the script on every node", node="n1", rule="script-missing")
+    other = Finding("n0", "3 MB free", "1 GB", node="n0", rule="disk-full", severity="error")
+    found = [complete(missing, PROBLEMS["script-missing"]), complete(other, PROBLEMS["disk-full"])]
+    content = run_json("r", outcome="check-stopped", exit_code=1, started=1.0, findings=found)
+    launching.write_stopped(tmp_path, content)
+    causes = read_logs([str(tmp_path)]).causes
+    assert [(cause.rule, cause.confidence) for cause in causes] == [(one.rule, "high") for one in found]
+    assert [cause.evidence[0].line for cause in causes] == [1, 2] and causes[0].nodes == ("n1",)
 
 
 def test_rows_fit_a_terminal_of_80_columns(

@@ -740,3 +740,76 @@ def test_a_relative_directory_is_that_of_where_the_file_is_submitted(
 def test_a_secret_is_in_no_job_file(capsys: pytest.CaptureFixture[str], kind: str, asked: str) -> None:
     text = written(capsys, kind, "--nodes", "2", "--nproc", "8", "--image", "x/y:1", "--env", asked)
     assert "tr0ub4dor9" not in text and asked.split("=")[0] in text
+
+
+OWN_JOB = """apiVersion: batch/v1
+kind: Job
+metadata: {name: bert, namespace: ml, labels: {kueue.x-k8s.io/queue-name: gpu}}
+spec:
+  completions: 2
+  parallelism: 2
+  completionMode: Indexed
+  template:
+    spec:
+      restartPolicy: Never
+      nodeSelector: {gpu: h100}
+      containers:
+      - name: train
+        image: reg/bert:1
+        workingDir: /workspace
+        command: [torchrun, --nnodes=2, --nproc_per_node=8, --node_rank=$(JOB_COMPLETION_INDEX),
+                  --master_addr=bert-0.bert, train.py]
+        env:
+        - {name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hf, key: token}}}
+        resources: {limits: {nvidia.com/gpu: 8, rdma/hca: 1, memory: 900Gi}}
+        volumeMounts: [{name: data, mountPath: /data}]
+      volumes:
+      - {name: data, persistentVolumeClaim: {claimName: data}}
+"""
+
+
+def test_a_manifest_is_kept_or_its_fields_are_named_as_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.yaml").write_text(OWN_JOB)
+    assert command_line.dispatch(["script", "k8s-job", "--from", str(tmp_path / "job.yaml")]) == 0
+    said = capsys.readouterr()
+    for kept in (
+        "name: bert",
+        "namespace: ml",
+        '"reg/bert:1"',
+        'nvidia.com/gpu: "8"',
+        "rdma/hca:",
+        "cd /workspace",
+    ):
+        assert kept in said.out, kept
+    left = [line for line in said.err.splitlines() if line.startswith("left out: ")]
+    for part in ("labels", "nodeSelector gpu", "HF_TOKEN", "limits: memory 900Gi", "volume data"):
+        assert any(part in line for line in left), part
+
+
+def test_an_option_without_effect_in_a_kind_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--nodes", "2", "--nproc", "8"]
+    assert command_line.dispatch(["script", "volcano", *options, "--time", "1:00:00", "--", "t.py"]) == 0
+    said = capsys.readouterr().err
+    assert "--time has no effect in volcano" in said and "IMAGE" in said
+    assert command_line.dispatch(["script", "slurm", *options, "--image", "a/b", "--", "t.py"]) == 0
+    assert "--image has no effect in slurm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["k8s-job", "jobset", "pytorchjob", "trainjob"])
+def test_the_queue_and_the_time_limit_are_in_a_manifest(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--nodes", "2", "--nproc", "8", "--image", "a/b:1", "--queue", "gpu", "--time", "1:00:00"]
+    assert command_line.dispatch(["script", kind, *options, "--", "t.py"]) == 0
+    text = capsys.readouterr().out
+    assert "kueue.x-k8s.io/queue-name: gpu" in text and "timeout=900" in text
+    assert ("activeDeadlineSeconds: 3600" in text) == (kind != "trainjob")
+    assert "IPC_LOCK" not in text
+
+
+def test_gpus_give_the_number_of_ranks_that_a_line_leaves_open(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["torchrun", "--nproc_per_node", "gpu", "t.py"]
+    text = short(capsys, "slurm", "--nodes", "2", "--gpus", "4", words=tuple(line))
+    assert "NPROC=4" in text and "#SBATCH --gpus-per-node=4" in text

@@ -129,3 +129,15 @@ def test_saved_facts_of_every_platform_stay_as_they_are() -> None:
 
     plain = msgspec.to_builtins(clusters.healthy())
     assert secrets.redact_data(plain) == plain
+
+
+def test_the_bare_value_of_an_own_secret_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "plainvalue777xyz")
+    monkeypatch.setenv("MY_TOKEN", "short")
+    monkeypatch.setenv("PLAIN", "ordinary-value")
+    secrets._own_values.cache_clear()
+    try:
+        shown = redact("ValueError: plainvalue777xyz short ordinary-value")
+    finally:
+        secrets._own_values.cache_clear()
+    assert shown == "ValueError: (hidden) short ordinary-value"

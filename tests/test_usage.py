@@ -57,6 +57,21 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
             "ringup: 'k8s' is not a kind of file",
             "did you mean k8s-job? one of slurm pbs lsf ssh docker k8s-job jobset",
         ),
+        (
+            "script kubernetes --nodes 2 -- t.py",
+            "ringup script: no kind of file comes before --",
+            "name one of slurm pbs lsf ssh docker k8s-job",
+        ),
+        (
+            "run -H n1 --launcher-args foo -- /t.py",
+            "ringup: --launcher-args foo: the launcher's options begin with --",
+            "words of the script go behind it",
+        ),
+        (
+            f"logs {__file__} --digest --json",
+            "ringup: --digest is a text for people, --json is not",
+            "leave one of them out",
+        ),
         ("check --xyz", "ringup check: no option --xyz", "`ringup check --help` shows the options"),
         ("check n1 n2", "ringup check: unexpected argument n1 n2", "name nodes as one word: -H n1,n2"),
         (

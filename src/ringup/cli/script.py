@@ -176,23 +176,26 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
     nodes = args.nodes or (len(cluster.nodes) if cluster else 0)
     counts = {node.nproc for node in plan.nodes} if plan else set()
     by_node = 1 if LAUNCHERS[job.launcher].by_node else 0
-    nproc = args.nproc or (counts.pop() if len(counts) == 1 else by_node) or args.gpus or 0
+    nproc = args.nproc or (next(iter(counts)) if len(counts) == 1 else by_node) or args.gpus or 0
     if kind in KNOWN_NODES and cluster and nodes != len(cluster.nodes):
         wrong = f"--nodes {nodes}, but {len(cluster.nodes)} are named"
         raise UsageError(wrong, hint="leave --nodes out: all are taken")
     if nodes < 1 or nproc < 1:
         wrong = f"the number of {'nodes' if nodes < 1 else 'ranks per node'} is not known"
+        if nodes >= 1 and len(counts) > 1:
+            wrong = f"the nodes have {' and '.join(map(str, sorted(counts)))} ranks, a job file one number"
         raise UsageError(wrong, hint="give --nodes N and --nproc N, or name the nodes with -H")
     if kind != "ssh" and (args.chdir or kind in PODS):
         # The directory of submission or of the image, not the current one.
         job = dataclasses.replace(job, chdir=args.chdir)
     own = {k: v for k, v in job.env.items() if k not in ("MASTER_ADDR", "MASTER_PORT")}
     named = [node for node in cluster.nodes if node.host.user] if cluster else []
+    no_gpus = cluster is not None and not any(n.gpu_count or "gpu_count" in n.unknown for n in cluster.nodes)
     return Asked(
         job=job,
         nodes=nodes,
         nproc=nproc,
-        gpus=args.gpus if args.gpus is not None else 0 if job.backend == "gloo" else nproc,
+        gpus=args.gpus if args.gpus is not None else 0 if job.backend == "gloo" or no_gpus else nproc,
         name=name_of(args.name or posixpath.basename(job.script).removesuffix(".py")),
         python=interpreter(args.python, cluster, contained),
         plan=plan,

@@ -86,7 +86,10 @@ def find(paths: Iterable[str]) -> tuple[list[str], list[Unreadable]]:
             refused.append(Unreadable(path, _why(exc)))
             continue
         if not stat.S_ISDIR(mode):
-            found.append(path)
+            if _is_binary(_head(path, opened) or b""):
+                refused.append(Unreadable(path, "not text: a binary file"))
+            else:
+                found.append(path)
             continue
         before = len(refused)
         inside = _of_newest_run(path, list(_walk(path, refused)), refused)
@@ -193,17 +196,18 @@ class _Unpacked(io.RawIOBase):
     """A compressed file that may be incomplete, like a log that was copied while it was written."""
 
     def __init__(self, raw: BinaryIO, reader: Callable[[BinaryIO], Any]) -> None:
-        self._raw, self._reader = raw, reader
+        self._raw, self._reader, self.is_broken_off = raw, reader, False
         self._begin()
 
     def _begin(self) -> None:
-        self._raw.seek(0)
+        if self._raw.seekable():  # standard input need not be
+            self._raw.seek(0)
         self._stream, self._at = self._reader(self._raw), 0
 
     @property
     def position(self) -> int:
-        """Position in the packed bytes."""
-        return self._raw.tell()
+        """Position in the packed bytes; of standard input, in the unpacked ones."""
+        return self._raw.tell() if self._raw.seekable() else self._at
 
     def readable(self) -> bool:
         return True
@@ -214,11 +218,13 @@ class _Unpacked(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         parts, left = [], size
         take = getattr(self._stream, "read1", self._stream.read)
-        with contextlib.suppress(*_BROKEN_OFF):
+        try:
             while left > 0 and (data := take(left)):
                 parts.append(data)
                 left -= len(data)
                 self._at += len(data)
+        except _BROKEN_OFF:
+            self.is_broken_off = True
         return b"".join(parts)
 
     def readinto(self, buffer: Any) -> int:
@@ -238,20 +244,22 @@ class _Unpacked(io.RawIOBase):
 @contextlib.contextmanager
 def opened(path: str | int) -> Iterator[BinaryIO | _Unpacked]:
     """A file's bytes (by name or descriptor), decompressed if they are packed.  Raises OSError."""
-    if path == "-":
-        yield sys.stdin.buffer
-        return
-    with open(path, "rb") as raw:
-        reader = _packed(raw.peek(_MAGIC_BYTES)[:_MAGIC_BYTES])
+    with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as raw:
+        peek = getattr(raw, "peek", None)
+        reader = _packed(peek(_MAGIC_BYTES)[:_MAGIC_BYTES]) if peek else None
         yield _Unpacked(raw, reader) if reader else raw
 
 
-def blocks(path: str, on_read: Callable[[int], None] = lambda _bytes: None) -> Iterator[bytes]:
+def blocks(
+    path: str,
+    on_read: Callable[[int], None] = lambda _bytes: None,
+    on_break: Callable[[], object] = lambda: None,
+) -> Iterator[bytes]:
     """
     A file's bytes, split anywhere.  Raises OSError if nothing can be read.
 
-    An incomplete compressed file gives the bytes before its end.  `on_read` gets the number of bytes on disk
-    for each block.
+    An incomplete compressed file gives the bytes before its end, and then calls `on_break`.  `on_read` gets
+    the number of bytes on disk for each block.
     """
     with opened(path) as stream:
         at = 0
@@ -260,6 +268,8 @@ def blocks(path: str, on_read: Callable[[int], None] = lambda _bytes: None) -> I
             on_read(now - at)
             at = now
             yield data
+        if isinstance(stream, _Unpacked) and stream.is_broken_off:
+            on_break()
 
 
 class Again:
@@ -289,6 +299,17 @@ def _head(path: str, open_file: Callable[[str], contextlib.AbstractContextManage
             with open_file(path) as stream:
                 return bytes(stream.read(_HEAD_BYTES))
     return None
+
+
+_ODD = bytes((*range(1, 7), *range(14, 27), *range(28, 32), 127))
+"""Control characters that neither text nor a terminal's output has; NUL fills holes in logs."""
+
+
+def _is_binary(head: bytes) -> bool:
+    """Whether a file's first bytes are neither text nor a dump of the flight recorder."""
+    left = head.replace(b"\0", b"")
+    odd = len(left) - len(left.translate(None, _ODD)) + left.decode("utf-8", "replace").count("\ufffd")
+    return odd * 5 > len(left) > 0 and not dump.may_be(head)
 
 
 def is_plain(path: str) -> bool:

@@ -127,6 +127,8 @@ def _diagnosed(
         if scan.cut:
             reason = f"longer than {LINE_BYTES:,} bytes: the middle was not read"
             unreadable.append(Unreadable(path, f"{plural(scan.cut, 'line')} {reason}"))
+        if scan.is_broken_off:
+            unreadable.append(Unreadable(path, "the compressed file is incomplete: read as far as it goes"))
         if scan.last_run.offset:
             reason = (
                 f"{scan.last_run.runs} runs one after another; read: the last, from line {scan.last_run.line}"
@@ -284,7 +286,8 @@ def _count(
 ) -> Counted | str:
     scanner = Scanner()
     try:
-        blocks = files.blocks(path, reading.block)
+        broken: list[bool] = []
+        blocks = files.blocks(path, reading.block, lambda: broken.append(True))
         wrapped = _wrapped(path)
         if wrapped:
             blocks = wrapped.blocks()
@@ -298,7 +301,7 @@ def _count(
         return exc.strerror or str(exc)
     finally:
         reading.file()
-    scan = replace(scanner.result(), last_run=last)
+    scan = replace(scanner.result(), last_run=last, is_broken_off=bool(broken))
     return part, on_lines(scan, wrapped.line, wrapped.line_count) if wrapped else scan
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -102,6 +103,9 @@ def _as_the_run_went(
     return severity
 
 
+_OF_A_POD = re.compile(r"[a-z0-9.-]{1,230}-\d{1,6}-[a-z0-9]{5}")
+
+
 def report(
     events: Iterable[Event | None],
     text: str,
@@ -120,7 +124,14 @@ def report(
     ranks = [e.rank for e in printed if e.rank is not None] if ranks is None else ranks
     quoted = first_of_each((event.place, event) for event in printed)
     evidence = tuple(quoted.values())[:MAX_EVIDENCE]
-    return Cause(text, confidence, evidence, (*dict.fromkeys(nodes),), (*sorted(set(ranks)),), severity, fix)
+    return Cause(text, confidence, evidence, _once(nodes), (*sorted(set(ranks)),), severity, fix)
+
+
+def _once(nodes: Iterable[str]) -> tuple[str, ...]:
+    """Names without those of pods' hosts: the pod `job-1-m9qzz` of an Indexed Job has the name `job-1`."""
+    names = [*dict.fromkeys(nodes)]
+    hosts = {name[:-6] for name in names if _OF_A_POD.fullmatch(name)}
+    return tuple(name for name in names if name not in hosts)
 
 
 def find(log: LogEvidence) -> list[Cause]:

@@ -115,6 +115,8 @@ class Scan:
     """Lines that may explain the failure, by their form."""
     last_run: LastRun = field(default_factory=LastRun)
     """Of a file of several runs, the one that was read."""
+    is_broken_off: bool = False
+    """Whether it is a compressed file without its end."""
     lines: int = 0
     """Of the file, if a terminal has broken them; they were read joined."""
 

@@ -190,7 +190,7 @@ memlock-too-low, error: The job may not lock enough memory for RDMA.
 Why: registering buffers and creating queues needs locked memory; the limit of the running process counts, not
 the login shell's.
 Fix: memlock unlimited in limits.conf and the daemon; Slurm's PropagateResourceLimits; docker `--ulimit
-memlock=-1`.
+memlock=-1`; in a pod the capability IPC_LOCK.
 In logs: `ibv_reg_mr failed with error Cannot allocate memory`, `ibv_create_qp failed`.
 
 acs-enabled, error: PCIe access control keeps GPU and NIC from reaching each other's memory.
@@ -231,7 +231,8 @@ In logs: `EADDRINUSE`, `errno: 98 - Address already in use`.
 hostname-unresolvable-from-peer, error: A host name the job uses is not known on one of the nodes, or names an
 address its owner does not have.
 Why: the rendezvous endpoint, MASTER_ADDR and Gloo's own address all go through name resolution.
-Fix: put the name into the hosts file or DNS of every node, or use the IP address.
+Fix: put the name into the hosts file or DNS of every node, or use the IP address. Pods know each other as
+POD.SERVICE, with a headless Service of the name that their `subdomain` has.
 In logs: `gai error: -2 - Name or service not known`, `socket.gaierror`.
 
 hostname-resolves-to-loopback, error: A node's own name maps to 127.x or to an address it does not have, which

@@ -149,7 +149,8 @@ def rank_killed(log: LogEvidence) -> Found:
     A rank got SIGKILL (or, first of all, SIGTERM) from outside; the log does not say by whom.
 
     Why: the kernel's OOM killer most often, also the scheduler or a person; -9 alone does not tell.
-    Fix: `dmesg`, the cgroup's memory.events (oom_kill), the scheduler's accounting of that host.
+    Fix: `dmesg`, the cgroup's memory.events (oom_kill), the scheduler's accounting of that host; of a pod
+    `kubectl describe pod` (Last State, OOMKilled).
     In logs: `exitcode: -9`, `Signal 9 (SIGKILL)`, `Killed` with no Python error.
     """
     killed = log.outcome.before_the_end((e for number, e in exits(log) if number == 9))
