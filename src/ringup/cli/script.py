@@ -190,7 +190,11 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         job = dataclasses.replace(job, chdir=args.chdir)
     own = {k: v for k, v in job.env.items() if k not in ("MASTER_ADDR", "MASTER_PORT")}
     named = [node for node in cluster.nodes if node.host.user] if cluster else []
-    no_gpus = cluster is not None and not any(n.gpu_count or "gpu_count" in n.unknown for n in cluster.nodes)
+    no_gpus = (
+        not args.nproc
+        and cluster is not None
+        and not any(n.gpu_count or "gpu_count" in n.unknown for n in cluster.nodes)
+    )
     return Asked(
         job=job,
         nodes=nodes,
