@@ -105,7 +105,8 @@ def run(args: argparse.Namespace) -> int:
         text = show.as_text(diagnosis, terminal.Style(sys.stdout), **what)
         lines = [] if args.quiet else show.attempt_lines(attempts, whole=args.verbose)
         terminal.show("\n".join([text, *lines]))
-        if not diagnosis.causes:
+        has_finished = diagnosis.story.ended is not None and diagnosis.story.ended.outcome == "ok"
+        if not diagnosis.causes and not has_finished:
             terminal.say(next_step(diagnosis), quiet=args.quiet)
     return 0 if diagnosis.healthy else 1
 

@@ -173,18 +173,7 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
     env = plan.env if plan and is_bare else ()
     if getattr(args, "debug", False) and is_bare:
         env += tuple(minimal_env.debugging(cluster or Cluster(()), "."))
-    nodes = args.nodes or (len(cluster.nodes) if cluster else 0)
-    counts = {node.nproc for node in plan.nodes} if plan else set()
-    by_node = 1 if LAUNCHERS[job.launcher].by_node else 0
-    nproc = args.nproc or (next(iter(counts)) if len(counts) == 1 else by_node) or args.gpus or 0
-    if kind in KNOWN_NODES and cluster and nodes != len(cluster.nodes):
-        wrong = f"--nodes {nodes}, but {len(cluster.nodes)} are named"
-        raise UsageError(wrong, hint="leave --nodes out: all are taken")
-    if nodes < 1 or nproc < 1:
-        wrong = f"the number of {'nodes' if nodes < 1 else 'ranks per node'} is not known"
-        if nodes >= 1 and len(counts) > 1:
-            wrong = f"the nodes have {' and '.join(map(str, sorted(counts)))} ranks, a job file one number"
-        raise UsageError(wrong, hint="give --nodes N and --nproc N, or name the nodes with -H")
+    nodes, nproc = _counts(args, kind, LAUNCHERS[job.launcher].by_node, cluster, plan)
     if kind != "ssh" and (args.chdir or kind in PODS):
         # The directory of submission or of the image, not the current one.
         job = dataclasses.replace(job, chdir=args.chdir)
@@ -222,6 +211,24 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         wait_s=900 if kind in PODS else 300,
         finds_network=getattr(args, "find_network", True),
     )
+
+
+def _counts(
+    args: argparse.Namespace, kind: str, is_by_node: bool, cluster: Cluster | None, plan: Plan | None
+) -> tuple[int, int]:
+    """(nodes, ranks on each) of the file.  Raises UsageError if one is not known."""
+    nodes = args.nodes or (len(cluster.nodes) if cluster else 0)
+    counts = {node.nproc for node in plan.nodes} if plan else set()
+    nproc = args.nproc or (next(iter(counts)) if len(counts) == 1 else int(is_by_node)) or args.gpus or 0
+    if kind in KNOWN_NODES and cluster and nodes != len(cluster.nodes):
+        wrong = f"--nodes {nodes}, but {len(cluster.nodes)} are named"
+        raise UsageError(wrong, hint="leave --nodes out: all are taken")
+    if nodes < 1 or nproc < 1:
+        wrong = f"the number of {'nodes' if nodes < 1 else 'ranks per node'} is not known"
+        if nodes >= 1 and len(counts) > 1:
+            wrong = f"the nodes have {' and '.join(map(str, sorted(counts)))} ranks, a job file one number"
+        raise UsageError(wrong, hint="give --nodes N and --nproc N, or name the nodes with -H")
+    return nodes, nproc
 
 
 def has_restarts(args: argparse.Namespace) -> bool:

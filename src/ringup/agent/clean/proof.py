@@ -256,7 +256,7 @@ class Judge:
             output = link(path)
             if os.path.isfile(path):
                 return "its output goes to a file, like that of a job detached on purpose"
-            if output.startswith(("/dev/pts/", "/dev/tty")):
+            if output.startswith(("/dev/pts/", "/dev/tty")) and not output.endswith(" (deleted)"):
                 return "its output goes to a terminal that is open"
             reader = reads(self.table, output, own) if output.startswith("pipe:") else 0
             if reader:
