@@ -32,7 +32,8 @@ def judge(data: bytes) -> None:
         try:
             diagnosis = read_logs([str(log)])
         except LogsError:
-            assert not data or data.startswith(tuple(files._UNPACK))  # nothing unpacked
+            is_binary = files._is_binary(data[: files._HEAD_BYTES])
+            assert not data or data.startswith(tuple(files._UNPACK)) or is_binary  # nothing unpacked
             return
         lines = data.split(b"\n")
         for cause in diagnosis.causes:

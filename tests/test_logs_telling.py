@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ringup.logs import files
 from ringup.logs.forms import Form, form_of, severity_of
 from ringup.logs.lines import message_of
 from ringup.logs.patterns import forms as words
 from ringup.logs.patterns.tags import Pattern
-from ringup.logs.read import Diagnosis, read_attempts, read_logs
+from ringup.logs.read import Diagnosis, read_logs
 from ringup.output.logs_report import as_json
 from tests.regex_cost import cost
 from tests.test_linear import MOST_STEPS
@@ -464,21 +463,3 @@ def test_a_pod_and_its_host_name_are_one_node(tmp_path: Path) -> None:
         f"{pod}   exitcode  : -9 (pid: 71)\n{pod}   traceback : Signal 9 (SIGKILL) received by PID 71\n"
     )
     assert diagnose(tmp_path, text).causes[0].nodes == ("train-1-m9qzz",)
-
-
-@pytest.mark.parametrize("outcome", ["ok", "rank-failed"])
-def test_of_a_restarted_run_the_last_attempt_decides_if_it_finished(tmp_path: Path, outcome: str) -> None:
-    for number, result in ((1, "rank-failed"), (2, outcome)):
-        folder = tmp_path / f"attempt-{number}"
-        folder.mkdir()
-        record = {"ringup": "1", "outcome": result, "started": 100.0 + number}
-        (folder / "run.json").write_text(json.dumps(record))
-        (folder / "rank-00000-n0.log").write_text("step 1 loss 2.0\nstep 2 loss 1.0\n")
-        failed = f"[rank0]: ValueError: attempt {number}\n" * (result != "ok")
-        traced = f"[rank1]: Traceback (most recent call last):\n{failed}" * bool(failed)
-        (folder / "rank-00001-n0.log").write_text(traced)
-        failure = "first failure: rank 1 on n0: exit code 1, 2 s after the start"
-        end = "Finished: all ranks exited with 0" if result == "ok" else failure
-        (folder / "ringup.log").write_text(f"{end}\n")
-    shown, each = read_attempts(files.attempts([str(tmp_path)]))
-    assert shown.healthy == (outcome == "ok") and len(each) == 2

@@ -313,8 +313,9 @@ class JobFile(Output):
 
 class RunRow(TypedDict):
     run: str
-    state: Literal["running", "restarting", "launcher-gone", "ended"]
-    """launcher-gone: what started it has died without a record of the end."""
+    state: Literal["running", "restarting", "ended"]
+    launcher_gone: bool
+    """What started it has died without a record of the end."""
     started: float
     age_s: float
     seconds: float

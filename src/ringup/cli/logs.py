@@ -104,11 +104,18 @@ def run(args: argparse.Namespace) -> int:
         what = {"verbose": args.verbose, "quiet": args.quiet, "iterations": args.by_iteration is not None}
         text = show.as_text(diagnosis, terminal.Style(sys.stdout), **what)
         lines = [] if args.quiet else show.attempt_lines(attempts, whole=args.verbose)
+        last = [*attempts.values()][-1:]
+        if last and last[0] and has_finished(last[0]) and diagnosis.causes:
+            text = f"the run finished in attempt {len(attempts)}; its first failure:\n{text}"
         terminal.show("\n".join([text, *lines]))
-        has_finished = diagnosis.story.ended is not None and diagnosis.story.ended.outcome == "ok"
-        if not diagnosis.causes and not has_finished:
+        if not diagnosis.causes and not has_finished(diagnosis):
             terminal.say(next_step(diagnosis), quiet=args.quiet)
     return 0 if diagnosis.healthy else 1
+
+
+def has_finished(diagnosis: Diagnosis) -> bool:
+    """Whether `ringup run` saw it end well."""
+    return diagnosis.story.ended is not None and diagnosis.story.ended.outcome == "ok"
 
 
 def next_step(diagnosis: Diagnosis) -> str:

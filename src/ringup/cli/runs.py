@@ -76,7 +76,8 @@ def as_json(place: Path, run: RunHead) -> dict[str, Any]:
     is_lost = launcher is not None and not launcher.is_alive and launcher.host == os.uname().nodename
     return {
         "run": run.run,
-        "state": "ended" if is_over else "launcher-gone" if is_lost else run.outcome,
+        "state": "ended" if is_over else run.outcome,
+        "launcher_gone": is_lost,
         "started": run.started,
         "age_s": max(0.0, time.time() - run.started),
         "seconds": run.seconds,
@@ -97,7 +98,8 @@ def show(rows: Iterable[Mapping[str, Any]], heading: bool = True) -> None:
     table = [("RUN", "AGE", "NODES", "RANKS", "SCRIPT", "ENDED", "CAUSE")] if heading else []
     for row in rows:
         who = summarize_names(row["nodes"], 1), str(row["ranks"]), Path(row["script"]).name
-        end = row["outcome"] or row["state"], row["cause"] or ""
+        state = "launcher-gone" if row["launcher_gone"] else row["state"]
+        end = row["outcome"] or state, row["cause"] or ""
         table.append((row["run"], show_seconds(row["age_s"]), *who, *end))
     room = columns(sys.stdout) if sys.stdout.isatty() else sys.maxsize
     kept = list(range(len(table[0]))) if table else []

@@ -301,13 +301,15 @@ def _head(path: str, open_file: Callable[[str], contextlib.AbstractContextManage
     return None
 
 
+_LEAST_BYTES = 256
+"""Of a shorter file little can be said."""
 _ODD = bytes((*range(1, 7), *range(14, 27), *range(28, 32), 127))
 """Control characters that neither text nor a terminal's output has; NUL fills holes in logs."""
 
 
 def _is_binary(head: bytes) -> bool:
     """Whether a file's first bytes are neither text nor a dump of the flight recorder."""
-    left = head.replace(b"\0", b"")
+    left = head.replace(b"\0", b"") if len(head) >= _LEAST_BYTES else b""
     odd = len(left) - len(left.translate(None, _ODD)) + left.decode("utf-8", "replace").count("\ufffd")
     return odd * 5 > len(left) > 0 and not dump.may_be(head)
 

@@ -226,8 +226,7 @@ def read_logs(
 
 def read_attempts(folders: Sequence[str], **options: Any) -> tuple[Diagnosis, dict[str, Diagnosis | None]]:
     """
-    The diagnosis to show, and that of each folder: the first that names a failure, or the last attempt's if
-    it finished.
+    The diagnosis to show (the first that names a failure, else the last), and that of each folder.
 
     None for an attempt without a line.  Raises LogsError if nothing could be read.
     """
@@ -239,9 +238,6 @@ def read_attempts(folders: Sequence[str], **options: Any) -> tuple[Diagnosis, di
     read = [one for one in found.values() if one]
     if not read:
         raise LogsError("nothing to read in any attempt", hint="name log files, or a directory of some")
-    last = found[folders[-1]]
-    if last and last.healthy and last.story.ended and last.story.ended.outcome == "ok":
-        return last, found
     return next((one for one in read if not one.healthy), read[-1]), found
 
 
