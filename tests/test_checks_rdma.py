@@ -9,7 +9,20 @@ from typing import Any
 import pytest
 
 import ringup.checks  # noqa: F401
-from ringup.model import Bond, Cluster, Gid, Job, Limits, Link, Node, RdmaPort, Risen, SocketLimits, Verbs
+from ringup.model import (
+    Bond,
+    Cluster,
+    Container,
+    Gid,
+    Job,
+    Limits,
+    Link,
+    Node,
+    RdmaPort,
+    Risen,
+    SocketLimits,
+    Verbs,
+)
 from ringup.planning import mitigations, network
 from ringup.rules import Finding, run_checks
 from tests import clusters as c
@@ -494,3 +507,42 @@ def test_data_over_ipoib_is_told_where_the_job_asks_for_it(
     cluster = replace(FIRES["ipoib-used-for-data"](), job=Job(env={**job, "NCCL_SOCKET_IFNAME": "ib0"}))
     cluster = replace(cluster, nodes=tuple(replace(n, environment=nodes_say) for n in cluster.nodes))
     assert ("ipoib-used-for-data" in {f.rule for f in run_checks(cluster)[0]}) == is_told
+
+
+def test_a_list_of_devices_stays_one_that_lets_no_other_port_in() -> None:
+    """With `^=` the management port of another network would be taken as well."""
+    job = Job(env={"NCCL_IB_HCA": "=mlx5_0,mlx5_1"})
+
+    def ports(k: int, state: str = "ACTIVE") -> tuple[RdmaPort, ...]:
+        down = "DOWN" if k == 1 else "ACTIVE"
+        return r.ib(0), r.ib(1, state=down), r.roce(2, f"10.11.0.{k + 10}", rate_gbit_s=25.0)
+
+    fix = only(r.nodes(ports, 3, job=job), "rdma-port-not-active").fix
+    assert fix is not None and fix.env == {"NCCL_IB_HCA": "=mlx5_0"}
+    lacks = r.nodes(lambda k: tuple(p for p in ports(0) if not (k == 1 and p.device == "mlx5_1")), 3, job=job)
+    assert all("mlx5_2" not in f.fix.env.get("NCCL_IB_HCA", "") for f in run_checks(lacks)[0] if f.fix)
+
+
+def test_no_second_manager_is_started_where_one_serves_other_ports() -> None:
+    one = only(r.with_port(r.two_ib, state="INIT", sm_lid=0)(), "no-subnet-manager")
+    assert one.fix is not None and not any("opensm" in command for command in one.fix.commands)
+    assert "whole fabric is dead" not in one.why
+    none = only(r.nodes(lambda k: (r.ib(0, state="INIT", sm_lid=0),)), "no-subnet-manager")
+    assert none.fix is not None and any("opensm" in command for command in none.fix.commands)
+    assert "whole fabric is dead" in none.why
+
+
+def test_a_pod_that_may_open_its_own_device_alone_is_sound() -> None:
+    shut = r.with_port(r.two_ib, can_open=False)()
+    boxed = c.changed(shut, "node1", container=Container(kind="kubernetes"))
+    assert "uverbs-not-accessible" in {f.rule for f in run_checks(shut)[0]}
+    assert "uverbs-not-accessible" not in {f.rule for f in run_checks(boxed)[0]}
+
+
+@pytest.mark.parametrize("field", ["traffic_class", "trust"])
+def test_the_odd_one_out_is_asked_to_change_and_not_the_many(field: str) -> None:
+    usual, odd = {"traffic_class": (106, 162), "trust": ("pcp", "dscp")}[field]
+    own = lambda k: {"trust": "dscp", "traffic_class": 106} | {field: odd if k == 3 else usual}  # noqa: E731
+    one = only(r.nodes(lambda k: (r.roce(0, f"10.10.0.{k + 10}", **own(k)),), 4), "dscp-not-trusted")
+    assert one.node == "node3" and one.fix is not None
+    assert all(str(usual) in command for command in one.fix.commands)

@@ -214,3 +214,16 @@ def test_a_topology_dump_is_refused_only_beyond_its_deepest_level(deeper: int, r
 )
 def test_a_bridge_is_known_by_its_name_where_the_output_has_no_details(shown: str) -> None:
     assert [i.kind for i in interfaces.parse_addresses(shown)[0]] == ["bridge"]
+
+
+def test_padded_states_and_peers_of_tunnels_are_read() -> None:
+    line = "0000:3b:00.0 mlx5_0 (MT4123 - X) ConnectX-6 fw 20.31.1014 port 1 (DOWN  ) ==> ib0 (Down)"
+    assert [(p.name, p.state, p.netdev) for p in rdma_output.parse_ibdev2netdev(line)] == [
+        ("mlx5_0:1", "DOWN", "ib0")
+    ]
+    brief = "eth0 UP 10.0.0.5/24 metric 100 fe80::1/64\ntun0 UNKNOWN 10.8.0.2 peer 10.8.0.1/32\n"
+    found, _ = interfaces.parse_addresses(brief)
+    assert [(i.name, [a.address for a in i.addresses]) for i in found] == [
+        ("eth0", ["10.0.0.5", "fe80::1"]),
+        ("tun0", ["10.8.0.2"]),
+    ]

@@ -14,7 +14,7 @@ import pytest
 from ringup.cli import attach, launching, runs
 from ringup.cli.command_line import main
 from ringup.logs.read import read_logs
-from ringup.rules import CHECKS, PROBLEMS, Finding, complete
+from ringup.rules import PROBLEMS, Finding, complete
 from ringup.runtime.record import run_json
 
 
@@ -82,9 +82,9 @@ def test_a_log_directory_has_its_own_runs_alone(
 
 def test_the_errors_that_stopped_a_run_are_its_causes(tmp_path: Path) -> None:
     """`ringup logs` reads a run of which no rank was started."""
-    missing = Finding("n1", "no file /w/t.py", "the script on every node", node="n1", rule="script-missing")
+    missing = Finding("n1", "held by another process", "port 29500 free", node="n1")
     other = Finding("n0", "3 MB free", "1 GB", node="n0", rule="disk-full", severity="error")
-    found = [complete(missing, CHECKS["script-missing"].problem), complete(other, PROBLEMS["disk-full"])]
+    found = [complete(missing, PROBLEMS["port-in-use"]), complete(other, PROBLEMS["disk-full"])]
     content = run_json("r", outcome="check-stopped", exit_code=1, started=1.0, findings=found)
     launching.write_stopped(tmp_path, content)
     causes = read_logs([str(tmp_path)]).causes

@@ -17,8 +17,12 @@ FAULTS = (
     {48, 92, 119, 120}
     | {*range(56, 59), *range(62, 66), *range(68, 78), *range(79, 87), 88, 89}
     | {*range(94, 106), *range(110, 118), *range(122, 126)}
+    | {140, *range(143, 151)}
 )
-"""Azure/azurehpc-health-checks and imbue-ai/cluster-health remove a node from service for these."""
+"""
+Azure/azurehpc-health-checks and imbue-ai/cluster-health remove a node from service for these; from 140 on
+NVIDIA's catalogue of Xids: uncorrectable ECC (140), a reset that is needed (143), NVLink 5 (144 to 150).
+"""
 RECENT_S = 86400.0
 NVLINK_ERRORS = 5
 """imbue-ai/cluster-health inspects a link from five errors on."""

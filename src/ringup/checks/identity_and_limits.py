@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator
 
@@ -56,6 +57,12 @@ def same_machine_twice(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
+def _own_name(node: Node) -> str:
+    """The name that the node is called by; NAME for an address."""
+    is_address = re.fullmatch(r"[\d.]+|.*:.*", node.name) is not None
+    return "NAME" if is_address else shlex.quote(node.name)
+
+
 @check("duplicate-hostname", reads=("hostname",), scope="machines")
 def duplicate_hostname(cluster: Cluster) -> Iterator[Finding]:
     """Not for one machine with two names: `same-machine-twice` reports that."""
@@ -65,7 +72,7 @@ def duplicate_hostname(cluster: Cluster) -> Iterator[Finding]:
             wanted="a different host name on every node",
             severity="warning",
             fix="rename all but one; until then NCCL_HOSTID keeps them apart",
-            commands=[ssh(n, f"sudo hostnamectl set-hostname {shlex.quote(n.name)}") for n in same[1:4]],
+            commands=[ssh(n, f"sudo hostnamectl set-hostname {_own_name(n)}") for n in same[1:4]],
         )
 
 

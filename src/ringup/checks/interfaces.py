@@ -58,7 +58,7 @@ def missed(cluster: Cluster) -> set[tuple[str, str]]:
     every = [(n.name, i) for n in cluster.nodes for i in n.interfaces]
     usable = Counter(i.name for _, i in every if i.is_linked and i.usable_addresses)
     others = len(cluster.nodes) - 1
-    return found | {(n, i.name) for n, i in every if 0 < others == usable[i.name] and not i.usable_addresses}
+    return found | {(n, i.name) for n, i in every if 1 < others == usable[i.name] and not i.usable_addresses}
 
 
 def cards_of(cluster: Cluster, members: Mapping[str, str]) -> dict[str, Interface]:

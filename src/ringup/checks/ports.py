@@ -144,8 +144,9 @@ def port_in_ephemeral_range(node: Node, cluster: Cluster) -> Iterator[Finding]:
     port, ranges = cluster.job.port, node.ports
     inside = ranges.ephemeral_first <= port <= ranges.ephemeral_last
     if port and inside and port not in ranges.reserved and node.name == cluster.head_name:
+        kept = '"$(cat /proc/sys/net/ipv4/ip_local_reserved_ports)",' if ranges.reserved else ""
         yield at(node, f"port {port}").finding(
             found=f"{port} is within {ranges.ephemeral_first}-{ranges.ephemeral_last}",
             wanted=f"a port below {ranges.ephemeral_first}",
-            run=f"sudo sysctl net.ipv4.ip_local_reserved_ports={port}",
+            run=f"sudo sysctl net.ipv4.ip_local_reserved_ports={kept}{port}",
         )

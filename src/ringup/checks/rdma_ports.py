@@ -53,8 +53,17 @@ def rdma_port_not_active(view: View, cluster: Cluster) -> Iterator[Finding]:
             severity=view.loss(node),
             fix=f"{advice}; until then leave it out on every node",
             run=f"ibstatus {shlex.quote(port.name)}",
-            env={"NCCL_IB_HCA": f"^={port.name}"} if left else {},
+            env=without(view, node, port.name) if left else {},
         )
+
+
+def without(view: View, node: Node, name: str) -> dict[str, str]:
+    """NCCL_IB_HCA without one port; a list that is set stays one, so that no other port comes in."""
+    if not view.of(node).environment.get("NCCL_IB_HCA"):
+        return {"NCCL_IB_HCA": f"^={name}"}
+    everywhere = set.intersection(*({p.name for p in ports} for ports in view.main.values() if ports))
+    left = [p for p in view.main[node.name] if p.name in everywhere - {name}]
+    return {"NCCL_IB_HCA": rdma_devices.hca_value(left, node.rdma_ports)} if left else {}
 
 
 @check("no-subnet-manager", reads=READS, scope="rdma")
@@ -62,9 +71,14 @@ def no_subnet_manager(view: View) -> Iterator[Finding]:
     """
     An InfiniBand port has its link and waits for a subnet manager.
 
-    Why: the port stays in state INIT and is never used; without a manager the whole fabric is dead,
-    however good its cables.
-    Fix: start the subnet manager (`opensm`, or the switch's own), and see that it reaches this port.
+    Why: the port stays in state INIT and is never used.
+
+    Why, fabric: Without a manager the whole fabric is dead, however good its cables.
+
+    Fix: other ports are active, so a manager runs: see that it reaches this port (cable, switch port,
+    partition).
+
+    Fix, fabric: start the subnet manager (`opensm`, or the switch's own), and see that it reaches this port.
     In logs: `NET/IB : No device found.`
     """
     waiting = [(node, port) for node in view.nodes for port in view.allowed(node) if waits_for_manager(port)]
@@ -73,12 +87,17 @@ def no_subnet_manager(view: View) -> Iterator[Finding]:
     needed = any(missed(view, n, p) or not view.taken[n.name] for n, p in waiting)
     worst: Severity = "error" if any(view.is_stranded(n) for n, _ in waiting) else "warning"
     managers = [f"{p.name} sm_lid {p.sm_lid}" for _, p in waiting if p.sm_lid]
+    every = [p for node in view.nodes for p in node.rdma_ports if p.link_layer == "InfiniBand"]
+    is_alive = any(p.is_active for p in every)
+    said = ", other ports are active" if is_alive else ", subnet manager: none"
+    asks = f"sudo sminfo -C {shlex.quote(waiting[0][1].device)}"
     yield verbs.places(waiting).finding(
         found=f"state INIT with the link up on {plural(len(waiting), 'port')}"
-        + (f" ({listed(managers)})" if managers else ", subnet manager: none"),
+        + (f" ({listed(managers)})" if managers else said),
         wanted="state ACTIVE: a subnet manager has configured the port",
         severity=worst if needed else "note",
-        run=("sudo systemctl start opensm", f"sudo sminfo -C {shlex.quote(waiting[0][1].device)}"),
+        run=(asks,) if is_alive else ("sudo systemctl start opensm", asks),
+        case="" if is_alive else "fabric",
     )
 
 
@@ -138,7 +157,7 @@ def lacks_module(node: Node) -> bool:
 
 
 def unlike(view: View, node: Node, what: str) -> Finding:
-    owned = [{p.device for p in n.rdma_ports} for n in view.nodes if n.rdma_ports]
+    owned = [{p.device for p in ports} for ports in view.main.values() if ports]
     common = sorted(set.intersection(*owned))
     return at(node, "RDMA devices").finding(
         found=f"{node.name} {what}; ports in use: {listed(f'{n} {len(p)}' for n, p in view.main.items())}",
@@ -240,7 +259,9 @@ def management_port_selected(view: View) -> Iterator[Finding]:
 def uverbs_not_accessible(node: Node, view: View) -> Iterator[Finding]:
     """One finding per node, whatever the number of devices."""
     shut = [p for p in view.ready(node) if not p.can_open]
-    if shut:
+    # A container sees the machine's devices, and may be given one of them alone.
+    has_own = bool(node.container.kind) and any(p.can_open for p in view.ready(node))
+    if shut and not has_own:
         names = summarize_names(p.device for p in shut)
         yield at(node, "/dev/infiniband").finding(
             found=f"the device files of {names} are missing, or this user cannot open them",

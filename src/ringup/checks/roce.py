@@ -105,8 +105,8 @@ def rdma_mtu_low(view: View) -> Iterator[Finding]:
     """
     The MTU of a RoCE port's interface is smaller than the peers', or too small for RoCE's largest packets.
 
-    Why: RoCE takes the largest packet that fits: 1024 bytes under an MTU of 1500, 4096 under 9000.  Small
-    packets cost rate, and where nodes differ large messages are lost.
+    Why: RoCE takes the largest packet that fits: 1024 bytes under an MTU of 1500, 4096 under 9000; of two
+    nodes NCCL takes the smaller one.  Small packets cost rate.
     Fix: MTU 9000 on the interface and on every switch port of the fabric.
     """
     ports = [(n, p) for n in view.nodes for p in view.roce(n)]
@@ -141,27 +141,31 @@ def dscp_not_trusted(view: View) -> Iterator[Finding]:
     blind = [(n, p) for n, p in marked if p.trust == "pcp"]
     trusts = {p.trust for _, p in ports if p.trust}
     classes = {p.traffic_class for _, p in ports if p.traffic_class is not None}
+    usual = int(most_common_number(p.traffic_class for _, p in ports if p.traffic_class is not None))
     # If a traffic class is set for all RoCE traffic, a port without one differs from the others.
     unset = [(n, p) for n, p in ports if classes and p.traffic_class is None and p.trust]
     if blind:
         odd, words = blind, "sorts by VLAN priority (pcp), NCCL_IB_TC marks the IP header"
     elif len(trusts) > 1:
-        odd, words = [(n, p) for n, p in ports if p.trust == "pcp"], "trusts pcp, others trust dscp"
+        trust = most_common(p.trust for _, p in ports) if any(p.trust == "dscp" for _, p in ports) else ""
+        odd = [(n, p) for n, p in ports if p.trust and p.trust != trust]
+        words = f"trusts {odd[0][1].trust}, others trust {trust}"
     elif len(classes) > 1 or unset:
         values = {p.traffic_class for _, p in ports}
-        odd = unset or [(n, p) for n, p in ports if p.traffic_class != max(classes)]
+        odd = unset or [(n, p) for n, p in ports if p.traffic_class != usual]
         words = f"traffic classes {summarize_names(str(c) for c in values)} side by side"
     else:
         odd, words = [], ""
     if not odd:
         return
     trusting = bool(blind) or len(trusts) > 1
-    set_class = f"echo {max(classes, default=0)} | sudo tee {{class_file}}"
+    wanted = "dscp" if blind else most_common(p.trust for _, p in ports)
+    set_class = f"echo {usual} | sudo tee {{class_file}}"
     yield verbs.places(odd).finding(
         found=f"{odd[0][1].netdev}: {words}",
-        wanted="dscp trusted, with the same traffic class on every node",
-        fix="trust DSCP on every RoCE interface" if trusting else "one traffic class on every RoCE port",
-        commands=on_each(odd, "sudo mlnx_qos -i {netdev} --trust dscp" if trusting else set_class),
+        wanted=f"{wanted or 'dscp'} trusted, with the same traffic class on every node",
+        fix=f"trust {wanted} on every RoCE interface" if trusting else "one traffic class on every RoCE port",
+        commands=on_each(odd, f"sudo mlnx_qos -i {{netdev}} --trust {wanted}" if trusting else set_class),
     )
 
 

@@ -148,11 +148,17 @@ def gpu_count(raw: Any, environment: Mapping[str, str]) -> int:
 
     >>> gpu_count({"devices": 0, "amd": 4}, {"ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "1"})
     1
+    >>> listed = {"devices": 1, "listed": ["GPU 0: A (UUID: GPU-1)", "  MIG 1g.5gb Device 0: (UUID: MIG-2)"]}
+    >>> gpu_count(listed, {}), gpu_count(listed, {"CUDA_VISIBLE_DEVICES": "MIG-2,MIG-3"})
+    (1, 1)
     """
     counted = msgspec.convert(raw, _Counted)
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if counted.listed is not None:
-        return visible_count(len(gpu_uuids("\n".join(counted.listed))), visible)
+        found = visible_count(len(gpu_uuids("\n".join(counted.listed))), visible)
+        # A process sees one MIG instance, and then no other GPU (NVIDIA's MIG user guide, "CUDA visibility").
+        is_mig = "MIG-" in "".join(counted.listed) if visible is None else "MIG-" in visible
+        return min(found, 1) if is_mig else found
     if counted.proc is None and counted.devices == 0:
         left = visible_count(counted.amd, environment.get("ROCR_VISIBLE_DEVICES"))
         return visible_count(left, environment.get("HIP_VISIBLE_DEVICES", visible))

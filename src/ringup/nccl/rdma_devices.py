@@ -189,7 +189,9 @@ def _fused(
         same = _card(port, environment)
         for place, device in enumerate(devices):
             one = device.ports[0]
-            is_alike = (one.link_layer, one.guid) == (port.link_layer, port.guid)
+            # From 2.24 on the PCI path alone counts (src/graph/topo.cc).
+            by_guid = version < FUSES_IN_VERBS[1] or not port.bus_id
+            is_alike = one.link_layer == port.link_layer and (one.guid == port.guid or not by_guid)
             if same and is_alike and len(device.ports) < most and _card(one, environment) == same:
                 made = devices[place] = Device((*device.ports, port))
                 because.append(f"{made.name} are ports of one card: NCCL fuses them into one device")

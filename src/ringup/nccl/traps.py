@@ -109,7 +109,8 @@ def _socket_traps(
             yield f"{setting}: no interface {'is called' if parsed.exact else 'begins with'} {item}"
         yield from _too_many(setting, parsed, item, taken)
     if parsed.negate and parsed.accepts("lo"):
-        yield f"{setting}: a filter of one's own does not exclude lo or docker, add them: {value},docker,lo"
+        whole = value.replace("^=", "^", 1)  # an exact docker leaves docker0 in
+        yield f"{setting}: a filter of one's own does not exclude lo or docker, add them: {whole},docker,lo"
 
 
 def _hca_traps(

@@ -25,7 +25,7 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row; a name that ends with `*` covers all names with that prefix."""
 
     name: str
-    by: Literal["NCCL", "Gloo", "torch", "CUDA", "UCX", "libfabric", "plugin"] = "NCCL"
+    by: Literal["NCCL", "RCCL", "Gloo", "torch", "CUDA", "UCX", "libfabric", "plugin", "build"] = "NCCL"
     """The program or library that reads it."""
     since: str = ""
     until: str = ""

@@ -18,7 +18,7 @@ _UNINDENTED = re.compile(r"(?:link/|inet6? |valid_lft |altname |RX|TX|prefix)")
 """Beginnings of lines that belong to an interface although their indentation was lost."""
 _BRIEF = re.compile(
     r"^([\w.@:-]{1,32})\s+(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT)\b"
-    r"((?:\s{1,40}[0-9a-fA-F:.]{2,45}/\d{1,3}(?: metric \d{1,10})?)*)\s*$"
+    r"((?:\s{1,40}[0-9a-fA-F:.]{2,45}(?: peer [0-9a-fA-F:.]{2,45})?/\d{1,3}(?: metric \d{1,10})?)*)\s*$"
 )
 _IFCONFIG = re.compile(r"^([\w.@:-]{1,32})(?:: flags=\d+<([^>]*)>\s+mtu (\d{1,9})|\s+Link encap:\S)")
 _ADDRESS = re.compile(r"^(?:(\d+): ([^\s:@]+)\s)?\s*inet6? (?:addr: ?)?([0-9a-fA-F:.]{2,45})(?:/(\d+))?(.*)$")
@@ -76,7 +76,7 @@ def _shown(text: str) -> dict[str, dict[str, dict[str, Any]]]:
         elif match := _BRIEF.match(line):
             flags = ["UP", "LOWER_UP"] if match[2] in ("UP", "UNKNOWN") else []
             brief = found["brief"].setdefault(match[1].partition("@")[0], {"addresses": [], "flags": flags})
-            for word in match[3].split():
+            for word in re.sub(r" peer \S+| metric \d+", "", match[3]).split():
                 add(brief, *word.split("/")[:2])
             current = None
         elif match := _IFCONFIG.match(line):

@@ -26,7 +26,7 @@ _BLANKS = re.compile(r"[ \t]+")
 """`| column -t` inserts more of them between the words."""
 _NETDEV = re.compile(
     rf"(?:^|\s)(?:({_BUS}) )?({_NAME}) (?:\(.{{0,200}} )?port (\d{{1,3}}) "
-    r"(?:\((\w+)\) *)?==> (\S+) \((\w+)\)\s*$"
+    r"(?:\((\w+) *\) *)?==> (\S+) \((\w+)\)\s*$"
 )
 _LINK = re.compile(
     rf"(?:^|\s)(?:\d+/\d+: )?(?:link )?({_NAME})/(\d{{1,3}}):? (.{{0,200}}?)\bstate (\S+) "

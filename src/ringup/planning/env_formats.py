@@ -77,7 +77,8 @@ def shell(env: Sequence[EnvVar], machine: Machine) -> str:
 def slurm(env: Sequence[EnvVar], machine: Machine) -> str:
     """For a batch script: exported before srun, node by node inside it."""
     lines = ["# before srun, which passes the environment on (--export=ALL is its default)"]
-    lines.append(shell([v for v in env if v.node is None], machine))
+    common = [v for v in env if v.node is None]
+    lines += [shell(common, machine)] if common or not env else []
     own = by_node([v for v in env if v.node is not None], exported, who='"$SLURMD_NODENAME"')
     lines += ["# in what srun starts on each node, before the launcher"] if own else []
     return "\n".join([*lines, *own])
