@@ -82,9 +82,11 @@ class HangWatch:
         if self.stalled:
             if looked_s < self.apart_s:
                 return ""
-            if not self._base or heard_s > self._looked_s:
-                return "count"  # does it continue?
             overdue = self.end_after_s and quiet_s >= self.end_after_s
+            # Whoever prints need not make progress: once overdue, counters that were read since decide.
+            is_counted = overdue and self._base_s > self._judged_s
+            if not self._base or (heard_s > self._looked_s and not is_counted):
+                return "count"  # does it continue?
             return "stacks" if overdue or looked_s >= self.window_s else ""
         if self._base and self._base_s >= self._quiet_since:
             ripe = quiet_s >= self.window_s and now_s - self._base_s >= self.apart_s
