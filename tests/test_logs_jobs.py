@@ -185,8 +185,9 @@ def test_a_store_that_went_while_a_rank_failed_is_still_told_of(tmp_path: Path) 
 
 def test_an_uncaught_exception_is_an_error_though_its_traceback_is_cut_off(tmp_path: Path) -> None:
     hooked = diagnose(tmp_path, "[rank5]: KeyError: 'loss'").causes[0]
-    printed = diagnose(tmp_path, "KeyError: 'loss'").causes[0]
-    assert (hooked.severity, printed.severity) == ("error", "warning")
+    last = diagnose(tmp_path, "KeyError: 'loss'").causes[0]
+    above = diagnose(tmp_path, "KeyError: 'loss'\n" + 9 * "loading the next file\n").causes[0]
+    assert (hooked.severity, last.severity, above.severity) == ("error", "error", "warning")
 
 
 def test_a_rank_number_where_the_launcher_wants_another_is_doubted_until_it_says_so(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """How a run went on after a line, and who ended it."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -137,3 +139,64 @@ def test_what_follows_the_end_from_outside_is_no_failure(tmp_path: Path) -> None
 
 def test_every_tag_that_is_asked_for_exists() -> None:
     assert set(TAGS) >= outcome.ESTABLISHING | outcome.RETRACTABLE
+
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.15 GiB, 1.00 GiB is free.\n"
+TRACED = 'Traceback (most recent call last):\n  File "/job/train.py", line 9, in <module>\n    main()\n'
+TRACED += '  File "/job/train.py", line 4, in main\n    step(batch)\n'
+TRIED = "WARNING retrying the connection to the store\n"
+
+
+@pytest.mark.parametrize(
+    "text, rule",
+    {
+        "a warning above an uncaught exception": (STEPS + TRIED + TRACED + "KeyError: 'labels'\n", "rank-raised-exception"),
+        "wandb's summary": (STEPS + OOM + "wandb: train/loss 2.1 step 9\nwandb: loss 2.1\nwandb: step 9\n", "gpu-out-of-memory"),
+        "another bar": (STEPS + OOM + "Uploading logs: 100%|####| 9/9 [00:01<00:00, 9.0it/s]\n", "gpu-out-of-memory"),
+        "probes of the health": (
+            "INFO: Application startup complete.\n" + OOM + 'INFO: 10.0.0.9:1 - "GET /health HTTP/1.1" 200 OK\n' * 3,
+            "gpu-out-of-memory",
+        ),
+        "saved at the failure": (STEPS + OOM + "checkpoint saved to /ckpt/a\nweights saved to /ckpt/b\n", "gpu-out-of-memory"),
+        "tests of a later program": (
+            OOM + "[launch.py:325:sigkill_handler] ['python', 't.py'] exits with return code = 1\n+ pytest -q\n12 passed in 3.10s\n",
+            "gpu-out-of-memory",
+        ),
+        "another stage": (
+            "{'train_runtime': 1200.1, 'train_loss': 2.2, 'epoch': 1.0}\n=== stage 2: merge ===\nrun.sh: line 9:  8812 Killed"
+            "                  python merge.py\n",
+            "rank-killed",
+        ),
+        "a stranger's request": (
+            'INFO: Application startup complete.\ntorch.AcceleratorError: CUDA error: an illegal memory access was encountered\n'
+            'INFO: 10.0.0.8:1 - "POST /v1/chat/completions HTTP/1.1" 401 Unauthorized\n',
+            "rank-raised-exception",
+        ),
+        "the last line": (STEPS + "ValueError: expected more than 1 value per channel\n", "rank-raised-exception"),
+        "only the end": ("training on 4 nodes\nno checkpoints in /ckpt\ncommand terminated with exit code 1\n", "unnamed-failure"),
+        "none of some": ("ERROR: failed: 0/8 workers registered\n", "unnamed-failure"),
+    }.values(),
+)  # fmt: skip
+def test_what_is_no_work_does_not_cancel_a_failure(tmp_path: Path, text: str, rule: str) -> None:
+    assert errors(diagnose(tmp_path, job=text))[:1] == [rule]
+
+
+def test_a_launchers_own_signals_are_not_the_cause(tmp_path: Path) -> None:
+    text = "cannot read restart file restart.0500\nsrun: error: n1: task 0: Exited with exit code 1\n"
+    found = errors(diagnose(tmp_path, job=text + "srun: error: n2: tasks 8-15: Killed\n"))
+    assert found and "rank-killed" not in found
+    alone = diagnose(tmp_path, job="srun: error: n2: tasks 8-15: Killed\n" + text)
+    assert errors(alone)[:1] == ["rank-killed"]
+
+
+def test_a_line_without_a_rank_does_not_get_that_of_a_line_far_above(tmp_path: Path) -> None:
+    text = "[rank0]: using GPU 0 as device, which is currently unknown.\nstep 1 loss 2.0\nstep 2 loss 2.0\n"
+    text += "[launch.py:325:sigkill_handler] ['python', '-u', 'train.py', '--local_rank=3'] exits with return code = -11\n"
+    assert diagnose(tmp_path, job=text).causes[0].ranks == ()
+
+
+@pytest.mark.parametrize("code", [63, 92])
+def test_a_code_of_the_driver_that_ends_nothing_is_a_note(tmp_path: Path, code: int) -> None:
+    text = f"[ 12.1] NVRM: Xid (PCI:0000:4e:00): {code}, pid='<unknown>', name=<unknown>\n"
+    assert errors(diagnose(tmp_path, job=text + STEPS)) == []
+    assert errors(diagnose(tmp_path, job=text.replace(f": {code},", ": 48,"))) != []

@@ -100,7 +100,7 @@ def test_the_json_of_a_run_holds_its_attempts(tmp_path: Path) -> None:
     logs = subprocess.run(
         [sys.executable, "-m", "ringup", "logs", str(run.log_dir)], capture_output=True, text=True, timeout=60
     )
-    assert logs.returncode == 1 and logs.stdout.startswith("error: rank-killed"), logs.stderr
+    assert logs.returncode == 1 and "\nerror: rank-killed" in logs.stdout, logs.stderr
     assert f"{run.log_dir}/attempt-2: no failure found" in logs.stdout
 
 

@@ -215,3 +215,10 @@ def test_a_run_that_is_over_is_not_looked_at() -> None:
     played = Played(*STUCK)
     played.node.state = "over"
     assert not played.go(300).node.asked
+
+
+def test_a_run_that_hangs_and_prints_is_ended_in_time() -> None:
+    played = Played(*STUCK, end_after_s=300.0).go(299, prints=True)
+    assert len(played.hangs()) == 1 and not played.reason
+    played.go(120, prints=True)
+    assert played.reason.startswith("hung for ")

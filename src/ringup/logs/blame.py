@@ -7,12 +7,19 @@ whatever its rank or line: the cause is often printed after it and in another fi
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import CONSEQUENCE
 from ringup.logs.patterns.tags import Pattern
 from ringup.logs.rule import CONFIDENCES, Cause
 from ringup.rules import SEVERITIES
 from ringup.units import first_of_each
+
+if TYPE_CHECKING:
+    from ringup.logs.lines import Event
 
 ORDER = {
     place: tuple(names.split())
@@ -151,7 +158,39 @@ def ranked(causes: list[Cause]) -> list[Cause]:
         stronger = strong - inferred if cause.rule == "init-never-finished" else strong
         return place(cause) == 8 and bool(stronger)
 
-    return _named_first([cause for cause in best.values() if not is_explained(cause)])
+    return _own_bug_first(_named_first([cause for cause in best.values() if not is_explained(cause)]))
+
+
+_OWN_BUGS = re.compile(
+    r"(?:^|\.)(?:KeyError|IndexError|AttributeError|NameError|UnboundLocalError|TypeError|ZeroDivisionError"
+    r"|NotImplementedError|SyntaxError|IndentationError|RecursionError)$"
+)
+"""Exceptions that a fault of a GPU, a driver, a disk or the network does not raise."""
+_A_TRACEBACK = 60
+"""Lines of one: an exception so near above it may be the one that was being handled."""
+
+
+def _own_bug_first(causes: list[Cause]) -> list[Cause]:
+    """
+    Moves an exception that is the program's own mistake before causes that its stream printed earlier.
+
+    The process went on after those lines, and ended by this exception: they become warnings.
+    """
+    bug = next((c for c in causes if c.rule == "rank-raised-exception" and c.confidence != "low"), None)
+    raised = next((e for e in bug.evidence if e.tag == "exception"), None) if bug else None
+    if bug is None or raised is None or not (raised["traceback"] and _OWN_BUGS.search(raised["type"])):
+        return causes
+
+    def is_survived(event: Event) -> bool:
+        near = event["traceback"] and raised.line - event.line < _A_TRACEBACK
+        ended = event["uncaught"] or event.tag in OF_ROLE["end"]
+        is_above = event.file == raised.file and event.line < raised.line
+        return is_above and event.rank in (None, raised.rank) and not (near or ended)
+
+    earlier = [c for c in causes[: causes.index(bug)] if all(map(is_survived, c.evidence))]
+    rest = [replace(c, severity="warning") if c in earlier else c for c in causes if c is not bug]
+    at = min((causes.index(c) for c in earlier), default=causes.index(bug))
+    return [*rest[:at], bug, *rest[at:]]
 
 
 def _named_first(causes: list[Cause]) -> list[Cause]:

@@ -16,6 +16,7 @@ SETTINGS = SETTING_UP | OF_ROLE["setting"]
 
 NONE = re.compile(
     r"\b(?:errors?|count|failures?|failed|kills?|kill_total|errors_total(?:\{[^}]{0,80}\})?)\W{1,3}0\b"
+    r"(?!/\d| of \d|[ -][a-z])"
     r"|\| {1,4}(?:pass(?:ed)?|ok|none|no)\b"
     r"|(?:\s[:=]|:)\s{1,4}(?:\[\]|none|no|not? active|false|0|n/a)\W{0,3}$",
     re.IGNORECASE,
@@ -47,6 +48,10 @@ _ANSWERS_NO = re.compile(
     re.IGNORECASE,
 )
 
+_OF_A_MODEL = re.compile(
+    r"(?i)(?:generated(?: text)?|sample|response|prediction|completion|prompt)[ \d#]{0,8}[:>] "
+)
+"""In front of text that a model reads or writes."""
 _BY_A_PERSON = re.compile(
     r"(?:^|\s)(?:[Mm]y|I'm|I've|I (?:am|was|have|had|get|got|can|cannot|tried|try|see|saw|use|used|run|ran"
     r"|think|want|set|installed|followed|found))\s|\b[Aa]ny (?:help|ideas?|suggestions?|advice)\b"
@@ -62,8 +67,10 @@ def is_mention(body: str) -> bool:
     (True, True, False)
     >>> is_mention("Hi, my training fails on two nodes"), is_mention("/my/train.py failed")
     (True, False)
+    >>> is_mention("Generated: srun: error: task 3: Segmentation fault")
+    True
     """
-    return bool(CODE.match(body) or _BY_A_PERSON.search(body[:1000]))
+    return bool(CODE.match(body) or _OF_A_MODEL.match(body) or _BY_A_PERSON.search(body[:1000]))
 
 
 def says_no(text: str, end: int) -> bool:

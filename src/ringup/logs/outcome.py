@@ -78,6 +78,13 @@ PREPARES = re.compile(
 )
 _TRAINS = re.compile(r"(?i)train|epoch|step|iter")
 _MOVES_BYTES = re.compile(r"[kMG]i?B/s|\dB/s|examples/s|files/s")
+_BY_A_SHELL = r"(?: line \d+|^\S*sh): +\d+ |(?:exit|status|code)\W{1,3}(?:code )?\d"
+"""How a shell or a container's runtime reports that a program ended."""
+_OF_A_GPU = {"illegal-access", "cuda-failure", "gpu-oom", "ecc", "gpu-lost"}
+_PROBES = r"\"(?:GET|HEAD) "
+"""Of a server: requests for its health or its metrics."""
+_SUMMARY = re.compile(r"\W{0,8}wandb: ")
+"""wandb repeats the last figures when the process ends, however it ends."""
 _TEARDOWN = re.compile(
     r"Heartbeat ?[Mm]onitor|flag on TCPStore|Failed to check the \"should dump\""
     r"|\[W.{0,200}(?:sendBytes|recvBytes|recvV\w{1,20})(?: failed on SocketImpl| at \S{1,80}Utils\.hpp)"
@@ -250,7 +257,8 @@ class Outcome:
             return False
         from_line = max(event.line, self._last_break[event.file])
         marks = [m for m in self._own_marks(event) if m.event.line > from_line]
-        if sum({m.event.line: m.weight for m in marks}.values()) >= ENOUGH:
+        is_work = any(m.event.tag != "saved" for m in marks)  # a program may save when it fails
+        if is_work and sum({m.event.line: m.weight for m in marks}.values()) >= ENOUGH:
             return not self._is_flushed(event, marks)
         others = [m for m in self._some_marks if m.event.line > self._last_break[m.event.file]]
         others = [m for m in others if self._follows(m.event, event)]
@@ -273,7 +281,8 @@ class Outcome:
         elif event.label.isdigit():
             is_own, need = True, ENOUGH
         elif event.rank is not None:
-            marks, is_own, need = [m for m in marks if m.event.rank == event.rank], True, ENOUGH
+            is_own, own = True, [m for m in marks if m.event.rank == event.rank]
+            marks, need = (own, ENOUGH) if own else (marks, ENOUGH_OF_OTHERS)
         places = self._break_lines[event.file]
         end = next(iter(places[bisect_right(places, at) :]), sys.maxsize)
         lines = {m.event.line: m.weight for m in marks if event.line < m.event.line < end}
@@ -360,14 +369,15 @@ class Outcome:
 
     def _handled(self, event: Event) -> bool:
         """Whether the program logged this line's exception and went on, or tests that passed printed it."""
-        if self._last_passed[event.file] > event.line or (event.tag in _OF_A_CLOSE and made_do(event)):
+        if self._is_of_a_test(event) or (event.tag in _OF_A_CLOSE and made_do(event)):
             return True
         # A server logs why it refuses a request, and answers the next one.
         refused = (e for e in self._log.all("request-refused") if e.file == event.file)
-        if any(0 < e.line - event.line <= MOST_BEFORE_REPLY for e in refused):
+        here = [*self._log.at(*event.place)]
+        of_a_gpu = any(e.tag in _OF_A_GPU for e in here)
+        if not of_a_gpu and any(0 < e.line - event.line <= MOST_BEFORE_REPLY for e in refused):
             return True
-        here = self._log.at(*event.place)
-        return any(e["logged"] or (e["handled"] and not _is_uncaught(e)) for e in here)
+        return any((e["logged"] or e["handled"]) and not _is_uncaught(e) for e in here)
 
     def _finished_after(self, event: Event) -> bool:
         """Whether a later attempt finished: the event's own rank did, else all that worked in it."""
@@ -407,6 +417,9 @@ class Outcome:
         work = (m.event for m in marks if m.event.tag != "saved")
         last = max(work, key=lambda e: e.line, default=None)
         if last is None or last.line >= event.line:
+            return False
+        begun = (e.line for e in self._log.all("stage-began") if e.file == event.file)
+        if any(last.line < line < event.line for line in begun):
             return False
         return any(map(_is_the_end, self._log.at(last.file, last.line)))
 
@@ -450,12 +463,30 @@ class Outcome:
     def _last_restart(self) -> dict[int, int]:
         return _last_lines((e.file, e) for e in self._log.all("restarted"))
 
+    def _is_of_a_test(self, event: Event) -> bool:
+        """
+        Whether a line is of a session of tests that passed.
+
+        The session's first line is not always printed: then it begins after the last end of a program.
+        """
+        passed = next((line for line in self._passed[event.file] if line > event.line), 0)
+        before = [e for e in self._session_bounds if e.file == event.file and e.line < passed]
+        began = [e.line for e in before if e.tag == "tests-began"] or [e.line for e in before]
+        return bool(passed) and event.line > max(began, default=0)
+
     @cached_property
-    def _last_passed(self) -> dict[int, int]:
+    def _session_bounds(self) -> list[Event]:
+        by_a_shell = self._log.all("killed-word", "crash-word", has=_BY_A_SHELL)
+        return [*self._log.all("tests-began", *_ENDED_A_PROCESS), *by_a_shell]
+
+    @cached_property
+    def _passed(self) -> dict[int, list[int]]:
+        """For each file the lines that report that all tests of a session passed."""
         failed = {e.place for e in self._log.all("tests-failed")}
         passed = self._log.all("tests-passed")
         # unittest reports it two lines below
-        return _last_lines((e.file, e) for e in passed if (e.file, e.line + 2) not in failed)
+        found = grouped((e.file, e.line) for e in passed if (e.file, e.line + 2) not in failed)
+        return defaultdict(list, found)
 
     @cached_property
     def _last_done(self) -> dict[tuple[object, ...], int]:
@@ -472,11 +503,12 @@ class Outcome:
         """The lines of each stream that show work."""
         marks = [_Mark(e, 1, e.number("step")) for e in self._log.all("step", "loss", "nccl-tests-row")]
         marks += [_Mark(e) for e in self._log.all("epoch-done", "saved")]
-        marks += [_Mark(e, ENOUGH if e["began"] else 1) for e in self._log.all("served")]
+        marks += [_Mark(e, ENOUGH if e["began"] else 1) for e in self._log.all("served", lacks=_PROBES)]
         marks += [_Mark(e, ENOUGH) for e in self._log.all("finished")]
         bars = [e for e in self._log.all("progress") if not is_preparing(e)]
-        marks += [_Mark(e, ENOUGH if e["percent"] == "100" else 1, e.number("percent")) for e in bars]
-        return grouped(((mark.event.file, mark.event.label), mark) for mark in marks)
+        marks += [_Mark(e, ENOUGH if _is_full(e) else 1, e.number("percent")) for e in bars]
+        own = (mark for mark in marks if not _SUMMARY.match(mark.event.text))
+        return grouped(((mark.event.file, mark.event.label), mark) for mark in own)
 
     @cached_property
     def _some_marks(self) -> list[_Mark]:
@@ -509,6 +541,11 @@ def _is_uncaught(event: Event) -> bool:
 def _is_the_end(event: Event) -> bool:
     """Whether a line reports that all work is done: as text, or as the full bar of the training."""
     return event.tag == "finished" or (event["percent"] == "100" and bool(_TRAINS.search(event["what"])))
+
+
+def _is_full(bar: Event) -> bool:
+    """Whether it is the full bar of the training, or of the program's only loop: that one has no name."""
+    return _is_the_end(bar) or (bar["percent"] == "100" and not bar["what"].strip(" |:"))
 
 
 def is_preparing(bar: Event) -> bool:

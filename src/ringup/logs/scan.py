@@ -80,6 +80,14 @@ AFTER_THE_RUN = re.compile(r"warning [^\s:]{1,80}: could not be checked after th
 """By `ringup run`, of a node that it had lost before."""
 OF_A_CANDIDATE = re.compile(r"\btorch/_inductor/(?:select_algorithm|autotune_process)\.py:\d{1,6}\]")
 """By the logger of torch.compile's autotuning: a kernel that it tried and rejects; others remain."""
+_BEGINS_ANEW = re.compile(
+    r"(?i)[EWIF]\d{4} \d\d:|(?:global[ _]?)?(?:step|epoch|iter)|srun: |slurmstepd: |\S{1,80}: line \d+: |\["
+)
+"""A line that may be of any rank, whichever rank printed the line above it."""
+_TITLE = re.compile(
+    r"(?i)error|exception|fail|fatal|critical|warn|" + TAGS["made-do"].patterns[0].regex.pattern
+)
+"""Words of a message above the traceback that its program prints for it."""
 _OUTERMOST = ("<module>", "_run_module_as_main")
 """Where a traceback begins that nobody caught: one that is caught begins where it is caught."""
 SCARY = TAGS["scare"].patterns
@@ -165,6 +173,7 @@ class Scanner:
         self._title = ""
         self._summary: dict[str, dict[str, str]] = {}
         self._near: tuple[int, Head] = (0, Head())
+        self._is_title = False
         self._read_on = 0
         """Up to this line number, lines are read that no pattern fits."""
         self._last_error = 0
@@ -351,8 +360,11 @@ class Scanner:
         head = head_of(text, self._labels)
         near_line, near = self._near
         is_near = number - near_line <= 2 and head.label == near.label
-        if head.rank is None and not head.pid and is_near and not begins_a_record(text):
+        is_near = is_near and not (begins_a_record(text) or _BEGINS_ANEW.match(text))
+        is_titled = not text.startswith("Traceback (") or near_line == number or self._is_title
+        if head.rank is None and not head.pid and is_near and is_titled:
             head = head._replace(rank=near.rank, host=head.host or near.host)
+        self._is_title = bool(_TITLE.search(text))
         self._near = (number, head)
         return head
 

@@ -47,6 +47,9 @@ ABOVE = 40
 BY_A_WORD = {"rank-killed"}
 """Causes that may rest on a single word, which a launcher prints about a process that it ended itself."""
 
+_ENDED_WITH = re.compile(
+    r"(?i)\b(?:exited|completed|terminated|finished) with (?:exit )?(?:code|status):? [1-9]"
+)
 _BUILD = re.compile(r"\S{1,160} (?:fatal )?(?:error|fatal) {0,8}: ")
 """A compiler's or a linker's error."""
 _OF_THE_SCRIPT = re.compile(r"\S{1,160}\.py: error: ")
@@ -223,6 +226,13 @@ def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | 
     return _of_a_clue(log, best, causes) or (None if is_ended else _cut_traceback(log))
 
 
+def _proves_an_end(log: LogEvidence, clue: Clue) -> bool:
+    """Whether a line that follows from another end yet proves that the job failed."""
+    if clue.tags & {"exit", "child-failed"} or _ENDED_WITH.search(clue.message):
+        return True
+    return any(e["uncaught"] for e in log.at(*clue.event.place))
+
+
 MOST_ABOVE = 2
 """Lines from a message to the traceback that its program prints for it."""
 
@@ -253,7 +263,9 @@ def _of_a_clue(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Caus
         if causes[0].rule == "rank-raised-exception" and (reason := _reason_above(log, [best])):
             return described(log, reason)
         return None  # its meaning is known, and it is not an error
-    if best is None or best.severity in ("warning", "info") or follows(best) or best.form > SURE:
+    if best is None or best.severity in ("warning", "info") or best.form > SURE:
+        return None
+    if (follows(best) and not _proves_an_end(log, best)) or best.message.startswith("wandb: "):
         return None
     if _went_on(log, best):
         return None

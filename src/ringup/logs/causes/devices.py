@@ -134,13 +134,23 @@ def gpu_missing(log: LogEvidence) -> Found:
                 "the NVIDIA driver does not answer: not loaded, or its devices were taken from the container"
             )
         return report([*lost, *off, *bus], text)
-    text = "a PCIe slot reports bus errors in floods; the device behind it is about to go"
+    text = "a PCIe slot reports bus errors; the device behind it may be about to go"
+    if all("corrected" in e.text.lower() and "uncorrected" not in e.text.lower() for e in bus):
+        # The link repeats the transfer, and nothing is lost.
+        return report(bus, text, "low", severity="warning") if len(bus) > 2 else None
     return report(bus, text, "medium") if len(bus) > 2 or log.outcome.failed else None
+
+
+INFORMING_XIDS = {63, 92}
+"""A recorded row remapping, and a high rate of corrected errors (NVIDIA's Xid catalogue)."""
 
 
 @cause("xid-in-kernel-log", overcome=None)
 def xid_in_kernel_log(log: LogEvidence) -> Found:
     codes = xid_codes(log)
+    if codes and INFORMING_XIDS.issuperset(codes):
+        text = f"the driver reported code {', '.join(map(str, codes))}, which ends no process"
+        return report(log.all("xid"), text, "low", severity="note")
     grave = log.has("sxid") or not PROGRAM_XIDS.issuperset(codes)
     text = f"the driver reported fault code {', '.join(map(str, codes)) or 'without number'}"
     text += "" if grave else " (usually the program's own fault)"

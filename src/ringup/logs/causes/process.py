@@ -22,7 +22,7 @@ from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import PROGRAM_XIDS
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
-from ringup.units import show_ranks
+from ringup.units import first_of_each, show_ranks
 
 _NAMES = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM"
 _SIGNALS = {f"SIG{name}": number for number, name in enumerate(_NAMES.split(), 1)}
@@ -81,6 +81,20 @@ def exits(log: LogEvidence) -> list[tuple[int, Event]]:
     """Every exit with a signal or a code above 0, as (signal, event)."""
     found = [(signal_of(e), e) for e in log.all("exit", "exit-signal")]
     return [(number, e) for number, e in found if number or e.number("code") > 0]
+
+
+def _ended_by_itself(log: LogEvidence, ends: list[Event]) -> list[Event]:
+    """
+    Ends by a signal without those that follow from another process's own exit.
+
+    A launcher ends the rest after the first exit with a code above 0.  Where ranks lost a peer, that exit may
+    follow from the signal.
+    """
+    if log.has(*OF_ROLE["consequence"]):
+        return ends
+    own = [e for number, e in exits(log) if not number]
+    first = first_of_each((e.file, e.line) for e in own)
+    return [e for e in ends if e["first"] or e.line < first.get(e.file, e.line + 1)]
 
 
 def _who(events: list[Event]) -> str:
@@ -153,10 +167,12 @@ def rank_killed(log: LogEvidence) -> Found:
     `kubectl describe pod` (Last State, OOMKilled).
     In logs: `exitcode: -9`, `Signal 9 (SIGKILL)`, `Killed` with no Python error.
     """
-    killed = log.outcome.before_the_end((e for number, e in exits(log) if number == 9))
+    every = log.outcome.before_the_end((e for number, e in exits(log) if number == 9))
+    killed = _ended_by_itself(log, every)
     other = r"|kill(?:ed|ing)? (?:by|all|old|existing|(?:sub)?process)|Killing|sigkill_handler|forcefully"
     words = log.all("killed-word", lacks=f"{_EITHER_WAY}{other}|Sending|{_OF_A_HANDLER}")
     words = [e for e in log.outcome.before_the_end(words) if not log.outcome.overcome(e)]
+    words = _ended_by_itself(log, words)
     if any(e["ends"] for e in log.all("exit")):
         words = []  # the launcher ended the other ranks, and then itself
     workers = log.all("loader-killed", signal="(?i)killed")
@@ -189,9 +205,10 @@ def rank_crashed(log: LogEvidence) -> Found:
     """
     unbacked = bool(log.all("crash-word", has=UNBACKED))
     fatal = [e for n, e in exits(log) if n in (4, 5, 8, 11) or (n == 7 and not unbacked)]
+    fatal = _ended_by_itself(log, fatal)
     other = r"|DataLoader|\bworkers? (?:\(pid|process|is)|bus error .{0,20}worker\b|shared memory|\babort|"
     words = log.all("crash-word", lacks=f"{_EITHER_WAY}{other}{UNBACKED}|{_OF_A_HANDLER}")
-    words += log.all("loader-killed", signal="(?i)segmentation|sigsegv")
+    words = _ended_by_itself(log, words + log.all("loader-killed", signal="(?i)segmentation|sigsegv"))
     if fatal or words:
         is_sure = bool(fatal) or any(_OF_A_HANDLER_CALLED.search(e.text) for e in words)
         text = f"{_who(fatal)} died of a fatal signal of its own"
@@ -345,7 +362,19 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     same = [e for e in own if e["type"] == first["type"]]
     sure: Confidence = "high" if traced and settled else "low" if mild else "medium"
     evidence = [*([inner] if inner else ()), *same[:1], *(clue.event for clue in below), *same[1:]]
-    return report(evidence, text, sure, severity="warning" if mild and not (traced or settled) else None)
+    # Nothing below it, not even its end: it may as well be the output's last line before the process ended.
+    goes_on = made_do(first) or log.outcome.from_outside or log.outcome.work_after(*first.place)
+    is_last = _is_last(log, first) and not goes_on
+    is_mild = mild and not (traced or settled or is_last)
+    return report(evidence, text, sure, severity="warning" if is_mild else None)
+
+
+MOST_BELOW = 3
+
+
+def _is_last(log: LogEvidence, event: Event) -> bool:
+    """Whether an exception is one of the last lines of its file."""
+    return log.files[event.file].lines - event.line < MOST_BELOW
 
 
 def _inside(log: LogEvidence, outer: Event) -> Event | None:

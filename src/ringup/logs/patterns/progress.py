@@ -16,7 +16,7 @@ TAGS = (
     tag("finished", "context",
         r"Trainer\.fit` stopped: `max_\w+=|'train_runtime': '?[\d.]+|worker group successfully finished"
         r"|Process \d+ exits successfully|after training is done\]|# Avg bus bandwidth|- Destroy COMPLETE"
-        r"|(?:training|train(?:er)?|finetuning|fine-tuning|pretraining|benchmark|evaluation)[:.,]* [^|\]]{0,40}(?:finished|completed?|done)\b"
+        r"|(?:training|train(?:er)?|finetuning|fine-tuning|pretraining|benchmark|evaluation)[:.,]* [^|\]]{0,40}(?<!not )(?<!not be )(?<!could be )(?<!before )(?:finished|completed?|done)\b"
         r"|\b(?:Finished|Completed) (?:training|finetuning|fine-tuning|benchmark|all epochs)",
         r"\b(?:job|run|attempt|script)\b.{0,40} (?:finished|completed|succeeded|ended|exited)\b.{0,20}(?:exit )?(?:code|status)[ :=]{1,2}0\b",
         # torch's agent waits there once its own ranks have succeeded
@@ -34,6 +34,11 @@ TAGS = (
     tag("tests-passed", "context",
         r"^=* ?\d+ passed(?:, \d+ (?:skipped|xfailed|xpassed|deselected|warnings?))* in [\d.:]+",
         r"\b100% tests passed, 0 tests failed|^Ran \d+ tests? in [\d.]+s"),
+    tag("tests-began", "context", r"^=+ test session starts =+|^\[=+\] Running \d+ tests? from |^Test project /|^collected \d+ items?\b|^\s+Start +\d+: "),
+    # A shell's trace, and the banners of a job script.
+    tag("stage-began", "context setting",
+        r"^\++ (?:\S{1,100}/)?(?:torchrun|python[\d.]*|srun|mpirun|mpiexec|deepspeed|accelerate|horovodrun|bash|sh)\s",
+        r"^(?:[=#*-]{2,40} ?)(?i:starting|start of|begin|stage|step|phase|part)\b.{0,80}$", keep=50),
     tag("tests-failed", "context", r"^FAILED \((?:failures|errors)=\d"),
     tag("p2p-off", "context", r"P2P is disabled between (?:NVLINK )?connected GPUs|Could not enable P2P between dev"),
     # torch prints NCCL's last WARN below it, on a line of its own, which the scanner reads.

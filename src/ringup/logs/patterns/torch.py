@@ -113,7 +113,7 @@ TAGS = (
         r"exited on signal (?P<signal>\d+)|Exit code: +(?P<code>\d+)(?: *\(| *$)|(?:exit|exited with) (?:code|status)[: =]+(?P<code2>1[3-9]\d)\b",
         r"Process (?P<pid>\d+) (?:was )?(?:killed|terminated) by signal (?P<signal>\d+)|terminated by signal (?P<name>SIG\w+)",
         # a program that gives up MPI, in the words of Open MPI
-        r"(?:MPI_ABORT was invoked on rank (?P<rank>\d+) in .{1,120})?\bwith errorcode (?P<code>\d+)",
+        r"(?:MPI_ABORT was invoked on rank (?P<rank>\d+) in .{1,120})?\bwith errorcode -?(?P<code>\d+)",
         # and of MPICH and Intel MPI
         r"application called MPI_Abort\(.{1,60}, (?P<code>\d+)\) - process (?P<rank>\d+)",
         r"\bAbort\((?P<code>\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm",
