@@ -106,6 +106,21 @@ DEBUGGED = 'os.environ["NCCL_DEBUG"] = "INFO"\n'
 LOADER = "torch.utils.data.DataLoader(data, num_workers={})\n"
 PAIRED = "if rank == 0:\n    dist.broadcast(x, 0)\nelse:\n    dist.broadcast(x, 0)\n"
 RANK = 'rank = int(os.environ["RANK"])\n'
+STEPS = "for step in range(n):\n    if {}:\n        {}"
+STARTED = """
+def run(index, n):
+    {}
+for i in range(n):
+    mp.Process(target=run, args=(i, n)).start()
+"""
+ENGINE = "import deepspeed\nengine, _, _, _ = deepspeed.initialize()\n"
+SUMMED = """
+for epoch in range(epochs):
+    for i in range(n):
+        step = epoch * n + i
+        if step % 100 == 0:
+            dist.all_reduce(loss)
+"""
 NAMES = "scontrol show hostnames $SLURM_JOB_NODELIST"
 BY_SLURM = "bash -c 'torchrun --nnodes=2 --node-rank=$SLURM_NODEID --master-addr=$MASTER_ADDR train.py'"
 C10D = "torchrun --nnodes {} --rdzv-backend=c10d --rdzv-id=1 --rdzv-endpoint={} train.py"
@@ -144,7 +159,10 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [script('dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=n)')],
     ),
     "spawn-knows-one-node": (
-        [script(SPAWN.format(rank="index", size="size", count="size", given="n"))],
+        [
+            script(SPAWN.format(rank="index", size="size", count="size", given="n")),
+            script(STARTED.format('dist.init_process_group("gloo", rank=index, world_size=n)')),
+        ],
         [script(SPAWN.format(rank="node * size + index", size="size", count="size", given="n"))],
     ),
     "spawn-count-in-code": (
@@ -267,8 +285,27 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
                 "import deepspeed\nengine, _, _, _ = deepspeed.initialize()\n"
                 "if dist.get_rank() == 0:\n    engine.save_checkpoint(d)"
             ),
+            script(STARTED.format("if index == 0:\n        dist.barrier()")),
+            script(RANK + STEPS.format("step % 10 == 0 and rank == 0", "dist.barrier()")),
+            script(
+                "def run(i, n):\n    if i == 0:\n        dist.barrier()\nmp.spawn(run, args=(2,), nprocs=n)"
+            ),
+            script(
+                "def f(i):\n    r = nr * 8 + i\n    if r == 0:\n        dist.barrier()\nmp.spawn(f, nprocs=n)"
+            ),
         ],
         [
+            script(STEPS.format("step % 10 == 0", "dist.all_reduce(loss)")),
+            script(STEPS.format("step == 0", "dist.barrier()")),
+            script(STEPS.format("not step", "dist.barrier()")),
+            script(STEPS.format("step != 0", "dist.barrier()")),
+            script(ENGINE + STEPS.format("step % 100 == 0", "engine.save_checkpoint(d)")),
+            script(SUMMED),
+            script("def f(epoch):\n    if epoch == 0:\n        dist.barrier()\nfor e in range(9):\n    f(e)"),
+            script(
+                STARTED.format("for step in range(n):\n        if step == 0:\n            dist.barrier()")
+            ),
+            script("for rank in range(n):\n    if rank > 0:\n        dist.barrier()"),
             script(RANK + PAIRED),
             script(RANK + "if rank == 0:\n    print(1)\ndist.barrier()"),
             script(RANK + "if rank == 0:\n    dist.barrier(group=mine)"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from ringup.lint.rule import SCRIPT, File, Found, fault, lines
 from ringup.lint.source import INIT, SPAWNS, Argument, Script
-from ringup.lint.values import LOCAL, RANK, SPAWNED, Reader, Values, constants, surely
+from ringup.lint.values import LOCAL, LOOPED, RANK, SPAWNED, Reader, Values, constants, surely
 from ringup.model import LOCAL_RANKS
 
 LOCAL_ARGUMENTS = ("--local_rank", "--local-rank")
@@ -137,7 +137,7 @@ def spawn_knows_one_node(read: Reading) -> Found:
     """
     calls = read.script.named(*SPAWNS) or [c for c in read.script.calls if c.last == "Process"]
     for line, values in given_rank(read) if calls else ():
-        if surely(values, SPAWNED):
+        if surely(values, SPAWNED, LOOPED):
             found = f"rank is the index of line {calls[0].line}, which is the same on every node"
             yield line, found, "node rank x processes per node + index"
             return

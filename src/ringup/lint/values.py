@@ -9,6 +9,7 @@ that it may be something else, and then no rule applies.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -17,6 +18,10 @@ from ringup.lint.source import SPAWNS, Call, Function, Script
 from ringup.model import LOCAL_RANKS, RANKS
 
 RANK, LOCAL, NODE, SPAWNED, ARGUMENT = "rank", "local", "node", "spawned", "argument"
+LOOPED = "looped"
+"""The variable of a loop over range(): a rank only where a started process gets it (then SPAWNED)."""
+_OF_RANKS = frozenset((RANK, LOCAL, NODE, SPAWNED, f"{LOCAL}-argument"))
+_NAMED_AFTER_RANKS = re.compile(r"(?i)^(?:\w+_)?rank$|^nr$|^(?:node|machine)(?:_?(?:id|index|nr))?$")
 UNKNOWN = "?"
 Values = frozenset[object]
 """Words above, or `Constant`s."""
@@ -86,7 +91,7 @@ class Reader:
             self._assign(node.target, NOTHING)
         elif isinstance(node, ast.For):
             is_range = isinstance(node.iter, ast.Call) and getattr(node.iter.func, "id", "") == "range"
-            self._assign(node.target, frozenset((SPAWNED,)) if is_range else NOTHING)
+            self._assign(node.target, frozenset((LOOPED,)) if is_range else NOTHING)
 
     def _assign(self, target: ast.expr, value: ast.expr | Values, at: int = -1) -> None:
         if isinstance(target, ast.Name):
@@ -179,7 +184,8 @@ class Reader:
             if at == 0:
                 return frozenset((SPAWNED,))
             at -= 1
-        return self.of(given[at], depth) if at < len(given) else NOTHING
+        found = self.of(given[at], depth) if at < len(given) else NOTHING
+        return frozenset(SPAWNED if v == LOOPED else v for v in found)
 
     def _attribute(self, node: ast.Attribute, depth: int) -> Values:
         declared = {s.lstrip("-").replace("-", "_") for a in self.script.arguments for s in a.spellings}
@@ -215,10 +221,18 @@ class Reader:
         left = self.of(node.left, depth)
         if isinstance(node.op, ast.Mod) and (surely(left, RANK, SPAWNED) or left & {RANK}):
             return frozenset((LOCAL,))
+        if isinstance(node.op, ast.Mod) and surely(left, LOOPED):
+            return left
         scaled = any(isinstance(s, ast.BinOp) and isinstance(s.op, ast.Mult) for s in (node.left, node.right))
-        if isinstance(node.op, ast.Add) and scaled:
+        if isinstance(node.op, ast.Add) and scaled and self._has_rank(node, depth):
             return frozenset((RANK,))  # node * ranks per node + local rank
         return NOTHING
+
+    def _has_rank(self, node: ast.BinOp, depth: int) -> bool:
+        """Whether a part of a sum is a rank by value or name; `epoch * steps + step` has none."""
+        names = [n for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute | ast.Subscript)]
+        named = any(_NAMED_AFTER_RANKS.search(self.script.last(n)) for n in names)
+        return named or any(self.of(n, depth) & _OF_RANKS for n in names)
 
 
 def parameters(function: Function) -> list[str]:
