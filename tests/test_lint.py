@@ -113,6 +113,23 @@ def run(index, n):
 for i in range(n):
     mp.Process(target=run, args=(i, n)).start()
 """
+OF_MATRIX = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lora-rank", type=int, default=0)
+parser.add_argument("--rank", type=int, default=4)
+args = parser.parse_args()
+lora_rank = args.lora_rank
+config = LoraConfig(r=args.rank)
+{}
+"""
+TESTS_OF_MATRIX = (
+    "args.lora_rank > 0",
+    "lora_rank == 0",
+    "not args.lora_rank",
+    "args.rank > 0",
+    "low_rank == 1",
+)
 ENGINE = "import deepspeed\nengine, _, _, _ = deepspeed.initialize()\n"
 SUMMED = """
 for epoch in range(epochs):
@@ -285,6 +302,8 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
                 "import deepspeed\nengine, _, _, _ = deepspeed.initialize()\n"
                 "if dist.get_rank() == 0:\n    engine.save_checkpoint(d)"
             ),
+            script("if args.dp_rank == 0:\n    dist.barrier()"),
+            script("if self.data_parallel_rank == 0:\n    dist.barrier()"),
             script(STARTED.format("if index == 0:\n        dist.barrier()")),
             script(RANK + STEPS.format("step % 10 == 0 and rank == 0", "dist.barrier()")),
             script(
@@ -306,6 +325,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
                 STARTED.format("for step in range(n):\n        if step == 0:\n            dist.barrier()")
             ),
             script("for rank in range(n):\n    if rank > 0:\n        dist.barrier()"),
+            *(script(OF_MATRIX.format(f"if {test}:\n    dist.barrier()")) for test in TESTS_OF_MATRIX),
             script(RANK + PAIRED),
             script(RANK + "if rank == 0:\n    print(1)\ndist.barrier()"),
             script(RANK + "if rank == 0:\n    dist.barrier(group=mine)"),

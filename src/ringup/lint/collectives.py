@@ -17,7 +17,12 @@ from ringup.units import printable
 Side = Literal["zero", "others", ""]
 """The ranks that a condition lets through, as far as it concerns ranks: one (mostly 0), or all others."""
 
-_RANK_NAME = re.compile(r"^(?:\w+_)?(?:rank|gpu_id|process_index)$")
+_OF_RANK = (
+    "global local world node machine group dist distributed ddp fsdp my own this self cur current mpi proc"
+)
+_OF_RANK += r" process worker gpu device slurm trainer pg replica shard stage coord \w*parallel [dtpmesc]p"
+_RANK_NAME = re.compile(rf"^(?:(?:{'|'.join(_OF_RANK.split())})_){{0,3}}(?:rank|gpu_id|process_index)$")
+"""Names of ranks of processes, not of matrices: no `lora_rank`."""
 _MAIN_NAME = re.compile(
     r"^(?:is_)?(?:local_|world_|global_)?(?:main|master|(?:global_|rank_?)(?:0|zero))(?:_process|_rank)?$"
 )
@@ -38,6 +43,9 @@ class Sides:
     def __init__(self, read: Reading) -> None:
         self.read, self.script = read, read.script
         self.made = self._made()
+        sizes = (c.argument("r") for c in self.script.calls)
+        self.of_matrices = {ast.unparse(size) for size in sizes if size is not None}
+        """Expressions given as `r=`, as peft.LoraConfig takes the rank of its matrices."""
         self.direct = [c for c in self.script.calls if self.is_collective(c)]
         self.reaching = self._reaching()
 
@@ -149,6 +157,8 @@ class Sides:
         if isinstance(node, ast.Call):
             return self.script.last(node.func) in ("get_rank", "get_local_rank")
         name = self.script.last(node)
+        if ast.unparse(node) in self.of_matrices:
+            return False
         return bool(_RANK_NAME.match(name)) and values <= {"?", ARGUMENT, "environment", "local-argument"}
 
     def _named(self, test: ast.expr, depth: int) -> Side:
