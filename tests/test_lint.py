@@ -101,6 +101,8 @@ MESH = (
     "from torch.distributed.device_mesh import init_device_mesh\n"
     'mesh = init_device_mesh("cuda", (8,))\nmodel = model.cuda()\n'
 )
+ALONE, ADDRESS = 'os.environ["{}"] = "1"', 'os.environ["MASTER_ADDR"] = "localhost"'
+OF_ONE = 'dist.init_process_group("gloo", init_method="tcp://127.0.0.1:1", rank=0, world_size=1)'
 SET = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n'
 DEBUGGED = 'os.environ["NCCL_DEBUG"] = "INFO"\n'
 LOADER = "torch.utils.data.DataLoader(data, num_workers={})\n"
@@ -190,8 +192,24 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [
             script('dist.init_process_group("gloo", rank=r, world_size=4)'),
             script('os.environ["WORLD_SIZE"] = "8"'),
+            script('if __name__ == "__main__":\n    os.environ["RANK"] = "0"'),
+            script(f"if args.train:\n    {OF_ONE}"),
+            script('if args.distributed:\n    dist.init_process_group("nccl", rank=r, world_size=4)'),
+            script('if args.distributed:\n    os.environ["WORLD_SIZE"] = "4"'),
         ],
-        [script('dist.init_process_group("gloo", world_size=int(os.environ["WORLD_SIZE"]), rank=r)')],
+        [
+            script('dist.init_process_group("gloo", world_size=int(os.environ["WORLD_SIZE"]), rank=r)'),
+            script(
+                f"if 'RANK' not in os.environ:\n    {ALONE.format('RANK')}\n    {ALONE.format('WORLD_SIZE')}"
+            ),
+            script('if "RANK" not in os.environ:\n    os.environ["LOCAL_RANK"] = "0"'),
+            script('if "LOCAL_RANK" not in os.environ:\n    os.environ["WORLD_SIZE"] = "1"'),
+            script(f'if "RANK" in os.environ:\n    dist.init_process_group("nccl")\nelse:\n    {OF_ONE}'),
+            script(f"if not args.distributed:\n    {OF_ONE}"),
+            script(f'ddp = int(os.environ.get("RANK", -1)) != -1\nif not ddp:\n    {OF_ONE}'),
+            script(f'def f():\n    if "RANK" in os.environ:\n        return g()\n    {OF_ONE}'),
+            script(f'try:\n    r = os.environ["RANK"]\nexcept KeyError:\n    {OF_ONE}'),
+        ],
     ),
     "local-rank-argument-expected": (
         [script(ARGUMENT.format(spelling='"--local-rank", "--local_rank"'))],
@@ -235,6 +253,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [
             script('os.environ["MASTER_ADDR"] = "localhost"'),
             script('os.environ.update({"MASTER_ADDR": "10.0.0.7"})'),
+            script(f"if args.distributed:\n    {ADDRESS}"),
             script('dist.init_process_group("gloo", init_method="tcp://127.0.0.1:" + port, rank=r)').copy()
             | script('dist.init_process_group("gloo", init_method="tcp://127.0.0.1:4000", rank=r)'),
             script('ADDR = "127.0.0.1"\ndist.init_process_group(init_method=f"tcp://{ADDR}:{5000}")'),
@@ -246,6 +265,8 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
                 'try:\n    x = os.environ["A"]\nexcept KeyError:\n    os.environ["MASTER_ADDR"] = "localhost"'
             ),
             script('os.environ["MASTER_ADDR"] = args.address'),
+            script(f"if not 'RANK' in os.environ:\n    {ALONE.format('WORLD_SIZE')}\n    {ADDRESS}"),
+            script(f"if args.world_size == 1:\n    {OF_ONE}"),
             script('dist.init_process_group("gloo", init_method=args.url)'),
         ],
     ),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 
 from ringup.lint.rule import SCRIPT, File, Found, fault, lines
-from ringup.lint.source import INIT, SPAWNS, Argument, Script
+from ringup.lint.source import INIT, SPAWNS, Argument, Call, Script
 from ringup.lint.values import LOCAL, LOOPED, RANK, SPAWNED, Reader, Values, constants, surely
 from ringup.model import LOCAL_RANKS
 
@@ -160,6 +161,72 @@ def spawn_count_in_code(read: Reading) -> Found:
             yield call.line, found, "as many as the node has GPUs"
 
 
+_DISTRIBUTED = re.compile(
+    r"(?i)(?:^|[^a-z])(?:rank|rank0|world_?size|dist|distributed|ddp|fsdp|multi_?gpu|multi_?node|launched|torchrun"
+    r"|slurm|procid|ntasks|n?procs?|nproc_per_node|num_processes|device_count|n_?gpus?|num_gpus|single|standalone)"
+    r"(?:$|[^a-z])"
+)
+"""Words of a test whether the process is one of several."""
+
+
+def is_asked_first(read: Reading, node: ast.AST, name: str) -> bool:
+    """Whether a write is under a test for the variable, or after a failed read of it."""
+    return any(
+        isinstance(parent, ast.ExceptHandler)
+        or (isinstance(parent, ast.If) and name in ast.dump(parent.test))
+        for parent, _ in read.script.above(node)
+    )
+
+
+def is_world_of_one(read: Reading, node: ast.Call) -> bool:
+    """Whether init_process_group() is called for a process without a launcher, after a test for one."""
+    size = Call(node, INIT, None).argument("world_size", 3)
+    return read.constants(size) == [1] and _is_tested_first(read, node)
+
+
+def sets_world_of_one(read: Reading, node: ast.AST) -> bool:
+    """Whether code beside a write to os.environ sets WORLD_SIZE to 1, after a test for a launcher."""
+    above = next((parent for parent, _ in read.script.above(node) if isinstance(parent, ast.If)), None)
+    return any(
+        str(read.constants(value)[:1]) in ("[1]", "['1']")
+        and any(parent is above for parent, _ in read.script.above(write))
+        and _is_tested_first(read, write)
+        for _, value, write in read.environment_writes("WORLD_SIZE")
+    )
+
+
+def _is_tested_first(read: Reading, node: ast.AST) -> bool:
+    """Whether an `except`, an `if`, or one before it that returns, tests for a distributed job."""
+    for parent, child in read.script.above(node):
+        if isinstance(parent, ast.ExceptHandler):
+            return True
+        tests = [parent.test] if isinstance(parent, ast.If) and child is not parent.test else []
+        for block in (getattr(parent, field, None) for field in ("body", "orelse", "finalbody")):
+            if isinstance(block, list) and child in block:
+                before = block[: block.index(child)]
+                tests += [s.test for s in before if isinstance(s, ast.If) and _ends(s.body)]
+        if any(_is_of_ranks(read, test) for test in tests):
+            return True
+    return False
+
+
+def _ends(block: list[ast.stmt]) -> bool:
+    last = block[-1]
+    called = last.value.func if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) else None
+    exits = called is not None and ast.unparse(called) in ("sys.exit", "exit", "quit", "os._exit")
+    return exits or isinstance(last, ast.Return | ast.Raise)
+
+
+def _is_of_ranks(read: Reading, test: ast.expr) -> bool:
+    """Whether a test, or a value assigned to a name in it, mentions ranks or a distributed job."""
+    names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
+    texts = [ast.unparse(test)]
+    for assigned in read.script.of_kind(ast.Assign):
+        if any(isinstance(target, ast.Name) and target.id in names for target in assigned.targets):
+            texts.append(ast.unparse(assigned.value))
+    return any(map(_DISTRIBUTED.search, texts))
+
+
 @fault("world-size-in-code", SCRIPT)
 def world_size_in_code(read: Reading) -> Found:
     """
@@ -173,13 +240,17 @@ def world_size_in_code(read: Reading) -> Found:
     """
     found: list[tuple[int, str]] = []
     for call in read.script.named(INIT):
+        if is_world_of_one(read, call.node):
+            continue
         for name, at in (("world_size", 3), ("rank", 4)):
             known = read.constants(call.argument(name, at))
             if known and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in known):
                 found.append((call.line, f"{name}={' or '.join(map(str, known))}"))
     for name, value, node in read.environment_writes("WORLD_SIZE", "RANK", "LOCAL_RANK"):
         known = read.constants(value)
-        if known:
+        is_default = is_asked_first(read, node, name) or sets_world_of_one(read, node)
+        is_first = str(known[:1]) in ("[0]", "['0']") and _is_tested_first(read, node)
+        if known and not is_default and not is_first:
             found.append((getattr(node, "lineno", 1), f"{name}={known[0]}"))
     if found:
         written = ", ".join(dict.fromkeys(w for _, w in found))

@@ -7,7 +7,14 @@ import re
 from collections.abc import Iterator
 
 from ringup.addresses import is_loopback
-from ringup.lint.ranks import HANDLED, Reading, device_expressions
+from ringup.lint.ranks import (
+    HANDLED,
+    Reading,
+    device_expressions,
+    is_asked_first,
+    is_world_of_one,
+    sets_world_of_one,
+)
 from ringup.lint.rule import SCRIPT, Found, fault, lines
 from ringup.lint.source import INIT, MESHES
 from ringup.lint.values import UNKNOWN
@@ -39,7 +46,7 @@ def means_itself(host: str) -> bool:
 def written_points(read: Reading) -> Iterator[tuple[str, str, int, bool]]:
     """("address" or "port", value, line, under a condition?) of every rendezvous address in the code."""
     for name, value, node in read.environment_writes("MASTER_ADDR", "MASTER_PORT"):
-        if _is_asked_first(read, node, name):
+        if is_asked_first(read, node, name) or sets_world_of_one(read, node):
             continue
         under = any(read.script.conditions(node))
         for constant in read.constants(value)[:1]:
@@ -49,7 +56,7 @@ def written_points(read: Reading) -> Iterator[tuple[str, str, int, bool]]:
         method = call.argument("init_method", 1)
         text = _text(read, method) if method is not None else ""
         match = _URL.match(text)
-        if match:
+        if match and not is_world_of_one(read, call.node):
             under = any(read.script.conditions(call.node))
             if "{" not in match[1]:
                 yield "address", match[1], call.line, under
@@ -64,15 +71,6 @@ def _text(read: Reading, node: ast.expr) -> str:
         )
     known = read.constants(node)
     return str(known[0]) if len(known) == 1 else "{}"
-
-
-def _is_asked_first(read: Reading, node: ast.AST, name: str) -> bool:
-    """Whether the write is under a test for the variable, or after a failed read of it."""
-    return any(
-        isinstance(parent, ast.ExceptHandler)
-        or (isinstance(parent, ast.If) and name in ast.dump(parent.test))
-        for parent, _ in read.script.above(node)
-    )
 
 
 @fault("master-address-in-code", SCRIPT)
