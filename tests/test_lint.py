@@ -164,6 +164,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
             script('def run(r):\n    model.to(r)\nrun(int(os.environ["RANK"]))'),
             script('x = torch.ones(3, device=f"cuda:{dist.get_rank()}")'),
             script("DDP(model, device_ids=[dist.get_rank()])"),
+            script("torch.accelerator.set_device_index(dist.get_rank())"),
             script('import os as o\nx.cuda(int(o.environ.get("SLURM_PROCID", 0)))'),
         ],
         [
@@ -275,8 +276,26 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [script('os.environ["MASTER_PORT"] = str(args.port)')],
     ),
     "device-never-chosen": (
-        [script(INIT + "model = torch.nn.Linear(3, 3).cuda()"), script(INIT + 'model.to("cuda")')],
         [
+            script(INIT + "model = torch.nn.Linear(3, 3).cuda()"),
+            script(INIT + 'model.to("cuda")'),
+            {**script(f"import common\n{INIT}common.f()\nmodel.cuda()"), "common.py": "def f(): pass\n"},
+            script(f"import torchvision\n{INIT}torchvision.init()\nmodel.cuda()"),
+            script(f"torch.accelerator.set_device_index(0)\n{INIT}model.cuda()"),
+        ],
+        [
+            {**script(f"import common\n{INIT}common.f()\nmodel.cuda()"), "common.py": f"def f():\n    {SET}"},
+            {
+                **script(f"from common.a import f\n{INIT}f()\nmodel.cuda()"),
+                "common/a.py": "from .b import f\n",
+                "common/b.py": f"def f():\n    {SET}",
+            },
+            script(
+                f"from timm.utils import init_distributed_device\n{INIT}init_distributed_device(a)\nm.cuda()"
+            ),
+            script(f"from . import common\n{INIT}common.set_gpu()\nmodel.cuda()"),
+            script(SET.replace("cuda.set_device", "accelerator.set_device_index") + INIT + "model.cuda()"),
+            script(INIT + SET.replace("cuda.set_device", "set_default_device") + "model.cuda()"),
             script(SET + INIT + "model = torch.nn.Linear(3, 3).cuda()"),
             script('dist.init_process_group("gloo")\nx = y.cuda()'),
             script(INIT + 'model.to(f"cuda:{local}")'),
@@ -285,7 +304,10 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         ],
     ),
     "device-chosen-too-late": (
-        [script(INIT + "dist.barrier()\n" + SET)],
+        [
+            script(INIT + "dist.barrier()\n" + SET),
+            script(f"{INIT}dist.barrier()\ntorch.accelerator.set_device_index(n)\nx.cuda()"),
+        ],
         [script(INIT + SET + "dist.barrier()\n")],
     ),
     "no-destroy-process-group": (

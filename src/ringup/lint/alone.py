@@ -79,6 +79,29 @@ def _trains_without(code: re.Pattern[str], script: Script, reader: Reader) -> in
     return steps[0]
 
 
+def modules_nearby(script: Script, reader: Reader) -> Iterator[str]:
+    """The texts of modules in the script's folder that it imports, and of those that they import."""
+    folder = posixpath.dirname(script.path)
+    waiting, seen = [(script.tree, folder)], set[str]()
+    while waiting and len(seen) < _MOST_MODULES:
+        tree, here = waiting.pop()
+        for name, base in _imports(tree, here, folder):
+            for path in (p for p in _places(name, base) if p not in seen):
+                seen.add(path)
+                if (text := reader(path)) is None:
+                    continue
+                yield text
+                try:
+                    waiting.append((read(path, text).tree, posixpath.dirname(path)))
+                except SyntaxError:
+                    continue
+
+
+def imported_elsewhere(script: Script) -> frozenset[str]:
+    """Names in the script that come from packages of which it is not known what they do."""
+    return frozenset(n for n, full in script.aliases.items() if full.split(".")[0] not in _PLAIN)
+
+
 def _imports(tree: ast.Module, here: str, folder: str) -> Iterator[tuple[str, str]]:
     """(dotted name, folder where it begins) of each import of another package."""
     for node in ast.walk(tree):

@@ -54,10 +54,20 @@ class Reading(File):
                 yield str(key.value), value, where
 
 
+_BY_DEVICE = (
+    "torch.cuda.set_device",
+    "torch.cuda.device",
+    "torch.cuda._set_device",
+    "torch.set_default_device",
+)
+_BY_DEVICE += ("torch.accelerator.set_device_index", "torch.accelerator.set_device_idx")
+_BY_DEVICE += ("torch.accelerator.device_index",)
+
+
 def device_expressions(script: Script) -> Iterator[tuple[int, ast.expr]]:
     """(line, expression) of every number of a GPU."""
     for call in script.calls:
-        if call.name in ("torch.cuda.set_device", "torch.cuda.device", "torch.cuda._set_device"):
+        if call.name in _BY_DEVICE:
             chosen = call.argument("device", 0)
         elif call.name == "torch.device":
             chosen = call.argument("index", 1) or call.argument("device", 0)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from ringup.addresses import is_loopback
+from ringup.lint.alone import imported_elsewhere, modules_nearby
 from ringup.lint.ranks import (
     HANDLED,
     Reading,
@@ -16,7 +17,7 @@ from ringup.lint.ranks import (
     sets_world_of_one,
 )
 from ringup.lint.rule import SCRIPT, Found, fault, lines
-from ringup.lint.source import INIT, MESHES
+from ringup.lint.source import INIT, MESHES, Script
 from ringup.lint.values import UNKNOWN
 from ringup.rules import Finding, Severity
 
@@ -30,6 +31,18 @@ _COLLECTIVES = """
     reduce_scatter_tensor scatter scatter_object_list
 """
 COLLECTIVES = tuple(f"torch.distributed.{name}" for name in _COLLECTIVES.split())
+
+
+SETS_DEVICE = (
+    "torch.cuda.set_device",
+    "torch.accelerator.set_device_index",
+    "torch.accelerator.set_device_idx",
+)
+_CHOOSES = re.compile(
+    r"set_device\w*\(|set_default_device\(|device_id=|CUDA_VISIBLE_DEVICES|(?i:local_?rank)"
+)
+"""Code of a module that chooses the GPU of a rank, or tells its number."""
+_SETS_UP = re.compile(r"(?i)gpu|device|cuda|dist|ddp|setup|set_up|init")
 
 
 def means_itself(host: str) -> bool:
@@ -133,11 +146,25 @@ def device_never_chosen(read: Reading) -> Found:
     chosen = [*device_expressions(script)]
     if any(not read.constants(e) and not _is_fixed(read, e) for _, e in chosen):
         return
+    if any(map(_CHOOSES.search, modules_nearby(script, read.nearby))) or _is_chosen_elsewhere(script):
+        return
     used = [c.line for c in script.calls if c.name.endswith(".cuda")]
     used += [n for n, e in chosen if _text(read, e).startswith("cuda")]
     if used:
         found = "CUDA is used, and no rank chooses its own GPU"
         yield min(used), found, "set_device(LOCAL_RANK) before the process group"
+
+
+def _is_chosen_elsewhere(script: Script) -> bool:
+    """Whether a function whose name is about GPUs comes from a package that is not known."""
+    elsewhere = imported_elsewhere(script)
+    relative = {
+        alias.asname or alias.name for n in script.of_kind(ast.ImportFrom) if n.level for alias in n.names
+    }
+    return any(
+        _SETS_UP.search(call.last) and ast.unparse(call.node.func).split(".")[0] in elsewhere | relative
+        for call in script.calls
+    )
 
 
 def _is_fixed(read: Reading, node: ast.expr) -> bool:
@@ -159,7 +186,7 @@ def device_chosen_too_late(read: Reading) -> Found:
     """
     if not joins_by_nccl(read):
         return
-    chosen = read.script.named("torch.cuda.set_device")
+    chosen = read.script.named(*SETS_DEVICE)
     for first in read.script.named(*COLLECTIVES):
         late = [c for c in chosen if c.inside is first.inside and c.line > first.line]
         if late and not any(c.inside is first.inside and c.line < first.line for c in chosen):
