@@ -462,13 +462,25 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
                 **shell(BY_FILE),
                 "ds.json": '{"train_batch_size": 4, "fp16": {"enabled": true}, "bf16": {"enabled": true}}',
             },
-            {**shell(BY_FILE), "ds.json": '{"train_batch_size": 4,}'},
+            {**shell(f"{TRAINER_LINE} --deepspeed ds.json"), "ds.json": '{"train_batch_size": 4,}'},
+            {
+                **shell("torchrun --standalone t.py --deepspeed ds.json"),
+                "ds.json": '{"train_batch_size": 4} // ours',
+                "t.py": "from transformers import Trainer\nTrainer(m).train()\n",
+            },
             {**shell(BY_FILE), "ds.json": '{"gradient_accumulation_steps": 4}'},
         ],
         [
             {
                 **shell(BY_FILE),
                 "ds.json": '{"train_batch_size": 4, "fp16": {"enabled": false}, "bf16": {"enabled": true}}',
+            },
+            {**shell(BY_FILE), "ds.json": '{"train_batch_size": 4,}'},
+            {**shell(BY_FILE), "ds.json": '{\n# hjson\n"train_batch_size": 4\n}', "t.py": INITIALIZES},
+            {
+                **shell("torchrun --standalone t.py --deepspeed ds.json"),
+                "ds.json": '{"train_batch_size": 4,}',
+                "t.py": f"import transformers\n{INITIALIZES}",
             },
             {
                 **shell("torchrun t.py --deepspeed ds.json"),

@@ -72,11 +72,12 @@ def deepspeed_config_wrong(job: JobFile) -> Found:
     """
     DeepSpeed refuses its configuration.
 
-    Why: the file is not JSON; fp16 and bf16 are both enabled; the stage is above 3; a key is misspelt; or no
-    batch size is given where the script passes the file itself (`runtime/config.py`, 0.19.8).
+    Why: fp16 and bf16 are both enabled; the stage is above 3; a key is misspelt; or no batch size is given
+    where the script passes the file itself (`runtime/config.py`, 0.19.8).  DeepSpeed reads comments and a
+    trailing comma (hjson); transformers and accelerate read strict JSON (`accelerate/utils/deepspeed.py`).
 
-    Fix: JSON without comments and without a comma behind the last entry; one of fp16 and bf16; a stage from 0
-    to 3; train_micro_batch_size_per_gpu.
+    Fix: one of fp16 and bf16; a stage from 0 to 3; train_micro_batch_size_per_gpu; for transformers and
+    accelerate JSON without comments and trailing commas.
     """
     seen = set()
     if any(one.launcher == "deepspeed" and one.has("hostfile") for one in job.launches):
@@ -99,6 +100,8 @@ def deepspeed_config_wrong(job: JobFile) -> Found:
             continue
         except ValueError as error:
             at = getattr(error, "lineno", 1)
+            if not _reads_strictly(job, launch):
+                continue
             yield launch.line, f"{shown} is not JSON, line {at}: {printable(str(error), 60)}", "JSON"
             continue
         parts = given if isinstance(given, dict) else {}
@@ -119,6 +122,20 @@ def deepspeed_config_wrong(job: JobFile) -> Found:
             yield job.finding(launch.line, found, "stage 3", severity="warning", why=why, fix=Fix("stage 3"))
         if own and parts and not parts.keys() & {"train_batch_size", "train_micro_batch_size_per_gpu"}:
             yield launch.line, f"{shown} has no batch size", "train_micro_batch_size_per_gpu"
+
+
+_STRICT = re.compile(
+    r"(?m)^[ \t]*(?:from|import)[ \t]+(?:accelerate|transformers|trl)\b|\b\w{0,20}Trainer\(|\bAccelerator\("
+)
+
+
+def _reads_strictly(job: JobFile, launch: Launch) -> bool:
+    """Whether transformers or accelerate surely reads DeepSpeed's file, with `json.load`."""
+    if "deepspeed-config" in launch.arguments:
+        return False  # of deepspeed.add_config_arguments(): for deepspeed.initialize()
+    text = text_of(job, launch.script)
+    is_by_trainer = "per-device-train-batch-size" in launch.arguments or bool(_STRICT.search(text))
+    return is_by_trainer and not re.search(r"\bdeepspeed\.initialize\(|\bhjson\b|\bjson5\b", text)
 
 
 _OF_CONFIG = """
