@@ -151,6 +151,9 @@ FLAT = (
 OFFLOADS = (
     '{"train_batch_size": 4, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}'
 )
+CONFIGURES = "e = deepspeed.initialize(model=m, config={})\n"
+LOADS = f"cfg = json.load(open('ds.json'))\n{CONFIGURES.format('cfg')}"
+FILLS = LOADS.replace("\n", "\ncfg['train_batch_size'] = 8\n", 1)
 INITIALIZES = "e = deepspeed.initialize(model=m, optimizer=o)\n"
 BY_GPUS = "import lightning as L\nL.Trainer(devices=args.gpus)\n"
 GPU_IDS = (
@@ -469,13 +472,16 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
                 "t.py": "from transformers import Trainer\nTrainer(m).train()\n",
             },
             {**shell(BY_FILE), "ds.json": '{"gradient_accumulation_steps": 4}'},
+            {**shell(BY_FILE), "ds.json": '{"gradient_accumulation_steps": 4}', "t.py": INITIALIZES},
         ],
         [
             {
                 **shell(BY_FILE),
                 "ds.json": '{"train_batch_size": 4, "fp16": {"enabled": false}, "bf16": {"enabled": true}}',
             },
+            {**shell(BY_FILE), "ds.json": '{"gradient_accumulation_steps": 4}', "t.py": FILLS},
             {**shell(BY_FILE), "ds.json": '{"train_batch_size": 4,}'},
+            {**shell(BY_FILE), "ds.json": '{"gradient_accumulation_steps": 4}', "t.py": FILLS},
             {**shell(BY_FILE), "ds.json": '{\n# hjson\n"train_batch_size": 4\n}', "t.py": INITIALIZES},
             {
                 **shell("torchrun --standalone t.py --deepspeed ds.json"),
@@ -649,6 +655,10 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
             {**shell(BY_FSDP), "c.yaml": FLAT.format("false"), "t.py": "get_peft_model(m, LoraConfig())\n"},
             {**shell(BY_FILE), "ds.json": OFFLOADS, "t.py": f"o = torch.optim.AdamW(p)\n{INITIALIZES}"},
             {**shell(BY_FILE), "ds.json": '{"train_batch_size": "auto"}', "t.py": INITIALIZES},
+            *(
+                {**shell(BY_FILE), "ds.json": '{"train_batch_size": "auto"}', "t.py": one}
+                for one in (LOADS, CONFIGURES.format("args.deepspeed_config"), CONFIGURES.format('"ds.json"'))
+            ),
         ],
         [
             {
@@ -661,6 +671,10 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
             },
             {**shell(BY_FSDP), "c.yaml": FLAT.format("true"), "t.py": "get_peft_model(m, LoraConfig())\n"},
             {**shell(BY_FILE), "ds.json": OFFLOADS, "t.py": f"o = DeepSpeedCPUAdam(p)\n{INITIALIZES}"},
+            *(
+                {**shell(BY_FILE), "ds.json": '{"train_batch_size": "auto"}', "t.py": one}
+                for one in (FILLS, LOADS.replace("\n", "\nfill(cfg)\n", 1), CONFIGURES.format("made(args)"))
+            ),
             {
                 **shell(BY_FILE),
                 "ds.json": '{"train_batch_size": "auto"}',

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from ringup.launchfiles.model import TORCH, Launch
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
+from ringup.lint.source import Call, Script, read
 
 _TRAINS = re.compile(r"\b(?:Trainer|SFTTrainer|Accelerator)\(|\baccelerator\.prepare\(")
 _BY_MAP = re.compile(r"device_map *= *[\"']auto[\"']")
@@ -111,6 +113,46 @@ def _with_accelerate(job: JobFile, launch: Launch, text: str) -> Found:
         yield launch.line, found, "one of them", why, fix
 
 
+def passes_unchanged(text: str, name: str) -> bool:
+    """Whether a script surely passes the file `name`, or its content, to deepspeed.initialize() unchanged."""
+    try:
+        script = read("", text)
+    except SyntaxError:
+        return False
+    calls = script.named("deepspeed.initialize")
+    return bool(calls) and all(_is_unchanged(script, call, name) for call in calls)
+
+
+def _is_unchanged(script: Script, call: Call, name: str) -> bool:
+    if any(isinstance(a, ast.Starred) for a in call.node.args) or any(
+        k.arg is None for k in call.node.keywords
+    ):
+        return False
+    given = call.argument("config", 10) or call.argument("config_params", 12)
+    changed = {
+        ast.unparse(n) for n in script.nodes if isinstance(getattr(n, "ctx", None), ast.Store | ast.Del)
+    }
+    if given is None:
+        return not any(one.endswith(".deepspeed_config") for one in changed)
+    if isinstance(given, ast.Constant):
+        return str(given.value).rpartition("/")[2] == name.rpartition("/")[2]
+    if isinstance(given, ast.Attribute):
+        own = ast.unparse(given)
+        return not any(one == own or one.startswith((f"{own}[", f"{own}.")) for one in changed)
+    return isinstance(given, ast.Name) and _is_path_or_content(script, given)
+
+
+def _is_path_or_content(script: Script, given: ast.Name) -> bool:
+    """Whether a variable is a path or loaded JSON, and is used in no other place."""
+    uses = [n for n in script.of_kind(ast.Name) if n.id == given.id and n is not given]
+    if len(uses) != 1 or not isinstance(assigned := script.parents.get(uses[0]), ast.Assign):
+        return False
+    value = assigned.value
+    if isinstance(value, ast.Call):
+        return script.dotted(value.func) in ("json.load", "json.loads", "hjson.load", "hjson.loads")
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
 def _with_deepspeed(job: JobFile, launch: Launch, text: str) -> Found:
     if "deepspeed.initialize(" not in text or re.search(r"Trainer\(|\bAccelerator\(", text):
         return
@@ -132,7 +174,8 @@ def _with_deepspeed(job: JobFile, launch: Launch, text: str) -> Found:
         why = "ZeRO takes Adam, AdamW, Adagrad and Lion; others only on request (`runtime/zero/utils.py`)"
         found, fix = f"optim.{other[1]} at stage {stage[1]}", '"zero_allow_untested_optimizer": true'
         yield launch.line, found, '"zero_allow_untested_optimizer": true', why, fix
-    if re.search(r':\s*"auto"', config) and "autotuning" not in config:
+    is_read_so = passes_unchanged(text, named)
+    if re.search(r':\s*"auto"', config) and "autotuning" not in config and is_read_so:
         why = 'DeepSpeed itself does not know "auto": transformers and accelerate replace it'
         found, fix = 'values "auto", and a script without a Trainer', "write the numbers"
         yield launch.line, found, "numbers", why, fix

@@ -12,6 +12,7 @@ from typing import Any
 from ringup.launchfiles.manifests import listed, pairs, scalar, value_at
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch
+from ringup.lint.job_and_script import passes_unchanged
 from ringup.lint.job_environment import file_at_hand, text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
@@ -120,8 +121,15 @@ def deepspeed_config_wrong(job: JobFile) -> Found:
                 "only stage 3 splits and offloads parameters",
             )
             yield job.finding(launch.line, found, "stage 3", severity="warning", why=why, fix=Fix("stage 3"))
-        if own and parts and not parts.keys() & {"train_batch_size", "train_micro_batch_size_per_gpu"}:
+        has_size = parts.keys() & {"train_batch_size", "train_micro_batch_size_per_gpu"}
+        if own and parts and not has_size and not _is_filled(job, launch, name):
             yield launch.line, f"{shown} has no batch size", "train_micro_batch_size_per_gpu"
+
+
+def _is_filled(job: JobFile, launch: Launch, name: str) -> bool:
+    """Whether the script may change the content of DeepSpeed's file."""
+    code = text_of(job, launch.script)
+    return "deepspeed.initialize(" in code and not passes_unchanged(code, name)
 
 
 _STRICT = re.compile(
