@@ -54,7 +54,7 @@ class Reading(File):
                 yield str(key.value), value, where
 
 
-_BY_DEVICE = (
+_BY_DEVICE: tuple[str, ...] = (
     "torch.cuda.set_device",
     "torch.cuda.device",
     "torch.cuda._set_device",
