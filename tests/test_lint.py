@@ -328,6 +328,18 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
             {**script(SET + INIT), "a.sh": TORCHRUN},
         ],
     ),
+    "timeout-not-timedelta": (
+        [
+            script(SET + INIT.replace(")", ", timeout=1800)")),
+            script(SET + "limit = 3600.0\n" + INIT.replace(")", ", timeout=limit)")),
+        ],
+        [
+            script(SET + INIT.replace(")", ", timeout=datetime.timedelta(seconds=1800))")),
+            script(SET + INIT.replace(")", ", timeout=None)")),
+            script(SET + INIT.replace(")", ", timeout=args.timeout)")),
+            script("def f(t=60):\n    " + INIT.replace(")", ", timeout=t)") + "f(timedelta(seconds=60))"),
+        ],
+    ),
     "collective-on-some-ranks": (
         [
             script(RANK + "if rank == 0:\n    dist.barrier()"),

@@ -215,6 +215,23 @@ def no_destroy_process_group(read: Reading) -> Found:
         yield started[0].line, found, "destroy_process_group() at the end"
 
 
+@fault("timeout-not-timedelta", SCRIPT)
+def timeout_not_timedelta(read: Reading) -> Found:
+    """
+    The timeout of init_process_group() is a number.
+
+    Why: torch takes a `datetime.timedelta` only, and every rank ends with a TypeError: "Expected timeout
+    argument to be of type datetime.timedelta" (`distributed_c10d.py`, torch 2.13).
+
+    Fix: `timeout=datetime.timedelta(seconds=1800)`.
+    """
+    for call in read.script.named(INIT):
+        known = read.constants(call.argument("timeout", 2))
+        if known and all(type(value) in (int, float) for value in known):
+            seconds = known[0]
+            yield call.line, f"timeout={seconds}, a number", f"datetime.timedelta(seconds={seconds})"
+
+
 @fault("no-timeout-while-debugging", SCRIPT, severity="note")
 def no_timeout_while_debugging(read: Reading) -> Found:
     """
