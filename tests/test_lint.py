@@ -115,6 +115,8 @@ def run(index, n):
 for i in range(n):
     mp.Process(target=run, args=(i, n)).start()
 """
+SHARDED = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nm = Net()\nm = FSDP(m)\n"
+LOCALLY = "with FSDP.state_dict_type(m, StateDictType.LOCAL_STATE_DICT):\n"
 OF_MATRIX = """
 import argparse
 parser = argparse.ArgumentParser()
@@ -357,6 +359,8 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
                 "import deepspeed\nengine, _, _, _ = deepspeed.initialize()\n"
                 "if dist.get_rank() == 0:\n    engine.save_checkpoint(d)"
             ),
+            script(SHARDED + RANK + "if rank == 0:\n    torch.save(m.state_dict(), p)"),
+            script(SHARDED + RANK + "m(x).backward()\nif rank == 0:\n    print(m(x))"),
             script("if args.dp_rank == 0:\n    dist.barrier()"),
             script("if self.data_parallel_rank == 0:\n    dist.barrier()"),
             script(STARTED.format("if index == 0:\n        dist.barrier()")),
@@ -379,6 +383,19 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
             script(
                 STARTED.format("for step in range(n):\n        if step == 0:\n            dist.barrier()")
             ),
+            script(SHARDED + RANK + "s = m.state_dict()\nif rank == 0:\n    torch.save(s, p)"),
+            script(SHARDED + RANK + "if rank == 0:\n    print(net(x), net.state_dict(), m.module)"),
+            script(SHARDED + RANK + "def save(m):\n    if rank == 0:\n        m.state_dict()\nsave(net)"),
+            script(SHARDED + RANK + "m(x).backward()\nm(y)\nif rank == 0:\n    m(z)"),
+            script(
+                SHARDED.replace("(m)", "(m, sharding_strategy=how)")
+                + RANK
+                + "if rank == 0:\n    m.state_dict()"
+            ),
+            script(SHARDED.replace("(m)", "(m, **how)") + RANK + "if rank == 0:\n    m.state_dict()"),
+            script(SHARDED + RANK + "m = net\nif rank == 0:\n    m.state_dict()"),
+            script(SHARDED + RANK + LOCALLY + "    if rank == 0:\n        m.state_dict()"),
+            script(SHARDED.replace("m = ", "if args.fsdp:\n    m = ") + RANK + "if rank == 0:\n    m(x)"),
             script("for rank in range(n):\n    if rank > 0:\n        dist.barrier()"),
             *(script(OF_MATRIX.format(f"if {test}:\n    dist.barrier()")) for test in TESTS_OF_MATRIX),
             script(RANK + PAIRED),

@@ -10,7 +10,7 @@ from typing import Literal
 from ringup.lint.ranks import Reading
 from ringup.lint.rendezvous import COLLECTIVES
 from ringup.lint.rule import SCRIPT, Found, fault
-from ringup.lint.source import Call
+from ringup.lint.source import Call, Function
 from ringup.lint.values import ARGUMENT, LOCAL, RANK, SPAWNED, parameters
 from ringup.units import printable
 
@@ -36,6 +36,12 @@ METHODS = {
 """Methods that every process must call, of objects made by a call of that package."""
 MORE = (*COLLECTIVES, "torch.distributed.new_group", "torch.distributed.checkpoint.save")
 MORE += ("torch.distributed.checkpoint.load", "torch.distributed.checkpoint.async_save")
+FSDP = ("torch.distributed.fsdp.FullyShardedDataParallel", "torch.distributed.fsdp.FSDP")
+_NOT_GATHERED = re.compile(
+    r"NO_SHARD|SHARD_GRAD_OP|ZERO2|LOCAL_STATE|SHARDED_STATE|LocalState|ShardedState|summon_full_params|_hook\("
+    r"|sharding_strategy\s*=(?!\s*[\w.]*\b(?:FULL|HYBRID)_SHARD\b)|state_dict_type\((?![^)]*\bFULL_STATE_DICT\b)"
+)
+"""Code by which a state_dict() or a forward pass of FSDP may need no other rank."""
 OFFICIAL = ("accelerate.Accelerator", "deepspeed.initialize")
 
 
@@ -46,6 +52,7 @@ class Sides:
         sizes = (c.argument("r") for c in self.script.calls)
         self.of_matrices = {ast.unparse(size) for size in sizes if size is not None}
         """Expressions given as `r=`, as peft.LoraConfig takes the rank of its matrices."""
+        self.fsdp = self._fsdp()
         self.direct = [c for c in self.script.calls if self.is_collective(c)]
         self.reaching = self._reaching()
 
@@ -60,11 +67,44 @@ class Sides:
                 found[self.script.dotted(first)] = name.split(".")[0]
         return found
 
+    def _fsdp(self) -> set[tuple[Function | None, str]]:
+        """(function, name) of variables that certainly are models of FSDP1, whose full state is gathered."""
+        if _NOT_GATHERED.search(self.script.text):
+            return set()
+        found, other = set(), set()
+        for node in self.script.of_kind(ast.Name):
+            if not isinstance(node.ctx, ast.Store):
+                continue
+            key, assigned = (self.script.function_of(node), node.id), self.script.parents.get(node)
+            value = assigned.value if isinstance(assigned, ast.Assign) else None
+            is_fsdp = isinstance(value, ast.Call) and self._makes_fsdp(value)
+            is_plain = value is not None and key not in found  # an earlier model, before it is wrapped
+            if is_fsdp and not any(self.script.conditions(node)):
+                found.add(key)
+            elif not is_plain:
+                other.add(key)
+        return found - other
+
+    def _makes_fsdp(self, call: ast.Call) -> bool:
+        is_written = len(call.args) == 1 and all(k.arg for k in call.keywords)
+        return is_written and self.script.dotted(call.func) in FSDP
+
+    def _gathers(self, forward: Call) -> bool:
+        """
+        Whether parameters are sharded before a forward pass: those of wrapped layers always, those of the
+        root after backward() only.
+        """
+        passes = [c for c in self.script.calls if c.name == forward.name and c.inside is forward.inside]
+        is_after_backward = len(passes) <= 2 and any(c.last == "backward" for c in self.script.calls)
+        return is_after_backward or "auto_wrap_policy" in self.script.text
+
     def is_collective(self, call: Call) -> bool:
         """Whether every rank (of the whole world) has to make this call."""
         if call.name in MORE:
             return call.argument("group") is None and call.argument("process_group") is None
         owner, _, method = call.name.rpartition(".")
+        if (call.inside, owner or method) in self.fsdp:
+            return method == "state_dict" or (not owner and self._gathers(call))
         return method in METHODS.get(self.made.get(owner, ""), ())
 
     def _reaching(self) -> dict[str, str]:
@@ -201,7 +241,8 @@ def collective_on_some_ranks(read: Reading) -> Found:
     A collective or barrier is in code that only some ranks reach.
 
     Why: every rank has to make the call.  Those that do wait for the others until the timeout, or are
-    matched with another call that comes later.
+    matched with another call that comes later.  FSDP gathers its parameters in state_dict() and in a
+    forward pass.
 
     Fix: take the call out of the `if`, and leave only what one rank may do alone (printing, saving) in it.
     """
@@ -222,6 +263,7 @@ def collective_on_some_ranks(read: Reading) -> Found:
     for call, what, side, divided in limited:
         if any(w == what and s == _SWAPPED[side] and c.inside is call.inside for c, w, s, _ in limited):
             continue
+        what = f"the forward pass {what}()" if (call.inside, call.name) in sides.fsdp else what
         through = "" if call in sides.direct else f" (in {sides.own(call)})"
         found = f"only some ranks reach {what}{through}: {divided}"
         yield call.line, found, "every rank makes the call"
