@@ -282,6 +282,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
             script(INIT + "model = torch.nn.Linear(3, 3).cuda()"),
             script(INIT + 'model.to("cuda")'),
             {**script(f"import common\n{INIT}common.f()\nmodel.cuda()"), "common.py": "def f(): pass\n"},
+            script(f"import timm\n{INIT}m = timm.create_model(name).cuda()"),
             script(f"import torchvision\n{INIT}torchvision.init()\nmodel.cuda()"),
             script(f"torch.accelerator.set_device_index(0)\n{INIT}model.cuda()"),
         ],

@@ -162,7 +162,9 @@ def _is_chosen_elsewhere(script: Script) -> bool:
         alias.asname or alias.name for n in script.of_kind(ast.ImportFrom) if n.level for alias in n.names
     }
     return any(
-        _SETS_UP.search(call.last) and ast.unparse(call.node.func).split(".")[0] in elsewhere | relative
+        _SETS_UP.search(call.last)
+        and not call.name.startswith("?")  # a method of a result: timm.create_model(...).cuda()
+        and ast.unparse(call.node.func).split(".")[0] in elsewhere | relative
         for call in script.calls
     )
 
