@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ALSO_ON_ONE_NODE = (
     *("collective-on-some-ranks", "device-chosen-too-late", "device-never-chosen", "script-not-readable"),
-    "gradients-never-averaged",
+    *("gradients-never-averaged", "timeout-not-timedelta"),
 )
 """Errors that also affect ranks on one machine."""
 STOPS = ("local-rank-as-global-rank", "master-address-in-code", "spawn-knows-one-node")
