@@ -35,6 +35,7 @@ class Follower(Followed):
     ) -> None:
         """`head_lost`: why the head node is lost for good; the run then ended with it."""
         super().__init__(options, interrupts)
+        self.output.continue_files()
         self.head_lost = head_lost
         self.detached, self.head = detached, detached.plan.nodes[0]
         self.record.started = detached.started
@@ -169,10 +170,10 @@ def follow(
     """
     Replay a detached run's output and follow it to its end; `options` are those of `Options`.
 
-    Ctrl-C ends the run; SIGTERM and SIGHUP only leave it (outcome "running").  The ranks' files and run.json
-    are written again in `log_dir` (default: the folder from the start of the run).  Raises NodeUnreachable if
-    the head node cannot be reached or does not know the run; but with `head_lost`, the proven reason why it
-    is lost, the run has ended for that reason.
+    Ctrl-C ends the run; SIGTERM and SIGHUP only leave it (outcome "running").  In `log_dir` (default: the
+    folder from the start of the run) the ranks' files are continued and run.json is written again.  Raises
+    NodeUnreachable if the head node cannot be reached or does not know the run; but with `head_lost`, the
+    proven reason why it is lost, the run has ended for that reason.
     """
     with Interrupts() as interrupts:
         how = Options(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import itertools
 import os
 import queue
 import re
@@ -30,6 +32,9 @@ _ESCAPES = re.compile(
     r"|[\]P^_X][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?"  # OSC and the other strings: titles, links, clipboard
     r"|[ -/]*[0-~])"  # two- and three-byte sequences
 )
+KEPT_FOLDER = "__before-attach-{}"
+"""For saved files that a replay could not continue; `ringup logs` leaves folders with "__" out."""
+COPY_BYTES = 1 << 20
 LONGEST_LINE = 4000
 """Characters of one line on the terminal; files contain the whole line."""
 
@@ -193,7 +198,29 @@ class Output:
         self._partials: dict[tuple[str, int, int], _Partial] = {}
         self._open: dict[str, int] = {}
         self._begun: set[str] = set()
+        self._is_replay = self._is_shown_only = False
+        self._compared: dict[str, int] = {}
+        """In a replay: saved file -> its first bytes that the replay has repeated, until the file's end."""
+        self._lock_fd = -1
         self._is_closed = False
+
+    def continue_files(self) -> None:
+        """
+        For a replay of a run's output: a saved file is continued where the replay goes beyond it.
+
+        A file that differs from the replay, which may have lost bytes, is kept under another name.  While
+        another process writes the same files, nothing is written.
+        """
+        self._is_replay = True
+        try:
+            self._lock_fd = os.open(self.log_dir, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._is_shown_only = True
+            words = f"another `ringup attach` writes the files in {printable(str(self.log_dir), 4096)}"
+            self.terminal.lines([f"ringup: {words}; this one only shows the output"])
+        except OSError:  # a file system without locks, a folder that does not exist
+            pass
 
     def on_rank_output(
         self, node: NodePlan, rank: int, stream: int, data: bytes, at_s: float | None = None
@@ -259,6 +286,8 @@ class Output:
 
     def to_file(self, name: str, data: bytes, at_s: float | None = None) -> None:
         """Append to a file of the log directory, later, in the writing thread; output arrived at `at_s`."""
+        if self._is_shown_only:
+            return
         if data and at_s is not None:
             self.times.output(name, at_s, len(data))
         if data and not self.later(lambda: self._append(name, data), self.log_dir / name, len(data)):
@@ -277,15 +306,54 @@ class Output:
         return self._pump.put(guarded, size_bytes + 200)
 
     def _append(self, name: str, data: bytes) -> None:
+        fd = self._file(name)
+        if name in self._compared:
+            data = self._new_in(name, fd, data)
+            fd = self._file(name)
+        while data:
+            data = data[os.write(fd, data) :]
+
+    def _file(self, name: str) -> int:
         if (fd := self._open.get(name)) is None:
             if len(self._open) >= MOST_OPEN_FILES:
                 os.close(self._open.pop(next(iter(self._open))))
-            fresh = os.O_TRUNC if name not in self._begun else 0
-            self._begun.add(name)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | fresh
+            is_continued = self._is_replay and name != marks.FILE
+            fresh = 0 if name in self._begun or is_continued else os.O_TRUNC
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | fresh
             fd = self._open[name] = os.open(self.log_dir / name, flags, 0o644)
-        while data:
-            data = data[os.write(fd, data) :]
+            if is_continued and name not in self._begun:
+                self._compared[name] = 0
+            self._begun.add(name)
+        return fd
+
+    def _new_in(self, name: str, fd: int, data: bytes) -> bytes:
+        """The part of replayed data that a saved file does not have."""
+        saved = os.pread(fd, len(data), self._compared[name])
+        if not data.startswith(saved):
+            self._set_aside(name, fd)
+        elif len(saved) == len(data):
+            self._compared[name] += len(data)
+            return b""
+        else:
+            data = data[len(saved) :]
+        self._compared.pop(name)
+        return data
+
+    def _set_aside(self, name: str, fd: int) -> None:
+        """Keep a saved file under another name; the new one begins with the bytes that both have."""
+        folders = (self.log_dir / KEPT_FOLDER.format(number) for number in itertools.count(1))
+        kept = next(folder for folder in folders if not (folder / name).exists())
+        kept.mkdir(exist_ok=True)
+        (self.log_dir / name).rename(kept / name)
+        lost = "the head node dropped part of the output; what was saved earlier is kept in"
+        self.problem = self.problem or f"{lost} {printable(str(kept), 4096)}"
+        self._open.pop(name)
+        end, at = self._compared[name], 0
+        try:
+            while at < end:
+                at += os.write(self._file(name), os.pread(fd, min(COPY_BYTES, end - at), at))
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
         if self._is_closed:
@@ -293,6 +361,13 @@ class Output:
         self._is_closed = True
         self.on_time(float("inf"))
         self.times.flush()
+        try:
+            self._close_files()
+        finally:
+            if self._lock_fd >= 0:
+                os.close(self._lock_fd)
+
+    def _close_files(self) -> None:
         self.terminal.close(2.0)
         if self.terminal.problem:
             self.problem = self.problem or f"not everything was shown: {self.terminal.problem}"
