@@ -20,7 +20,9 @@ import pytest
 from ringup.agent.guard import tree
 from ringup.agent.guard.job import Job
 from ringup.agent.guard.link import Loop
+from ringup.agent.guard.spool import TAIL_LINES, Tail
 from ringup.agent_bundle import program, source
+from ringup.runtime.blame import End
 from tests.guards import SHIM, GuardedNode, alive, python_job, tagged, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nodes are Linux")
@@ -30,6 +32,25 @@ FOREVER = ["sleep", "300"]
 
 def tail(message: dict) -> str:
     return base64.b64decode(message["tail"]).decode()
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+@pytest.mark.parametrize("size", [7, 100_000])
+@pytest.mark.parametrize(("frames", "later", "is_kept"), [(5, 3, True), (90, 3, True), (90, 70, False)])
+def test_a_long_traceback_keeps_its_title(
+    prefix: str, size: int, frames: int, later: int, is_kept: bool
+) -> None:
+    title, exception = f"{prefix}Traceback (most recent call last):", f"{prefix}KeyError: 'label'"
+    traced = [title, *[f'{prefix}  File "a.py", line 1, in f'] * frames, exception]
+    data = "".join(f"{line}\n" for line in ["step 1", *traced, *["bye, then"] * later]).encode()
+    tail = Tail()
+    for at in range(0, len(data), size):
+        tail.feed(2, 1.0, data[at : at + size])
+        tail.feed(1, 1.0, b"")
+    lines = base64.b64decode(tail.text()).decode().split("\n")
+    assert len(lines) <= TAIL_LINES
+    assert (title in lines and exception in lines) == is_kept
+    assert End("rank", "n", 0.0, code=1, lines=tuple(lines)).raised == ("KeyError: 'label'" if is_kept else "")
 
 
 def test_job_that_ends_well_leaves_nothing_and_no_directory(tmp_path: Path) -> None:

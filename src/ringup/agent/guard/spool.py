@@ -68,11 +68,13 @@ TAIL_LINE_BYTES = 2000
 
 
 class Tail:
-    """The last lines of one rank, and when its last traceback began."""
+    """The last lines of one rank with the title of a long traceback, and when its last traceback began."""
 
     def __init__(self):
         self.lines, self.rest = collections.deque(maxlen=TAIL_LINES), {1: b"", 2: b""}
         self.traceback_at = 0.0
+        self.title, self.title_stream = b"", 0  # of the last traceback, while its exception is in `lines`
+        self.after = 0  # lines from its exception on; 0 among its frames
 
     def feed(self, stream, at, data):
         """More output, read at a monotonic time."""
@@ -84,10 +86,32 @@ class Tail:
             # In a chain of exceptions the first traceback counts.
             is_chained = self.traceback_at > 0 and last.rstrip().endswith(CHAINED)
             self.traceback_at = self.traceback_at if is_chained else at
+        if found >= 0 or self.title:
+            self._follow(stream, text, found)
         *whole, rest = text.rsplit(b"\n", TAIL_LINES)
         self.lines.extend(line.rpartition(b"\n")[2][-TAIL_LINE_BYTES:] for line in whole)
         self.rest[stream] = rest[-TAIL_LINE_BYTES:]
 
+    def _follow(self, stream, text, found):
+        """Keep the title of a traceback until its exception has left `lines`; frames are indented."""
+        begin = 0
+        if found >= 0:
+            begin = text.find(b"\n", found) + 1
+            title = text[text.rfind(b"\n", 0, found) + 1 : max(0, begin - 1)]  # empty if not complete
+            self.title, self.title_stream, self.after = title[-TAIL_LINE_BYTES:], stream, 0
+        lines = text[begin:].split(b"\n")[:-1]
+        if self.after:
+            self.after += len(lines)
+        elif self.title and stream == self.title_stream:
+            # torch writes "[rank3]: " before each line.
+            indented = (b" ", b"\t", self.title.partition(TRACEBACK)[0] + b" ")
+            frames = next((n for n, line in enumerate(lines) if not line.startswith(indented)), len(lines))
+            self.after = len(lines) - frames
+        if self.after >= TAIL_LINES:
+            self.title = b""
+
     def text(self):
-        lines = [*self.lines, *(rest for rest in self.rest.values() if rest)]
-        return binascii.b2a_base64(b"\n".join(lines[-TAIL_LINES:]), newline=False).decode()
+        lines = [*self.lines, *(rest for rest in self.rest.values() if rest)][-TAIL_LINES:]
+        if self.title and not any(TRACEBACK in line for line in lines):
+            lines[:1] = [self.title]
+        return binascii.b2a_base64(b"\n".join(lines), newline=False).decode()
