@@ -91,8 +91,8 @@ repeat: once may be chance or an outside signal; twice on one node is the node
     rank-killed rank-crashed
 repeat: once may be the code; the same node missing twice is the node
     rank-fell-behind collective-stalled
-repeat: Xid 46 48 62 64 74 79 95 119 120, 154 with an action, and a fatal SXid are hardware and leave the
-  node out at once
+repeat: Xid 46 48 62 64 74 79 95 119 120 140 143, 154 with an action, and a fatal SXid are hardware and leave
+  the node out at once
     xid-in-kernel-log
 exclude: the hardware is broken, and a restart there would fail again
     ecc-uncorrectable gpu-missing nvlink-failed pcie-errors
@@ -158,7 +158,7 @@ SIGNS = {
     *("receive-errors", "transport-retries", "interface-errors"),
 }
 """The check's warnings before a restart that count as a second sign against a suspected node."""
-HARDWARE_XIDS = frozenset({46, 48, 62, 64, 74, 79, 95, 119, 120})
+HARDWARE_XIDS = frozenset({46, 48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
 """Xid codes after which NVIDIA's catalogue requires a reset or replacement of the GPU."""
 FATAL_CODE = re.compile(r"\bSXid\b.{0,80}: ?\d+, Fatal\b|: ?154\b.{0,80} to 0x\w{1,16} \((?!None\b)")
 """A fault of an NVSwitch that ends every program; Xid 154 if the driver requests a reset or a reboot."""
