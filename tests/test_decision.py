@@ -162,6 +162,8 @@ CASES = {
     "ECC, fewer allowed": (decided(ECC, spares=(), min_nodes=3), "shrink", "node1"),
     "ECC, not that few": (decided(ECC, spares=(), min_nodes=4), "stop", "no-nodes"),
     "Xid 79": (decided(failed("xid-in-kernel-log", "node1", 1, "Xid 79")), *WITHOUT),
+    "Xid 140": (decided(failed("xid-in-kernel-log", "node1", 1, "Xid 140")), *WITHOUT),
+    "Xid 143": (decided(failed("xid-in-kernel-log", "node1", 1, "Xid 143")), *WITHOUT),
     "Xid 31": (decided(failed("xid-in-kernel-log", "node1", 1, "Xid 31")), "same", ""),
     "Xid 31 twice": (decided(*[failed("xid-in-kernel-log", "node1", 1, "Xid 31")] * 2), *WITHOUT),
     # Nodes, ranks, links.
@@ -233,6 +235,17 @@ CASES = {
     "one restart": (decided(KILLED, failed("link-flapped"), max_restarts=1), "stop", "limit"),
     "one restart since progress": (
         decided(KILLED, failed("link-flapped", **TRAINED), max_restarts=1), "same", ""),
+    "another directory with smaller steps": (
+        decided(failed("link-flapped", saved_to=9000),
+                failed("rank-killed", "node2", 2, saved_to=500),
+                failed("link-flapped", "node3", 3, saved_from=500, saved_to=900), max_restarts=1),
+        *("same", ""),
+    ),
+    "another directory each time": (
+        decided(failed("link-flapped", saved_to=500), failed("rank-killed", "node2", 2, saved_to=400),
+                max_restarts=1),
+        *("stop", "limit"),
+    ),
     "begun again at step 0": (
         decided(failed("link-flapped", **TRAINED),
                 failed("rank-killed", "node2", 2, saved_from=0, saved_to=300), max_restarts=1),

@@ -188,13 +188,14 @@ class _History:
         self.seen = {node for one in attempts for node in one.nodes}
         self.advanced: list[bool] = []
         """Whether each attempt made progress: saved progress, else steps, else time."""
-        saved_at, saved, step = 0, -math.inf, -math.inf
+        saved_at, saved, best, step = 0, -math.inf, -math.inf, -math.inf
         for number, one in enumerate(attempts):
             saved = max(saved, -math.inf if one.saved_from is None else one.saved_from)
             if one.saved_to is not None:
-                is_on = one.saved_to > saved
-                if is_on:
-                    saved_at, saved = number, one.saved_to
+                # Another directory's steps are not comparable; its first value only counts if it is the best.
+                is_on = one.saved_to > (best if one.saved_from is None else saved)
+                saved = one.saved_to if one.saved_from is None else max(saved, one.saved_to)
+                saved_at, best = number if is_on else saved_at, max(best, one.saved_to)
             elif one.step is not None:
                 is_on = one.step > step
             else:
