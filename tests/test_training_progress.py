@@ -244,6 +244,25 @@ LINES = {
     "'global_step': 77": 77,
     "resumed at global_step=500": 500,
     "iter 30: loss 3.1": 30,
+    "step 12,345 loss 2.0": 12_345,
+    "Step: 1,234/100,000": 1234,
+    "step 10_000 loss 2.0": 10_000,
+    "step 10k loss 1": 10_000,
+    "step=10, skipped=0": 10,
+    "step=10,skipped=0": 10,
+    "\x1b[32mstep\x1b[0m 5": 5,
+    "\x1b[31mstep: 10  \x1b[32mloss:  8.0": 10,
+    "max step: 100000, step 5": 5,
+    "time per step: 350 ms": None,
+    "step: 350 ms": None,
+    "tokens per step = 524288": None,
+    "step time: 350 ms": None,
+    "gradient accumulation step: 64": None,
+    "Max step: 100000": None,
+    "Total step = 100000": None,
+    "num step 100": None,
+    "save every step: 500": None,
+    "warmup step: 2000": None,
     "max_steps = 1000, warmup_step=10": None,
     "Total optimization steps = 1,000": None,
     "step 0.1": None,
@@ -271,6 +290,13 @@ def test_the_furthest_step_of_all_ranks_counts_and_steps_go_before_bars() -> Non
     ):
         reader.read(line, float(at))
     assert (reader.step, reader.first_s) == (9, 0.0)
+
+
+def test_a_line_that_names_the_epoch_is_not_compared_with_lines_that_do_not() -> None:
+    reader = StepReader()
+    for line in (b"epoch 1 finished at step 500", b"step 600", b"step 900"):
+        reader.read(line, 1.0)
+    assert reader.step == 900
 
 
 @given(st.binary(max_size=900))

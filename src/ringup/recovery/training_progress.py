@@ -98,8 +98,19 @@ def saved(
 
 _STEP = re.compile(
     rb"(?i)(?<![\w/.-])(?:global[_ -]?step|step|iter(?:ation)?)['\"]?[ \t:=#\[]{1,12}"
-    rb"(\d{1,12})(?![\d.]*\.\d|\d|\.\w)"
+    rb"(\d{1,3}(?:[,_]\d{3}){1,3}|\d{1,12})(k?)(?![\d.]*\.\d|\w|\.\w)"
+    rb"(?! ?(?:[mun]?s|sec(?:ond)?s?)(?![\w/=:]))"  # a duration
 )
+_NOT_A_POSITION = re.compile(
+    rb"(?i)\b(?:per|every|each|max(?:imum)?|min(?:imum)?|total|num(?:ber)?(?: of)?|warm[- ]?up|accum\w*|micro"
+    rb"|save|log(?:ging)?|decay|eval\w*|val(?:idation)?|inference|sampling|diffusion|denoising) ?$"
+)
+"""Before "step": a limit, an interval or a step of something else."""
+_BEFORE = 24
+"""Bytes before "step" that are searched for such a word."""
+_HINTS = b"step", b"iter", b"ep", b"|", b"loss"
+"""Every line with a position contains one of them, in any case."""
+_COLOURS = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _EPOCH_AT = re.compile(rb"(?i)(?<![\w/.-])(?:epoch|ep)['\"]?[ \t:=#\[]{1,4}(\d{1,6})(?![\d.]*\.\d|\d)")
 _BAR = re.compile(
     rb"^(.{0,60}?)\s*\d{1,3}%\|[^|]{0,200}\|\s{0,8}(\d{1,12})/(\d{1,12}) \[[^\]]{0,60}(?:/it|it/s|step)"
@@ -130,13 +141,19 @@ class StepReader:
     @property
     def step(self) -> float | None:
         """The highest step, from the best source in the output; None without one."""
-        found = (self._furthest.get(kind) for kind in ("step", "bar", "loss"))
+        steps = "step", "epoch and step"  # not comparable: a script may name the epoch once in each epoch
+        kinds = sorted(steps, key=lambda kind: -self._lines[kind])
+        found = (self._furthest.get(kind) for kind in (*kinds, "bar", "loss"))
         return next((step for step in found if step is not None), None)
 
     def read(self, line: bytes, now_s: float) -> None:
         """One line of a rank's output, without ringup's prefix."""
         line = line[-LONGEST_LINE:] if b"\r" in line else line[:LONGEST_LINE]
-        if (found := _position(line.rstrip(b"\r\n").rpartition(b"\r")[2])) is None:
+        line = line.rstrip(b"\r\n").rpartition(b"\r")[2]
+        small = line.lower()
+        if not any(hint in small for hint in _HINTS):
+            return
+        if (found := _position(_COLOURS.sub(b"", line) if b"\x1b" in line else line)) is None:
             return
         kind, value = found
         if self.first_s is None:
@@ -164,7 +181,14 @@ def _position(line: bytes) -> tuple[str, float] | None:
         return ("bar", int(bar[2]) + (int(epoch[1]) * EPOCH if epoch else 0)) if is_training else None
     if loss := _LOSS.match(line):
         return "loss", float(loss[1])
-    step, epoch = _STEP.search(line), _EPOCH_AT.search(line)
+    step, epoch = _step(line), _EPOCH_AT.search(line)
     if step is None:
         return ("loss", float(epoch[1])) if epoch and b"loss" in line else None
-    return "step", int(step[1]) + (int(epoch[1]) * EPOCH if epoch else 0)
+    return ("epoch and step", step + int(epoch[1]) * EPOCH) if epoch else ("step", step)
+
+
+def _step(line: bytes) -> int | None:
+    for found in _STEP.finditer(line):
+        if not _NOT_A_POSITION.search(line[max(0, found.start() - _BEFORE) : found.start()]):
+            return int(re.sub(rb"[,_]", b"", found[1])) * (1000 if found[2] else 1)
+    return None
