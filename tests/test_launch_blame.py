@@ -6,11 +6,13 @@ import base64
 import json
 import tracemalloc
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ringup.agent.guard import messages
+from ringup.agent.guard.head import Head
 from ringup.planning import NodePlan
 from ringup.runtime import blame, node_state, output
 from ringup.runtime.blame import TRACEBACK, End
@@ -137,6 +139,26 @@ def test_clock_ahead_is_corrected_by_the_quickest_beat(monkeypatch: pytest.Monke
     clock.hear(sent_s=30.0, clock_s=121.9, now_s=32.0)
     assert clock.ours(110.105) == pytest.approx(20.105)
     assert clock.ours(0) == 0
+
+
+def test_clocks_that_drift_are_compared_again() -> None:
+    clock, drift = node_state.Clock(), 20e-6
+    for beat in range(40_000):
+        sent_s, trip_s = 1.0 + 2 * beat, 0.0002 if beat < 2 else 0.001
+        clock.hear(sent_s, (sent_s + trip_s / 2) * (1 + drift), sent_s + trip_s)
+        assert clock.error_s is not None and clock.error_s < 0.0011
+        assert abs(clock.ours(sent_s * (1 + drift)) - sent_s) <= clock.error_s + 1e-6
+
+
+def test_the_head_compares_clocks_that_drift_again_but_seldom() -> None:
+    written: list[dict[str, Any]] = []
+    one = SimpleNamespace(compared={}, peers={0: None, 1: None}, _write=written.append)
+    for beat in range(40_000):
+        sent_s, trip_s = 2.0 * beat, 0.0002 if beat < 2 else 0.001
+        clock_s = (sent_s + trip_s / 2) * (1 + 20e-6)
+        Head._compare(one, 1, {"echo": sent_s, "clock": clock_s}, sent_s + trip_s)
+    assert 80_000 / 1200 < len(written) < 80_000 / 600 + 3
+    assert written[-1]["ahead"] == pytest.approx(80_000 * 20e-6, abs=0.02)
 
 
 @pytest.mark.parametrize(

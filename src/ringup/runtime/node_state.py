@@ -26,6 +26,8 @@ from ringup.units import plural, show_seconds
 ERRORS_KEPT_BYTES = 16 << 10
 ACKNOWLEDGE_EVERY_BYTES = 64 << 10
 LONGEST_WORDS = 400
+DRIFT = 100e-6
+"""Most seconds per second by which the clocks of two machines drift apart."""
 MOST_TAILS = 256
 """Failed ranks of a node whose last lines are stored."""
 UNHEARD_REASON = "no contact with the "
@@ -70,21 +72,30 @@ class NodeWorld:
 
 @dataclass
 class Clock:
-    """Offset of a node's monotonic clock from this machine's, from the beat with the shortest round trip."""
+    """
+    Offset of a node's monotonic clock from this machine's.
+
+    From the beat with the shortest round trip, until the drift since then may exceed a later beat's error.
+    """
 
     ahead_s: float = 0.0
     round_trip_s: float = float("inf")
+    age_s: float = 0.0
+    """Time from that beat to the latest one."""
+    _latest_s: float = 0.0
 
     @property
     def error_s(self) -> float | None:
-        """Error of `ahead_s`; None if nothing was measured."""
-        return self.round_trip_s / 2 if math.isfinite(self.round_trip_s) else None
+        """Error of `ahead_s` at the latest beat; None if nothing was measured."""
+        return self.round_trip_s / 2 + DRIFT * self.age_s if math.isfinite(self.round_trip_s) else None
 
     def hear(self, sent_s: float, clock_s: float, now_s: float) -> None:
         """A beat sent at `sent_s` has returned; the node's clock showed `clock_s`."""
         round_trip_s = now_s - sent_s
-        if 0 <= round_trip_s < self.round_trip_s:
-            self.round_trip_s = round_trip_s
+        self.age_s += max(0.0, now_s - self._latest_s) if self._latest_s else 0.0
+        self._latest_s = now_s
+        if 0 <= round_trip_s < self.round_trip_s + 2 * DRIFT * self.age_s:
+            self.round_trip_s, self.age_s = round_trip_s, 0.0
             self.ahead_s = clock_s - (sent_s + now_s) / 2
 
     def ours(self, theirs_s: float) -> float:

@@ -23,6 +23,10 @@ ATTACH = "attach.sock"
 BEAT_S = 2.0
 FIRST_BEATS_S = 0.1
 """Frequent in the first second, for good clock offsets."""
+DRIFT = 100e-6
+"""Most seconds per second by which the clocks of two nodes drift apart."""
+COMPARE_EVERY_S = 600.0
+"""Times a tenth of the nodes: clocks drift for days, and the journal has little room."""
 ACKNOWLEDGE_EVERY_BYTES = 64 << 10
 MOST_REQUESTED = 64
 MOST_CLIENTS = 16
@@ -56,7 +60,8 @@ class Head:
         """Node -> numbers of the snapshots that a reader waits for."""
         self.began = self.beaten = self.finished_at = self.moved_at = 0.0
         self.ending, self.end_by = "", float("inf")
-        self.round_trips = {}
+        self.compared = {}
+        """Node -> round trip and time of the beat by which its clock was compared."""
         self.gate, self.port, self.problem = None, 0, missing() if self.awaited else ""
         if self.problem:
             return
@@ -112,16 +117,25 @@ class Head:
             now = peer.contact_at = time.monotonic()
             if message["type"] != "beat":
                 self.take(node, message)
-            elif 0 <= now - message["echo"] < self.round_trips.get(node, float("inf")):
-                # How far its clock is ahead of this node's, by the quickest beat so far.
-                sent, self.round_trips[node] = message["echo"], now - message["echo"]
-                ahead, error = message["clock"] - (sent + now) / 2, (now - sent) / 2
-                self._write({"node": node, "type": "clock", "ahead": ahead, "error": error})
+            else:
+                self._compare(node, message, now)
         if peer.link.ended:
             self._lose(node, peer, "its guard closed the connection")
         elif peer.received - peer.acknowledged >= ACKNOWLEDGE_EVERY_BYTES:
             peer.acknowledged = peer.received
             peer.link.send({"type": "ack", "acknowledged": peer.received})
+
+    def _compare(self, node, beat, now):
+        """How far a node's clock is ahead of this node's, by its quickest beat, allowing for drift."""
+        round_trip = now - beat["echo"]
+        least, at = self.compared.get(node, (float("inf"), now))
+        age = now - at
+        if age > COMPARE_EVERY_S * max(1.0, len(self.peers) / 10):
+            least += 2 * DRIFT * age
+        if 0 <= round_trip < least:
+            self.compared[node] = round_trip, now
+            ahead = beat["clock"] - (beat["echo"] + now) / 2
+            self._write({"node": node, "type": "clock", "ahead": ahead, "error": round_trip / 2})
 
     def _lose(self, node, peer, words):
         self.loop.forget(peer.link.read_fd)
