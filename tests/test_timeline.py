@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from ringup.output import timeline_report
-from ringup.timeline import SCRIPT, Timeline, marks
+from ringup.timeline import SCRIPT, RankLine, Timeline, Track, marks
 from ringup.timeline.read import read, timeline_of
 from tests import flight_dumps, run_folders
 from tests.run_folders import BEGAN_S, Planted, call
@@ -250,6 +250,14 @@ def test_times_that_have_no_common_begin_are_not_mixed(tmp_path: Path) -> None:
     assert not found.ranks[0].tracks and found.end_s == 6.0
 
 
+@pytest.mark.parametrize(("nodes", "is_told"), [(("a", "a"), False), (("a", "b"), True)])
+def test_dumps_of_several_nodes_are_not_on_one_clock(nodes: tuple[str, str], is_told: bool) -> None:
+    ranks = [RankLine(rank, node, tracks=[Track("0")]) for rank, node in enumerate(nodes)]
+    found = Timeline(ranks, 9.0, clock="one", clock_error_s=0.001, source="dumps")
+    assert ("except those of collectives" in timeline_report.clock_words(found)) == is_told
+    assert ("clocks of different nodes were not compared" in timeline_report.source_words(found)) == is_told
+
+
 def test_dumps_alone_give_their_calls_and_the_end_of_those_that_ended(tmp_path: Path) -> None:
     dumps = {
         0: flight_dumps.dump([flight_dumps.call(), flight_dumps.waits("barrier")], ranks=range(2)),
@@ -259,6 +267,7 @@ def test_dumps_alone_give_their_calls_and_the_end_of_those_that_ended(tmp_path: 
     first["time_discovered_completed_ns"] = first["time_created_ns"] + 5_000_000
     found = timeline(flight_dumps.written(tmp_path / "dumps", dumps))
     assert found.source == "dumps" and found.clock == "own"
+    assert "nodes of the ranks are not known" in timeline_report.clock_words(found)
     (own,), (other,) = (line.tracks for line in found.ranks)
     assert list(own.begun_s) == [0.0, pytest.approx(0.02)]
     assert list(own.ended_s) == [pytest.approx(0.005), math.inf]

@@ -40,21 +40,30 @@ def clock_words(timeline: Timeline) -> str:
     if timeline.clock == "order":
         return "The logs have no times: a collective's place is its number, and 1 ms stands for each."
     if timeline.clock == "own":
-        if len({line.node for line in timeline.ranks}) > 1:
+        nodes = {line.node for line in timeline.ranks}
+        if len(timeline.ranks) > 1 and nodes == {""}:
+            return "Times are of each node's own clock; the nodes of the ranks are not known."
+        if len(nodes) > 1:
             return "Times are of each node's own clock. The clocks of different nodes were not compared."
         return "Times are of the node's own clock."
+    times = "All times"
+    if len(timeline.dumping_nodes) > 1:
+        times = "All times except those of collectives"
     if timeline.clock_error_s is None:
-        return "All times are on one clock; how far a node's times may be off is not known."
-    return f"All times are on one clock; a node's are off by at most {show_seconds(timeline.clock_error_s)}."
+        return f"{times} are on one clock; how far a node's times may be off is not known."
+    return f"{times} are on one clock; a node's are off by at most {show_seconds(timeline.clock_error_s)}."
 
 
 def source_words(timeline: Timeline) -> str:
     """The source of the collectives."""
     if not any(line.tracks for line in timeline.ranks):
         return "No collectives: no flight recorder dump and no NCCL line of a call was found."
+    own = ""
+    if timeline.clock == "one" and len(timeline.dumping_nodes) > 1:
+        own = " Their times are of each node's own clock; the clocks of different nodes were not compared."
     words = {
         "watch": "Collectives: from torch's flight recorder, read while the run hung.",
-        "dumps": "Collectives: from dumps of torch's flight recorder.",
+        "dumps": f"Collectives: from dumps of torch's flight recorder.{own}",
         "lines": "Collectives: from NCCL's lines of calls, which show when each began, not when it ended.",
     }
     return words.get(timeline.source, "")

@@ -144,3 +144,8 @@ class Timeline:
     clock_error_s: float | None = None
     """For "one": the error of any node's times; None if unknown."""
     source: CallSource = ""
+
+    @property
+    def dumping_nodes(self) -> set[str]:
+        """Nodes of the ranks with dumps ("" if unknown); a dump has times of its own node's wall clock."""
+        return {line.node for line in self.ranks if line.tracks} if self.source == "dumps" else set()

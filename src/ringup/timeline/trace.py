@@ -212,6 +212,8 @@ def _calls(
     peers = f',"ranks":{track.ranks}' if track.ranks else ""
     heads = _heads(timeline.kinds, place_of, track.group)
     margin_s = 2 * max((one.clock_error_s or 0.0 for one in timeline.ranks), default=0.0)
+    if len(timeline.dumping_nodes) > 1:
+        margin_s = math.inf
     rows = zip(track.number, track.kind, track.ended_s, *drawn, strict=True)
     for number, kind, ended_s, begin_s, long_s in rows:
         head, args = heads[kind]
