@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from ringup.cli import options, restarts
+from ringup.cli import options, restarting, restarts
 from ringup.cli.command_line import dispatch
 from ringup.errors import UsageError
 from ringup.recovery.decision import Policy
 from ringup.recovery.table import ROWS
+from ringup.saved_run import SavedAttempt
 
 
 def parsed(line: str) -> argparse.Namespace:
@@ -85,3 +89,20 @@ def test_explain_says_what_a_restart_does(capsys: pytest.CaptureFixture[str]) ->
     told = {one["name"]: one["restart"] for one in json.loads(capsys.readouterr().out)["problems"]}
     assert told["rank-killed"] == ROWS["rank-killed"].sentence
     assert told["clock-skew"] is None
+
+
+@pytest.fixture
+def supervisor(monkeypatch: pytest.MonkeyPatch) -> restarting.Supervisor:
+    args = SimpleNamespace(spares=0, save_signal=None, save_grace=0.0, max_restarts=1)
+    monkeypatch.setattr(restarting, "Rechecks", lambda *_: None)
+    monkeypatch.setattr(restarting.launching, "RankLines", lambda *_: None)
+    return restarting.Supervisor(SimpleNamespace(nodes=()), None, Path(), args)  # type: ignore[arg-type]
+
+
+def test_a_clock_that_is_set_does_not_change_the_duration_of_a_run(
+    supervisor: restarting.Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor.entries = [SavedAttempt(number, started=supervisor.now()) for number in (1, 2)]
+    monkeypatch.setattr(time, "time", lambda: 5.0)
+    whole = supervisor.whole({"run": "x", "seconds": 1.0})
+    assert 0 <= whole["seconds"] < 60

@@ -107,6 +107,8 @@ class Supervisor:
         self.cluster, self.transport, self.folder, self.args = cluster, transport, folder, args
         self.spares = [node.name for node in cluster.nodes[len(cluster.nodes) - args.spares :]]
         self.run_id, self.claims = "", PortClaims()
+        self.epoch_s = time.time() - time.monotonic()
+        """For `now`."""
         self.ports: set[int] = set()
         """Rendezvous ports of earlier attempts."""
         self.rechecks = Rechecks(transport, cluster, args, self.spares)
@@ -130,6 +132,10 @@ class Supervisor:
         # A job that begins with less time than that would only save.
         has_time = request.time_left_s() > 2 * soon_s
         self.save = Save(name, args.save_grace, is_due if has_time else Save.is_due) if name else None
+
+    def now(self) -> float:
+        """Seconds since the epoch; a clock that is set meanwhile does not change durations."""
+        return self.epoch_s + time.monotonic()
 
     def say(self, text: str) -> None:
         terminal.say(text, quiet=self.args.quiet)
@@ -183,7 +189,7 @@ class Supervisor:
         known = launching.of_attempt(self.args.max_restarts, number, cause, last, ",".join(sorted(out)))
         nodes = tuple(replace(node, env={**node.env, **known}) for node in plan.nodes)
         progress = self.progress(names)
-        entry = SavedAttempt(number, names, plan.world_size, started=time.time())
+        entry = SavedAttempt(number, names, plan.world_size, started=self.now())
         self.entries.append(entry)
         return Attempt(entry, replace(plan, nodes=nodes), findings, of=number + left, progress=progress)
 
@@ -234,7 +240,7 @@ class Supervisor:
 
     def whole(self, content: Mapping[str, Any]) -> dict[str, Any]:
         started, attempts = self.entries[0].started, redact_data(msgspec.to_builtins(self.entries))
-        seconds = round(time.time() - started, 3) if len(self.entries) > 1 else content["seconds"]
+        seconds = round(self.now() - started, 3) if len(self.entries) > 1 else content["seconds"]
         # A later attempt appends its number to the run's id.
         run = str(content["run"]).removesuffix(f".{len(self.entries)}")
         return {**content, "run": run, "started": started, "seconds": seconds, "attempts": attempts}
@@ -259,7 +265,7 @@ class Supervisor:
         if result.outcome == "hung" and result.record["hangs"]:
             entry.seconds["notice"] = result.record["hangs"][-1]["quiet_s"]
         entry.seconds["first_step"] = attempt.first_step_s()
-        entry.ended, entry.outcome = time.time(), result.outcome
+        entry.ended, entry.outcome = self.now(), result.outcome
         if result.outcome not in launching.FAILED:
             entry.decision = "finished" if result.outcome == "ok" else "stop"
             entry.because = "" if result.outcome == "ok" else f"the run was {result.outcome}"
