@@ -50,7 +50,9 @@ def test_a_long_traceback_keeps_its_title(
     lines = base64.b64decode(tail.text()).decode().split("\n")
     assert len(lines) <= TAIL_LINES
     assert (title in lines and exception in lines) == is_kept
-    assert End("rank", "n", 0.0, code=1, lines=tuple(lines)).raised == ("KeyError: 'label'" if is_kept else "")
+    assert End("rank", "n", 0.0, code=1, lines=tuple(lines)).raised == (
+        "KeyError: 'label'" if is_kept else ""
+    )
 
 
 def test_job_that_ends_well_leaves_nothing_and_no_directory(tmp_path: Path) -> None:

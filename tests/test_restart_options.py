@@ -8,15 +8,19 @@ import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TypeVar
 
+import msgspec
 import pytest
 
-from ringup.cli import options, restarting, restarts
+from ringup.cli import options, restarting, restarts, supervising
 from ringup.cli.command_line import dispatch
 from ringup.errors import UsageError
 from ringup.recovery.decision import Policy
 from ringup.recovery.table import ROWS
 from ringup.saved_run import SavedAttempt
+
+Kind = TypeVar("Kind", bound=restarting.Supervisor)
 
 
 def parsed(line: str) -> argparse.Namespace:
@@ -91,12 +95,40 @@ def test_explain_says_what_a_restart_does(capsys: pytest.CaptureFixture[str]) ->
     assert told["clock-skew"] is None
 
 
+def made(kind: type[Kind], folder: Path, patch: pytest.MonkeyPatch) -> Kind:
+    background = SimpleNamespace(hold=lambda _: None, leave=lambda _: None)
+    args = SimpleNamespace(
+        spares=0, save_signal=None, save_grace=0.0, max_restarts=3, quiet=True, background=background
+    )
+    patch.setattr(restarting, "Rechecks", lambda *_: None)
+    patch.setattr(restarting.launching, "RankLines", lambda *_: None)
+    return kind(SimpleNamespace(nodes=()), None, folder, args)  # type: ignore[arg-type]
+
+
 @pytest.fixture
-def supervisor(monkeypatch: pytest.MonkeyPatch) -> restarting.Supervisor:
-    args = SimpleNamespace(spares=0, save_signal=None, save_grace=0.0, max_restarts=1)
-    monkeypatch.setattr(restarting, "Rechecks", lambda *_: None)
-    monkeypatch.setattr(restarting.launching, "RankLines", lambda *_: None)
-    return restarting.Supervisor(SimpleNamespace(nodes=()), None, Path(), args)  # type: ignore[arg-type]
+def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> restarting.Supervisor:
+    return made(restarting.Supervisor, tmp_path, monkeypatch)
+
+
+def test_a_resumed_attempt_keeps_the_number_of_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed = made(supervising.DetachedSupervisor, tmp_path, monkeypatch)
+    plan = SimpleNamespace(run_id="x", nodes=())
+    followed: list[str] = []
+    monkeypatch.setattr(Path, "cwd", lambda: tmp_path)
+    monkeypatch.setattr(supervising.request, "forwarded", lambda *_: {})
+    monkeypatch.setattr(
+        supervising.detach, "load", lambda _: SimpleNamespace(plan=plan, findings=(), started=time.time())
+    )
+    monkeypatch.setattr(resumed, "supervise", lambda attempt: followed.append(str(attempt)) or 0)
+    resumed.cluster = SimpleNamespace(job=SimpleNamespace(launcher="torchrun"))  # type: ignore[assignment]
+    entry = SavedAttempt(1, started=time.time())
+    resumed.note(restarting.Attempt(entry, plan, [], of=4), is_handed_over=True)  # type: ignore[arg-type]
+    (tmp_path / "run.json").write_text(json.dumps({"attempts": [msgspec.to_builtins(entry)]}))
+    state = msgspec.json.decode((tmp_path / supervising.STATE).read_bytes(), type=supervising.State)
+    assert resumed.resume(state) == 0
+    assert followed == ["attempt 1 of 4"]
 
 
 def test_a_clock_that_is_set_does_not_change_the_duration_of_a_run(
@@ -106,3 +138,22 @@ def test_a_clock_that_is_set_does_not_change_the_duration_of_a_run(
     monkeypatch.setattr(time, "time", lambda: 5.0)
     whole = supervisor.whole({"run": "x", "seconds": 1.0})
     assert 0 <= whole["seconds"] < 60
+
+
+def test_ctrl_c_again_between_attempts_does_not_hide_the_end(
+    supervisor: restarting.Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int] = []
+
+    def after(_attempt: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    def show_end() -> int:
+        signal.raise_signal(signal.SIGINT)
+        return codes[0]
+
+    monkeypatch.setattr(supervisor, "attempt", lambda _attempt: SimpleNamespace(outcome="rank-failed"))
+    monkeypatch.setattr(supervisor, "after", after)
+    monkeypatch.setattr(supervisor, "interrupted", codes.append)
+    monkeypatch.setattr(supervisor, "show_end", show_end)
+    assert supervisor.supervise(object()) == 130  # type: ignore[arg-type]

@@ -161,8 +161,11 @@ class Supervisor:
             except KeyboardInterrupt as interrupt:
                 if self.result is None or not is_on(self.args):
                     raise
-                if self.result.outcome in launching.FAILED:
-                    self.interrupted(128 + getattr(interrupt, "number", signal.SIGINT))
+                # The end is recorded and shown, however often Ctrl-C is pressed.
+                with handling((signal.SIGINT, signal.SIGTERM), lambda *_: None):
+                    if self.result.outcome in launching.FAILED:
+                        self.interrupted(128 + getattr(interrupt, "number", signal.SIGINT))
+                    return self.show_end()
             except Exception:
                 if self.result and self.outcome == "restarting":
                     self.write_record(self.result.record)

@@ -55,6 +55,8 @@ class State(msgspec.Struct, frozen=True):
     """The attempts before the latest."""
     progress: TrainingProgress | None
     """The saved progress at the start of the latest attempt."""
+    of: int = 0
+    """Most attempts without progress, as known at the start of the latest attempt."""
 
 
 class DetachedSupervisor(Supervisor):
@@ -96,6 +98,7 @@ class DetachedSupervisor(Supervisor):
             ports=sorted(self.ports),
             attempts=self.attempts,
             progress=attempt.progress,
+            of=attempt.of,
         )
         path = self.folder / STATE
         with writing(path, "free space there: `ringup attach` needs that file if this process dies"):
@@ -184,7 +187,12 @@ class DetachedSupervisor(Supervisor):
         noted = detach.load(run_id)
         began_s = time.monotonic() - (time.time() - noted.started)
         attempt = Attempt(
-            self.entries[-1], noted.plan, list(noted.findings), began_s=began_s, progress=state.progress
+            self.entries[-1],
+            noted.plan,
+            list(noted.findings),
+            of=max(state.of, state.number),
+            began_s=began_s,
+            progress=state.progress,
         )
         if state.is_handed_over:
             self.resumed = attempt
@@ -199,7 +207,9 @@ class DetachedSupervisor(Supervisor):
             pause(self.transport, self.args.lease)  # which ends the old guards
             self.entries.pop()
             self.rechecks.collected()
-            following = self.following(Decision("same", "", nodes=attempt.nodes), state.cause)
+            left = attempt.of - attempt.number
+            self.decision = Decision("same", "", nodes=attempt.nodes, restarts_left=left)
+            following = self.following(self.decision, state.cause)
         return self.supervise(following)
 
 
