@@ -305,6 +305,33 @@ def test_a_plateau_above_half_of_the_link_is_ok() -> None:
     assert judging.judge(rows(0.1, 0.5, 0.7, 0.71, 0.72), EXPECTED, TEN, ())[0] == "ok"
 
 
+@pytest.mark.parametrize(
+    ("busbw", "more", "found"),
+    [
+        ((1.0, 2.2, 2.3, 0.4), {}, "from 2.3 GB/s at 4 MiB to 0.4 GB/s at 8 MiB"),
+        (
+            (1.0, 2.3, 0.4, 0.3),
+            {"iterations": 1},
+            "from 2.3 GB/s at 2 MiB to 0.4 GB/s at 4 MiB, 0.3 GB/s at 8",
+        ),
+        ((1.0, 2.3, 0.9, 2.4), {}, "from 2.3 GB/s at 2 MiB to 0.9 GB/s at 4 MiB"),
+        ((1.0, 2.2, 2.3, 0.4), {"iterations": 1}, ""),
+        ((1.0, 2.2, 2.3, 0.4), {"time_us": 1.0}, ""),
+        ((1.0, 2.2, 2.3, 0.9), {"starved": 0.6}, ""),  # the ranks had no CPU time
+        ((1.0, 2.2, 1.4, 2.3), {}, ""),  # another algorithm
+        ((2.3, 2.2, 2.0, 1.9), {}, ""),
+    ],
+)
+def test_bandwidth_that_falls_at_large_sizes_is_reported(
+    busbw: tuple[float, ...], more: dict[str, Any], found: str
+) -> None:
+    slow = {"time_us": 5000.0, **more}
+    made = [replace(row, size_bytes=row.size_bytes << 10, **slow) for row in rows(*busbw)]
+    texts = judging.drops(made)
+    assert len(texts) == bool(found) and found in "".join(texts)
+    assert judging.drops([replace(row, size_bytes=row.size_bytes >> 10) for row in made]) == []
+
+
 def test_a_plateau_below_half_of_the_link_is_slow_and_says_the_share() -> None:
     verdict, because = judging.judge(rows(0.1, 0.3, 0.3, 0.3), EXPECTED, TEN, ())
     assert verdict == "slow"

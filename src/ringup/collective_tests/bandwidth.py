@@ -32,6 +32,14 @@ send_recv and all_to_all of two nodes 52 %, all_reduce 95 % (measured, torch 2.1
 """
 STEADY = 0.05
 """At a plateau, two doublings of the size change the bus bandwidth by less than this share."""
+FALLEN = 0.5
+"""
+Share of the best bandwidth at smaller sizes; below it, a size is reported.  Where NCCL changes its algorithm
+or protocol, the bandwidth drops less.
+"""
+LEAST_PEAK_BYTES = 1 << 20
+LEAST_CALLS, LEAST_TIME_US = 5, 10_000.0
+"""Of a size that alone is reported: fewer calls, or a shorter time, may be noise."""
 LOSSY = 0.01
 """Share of retransmitted segments that is reported as loss: a traffic shaper alone causes less."""
 LEAST_SEGMENTS = 1000
@@ -60,6 +68,7 @@ def report(
     pairs = tuple(_pair(line, plan) for line in lines if line["kind"] == "pair")
     slow, unsure = slow_nodes(pairs)
     notes = [*_notes(plan, lines), *unsure]
+    notes += [note for op in ops for note in drops([one for one in rows if one.op == op])]
     expected = carries(link, plan, ops[0])
     lossy = any("packets are lost" in note for note in notes)
     fills = backend == "nccl" or ops[0] in GLOO_FILLS
@@ -162,6 +171,29 @@ def plateau(rows: Sequence[Row]) -> tuple[float, bool]:
     last = [row.busbw_gbyte_s for row in rows[-3:]]
     steady = len(last) == 3 and all(abs(b - a) < STEADY * a for a, b in pairwise(last))
     return best, steady or rows[-1].busbw_gbyte_s < best
+
+
+def drops(rows: Sequence[Row]) -> list[str]:
+    """A text if the bandwidth of one operation falls far below what smaller sizes reached; [] if not."""
+    peak, fallen = None, []
+    for row in rows:
+        if row.size_bytes < LEAST_PEAK_BYTES:
+            continue
+        if peak and at_best(row.busbw_gbyte_s, row.starved) < FALLEN * peak.busbw_gbyte_s:
+            fallen.append((row, peak))
+        elif peak is None or row.busbw_gbyte_s > peak.busbw_gbyte_s:
+            peak = row
+    if len(fallen) == 1:
+        row = fallen[0][0]
+        is_sure = row.iterations >= LEAST_CALLS and row.iterations * row.time_us >= LEAST_TIME_US
+        fallen = fallen if is_sure else []
+    if not fallen:
+        return []
+    best = fallen[0][1]
+    figures = (f"{row.busbw_gbyte_s:.3g} GB/s at {show_bytes(row.size_bytes)}" for row, _ in fallen)
+    of = f"{best.busbw_gbyte_s:.3g} GB/s at {show_bytes(best.size_bytes)}"
+    words = f"{rows[0].op}: bus bandwidth falls from {of} to {summarize_names(figures, 3)}"
+    return [f"warning: {words}: congestion, lost packets or a throttled device; measure these sizes again"]
 
 
 def judge(

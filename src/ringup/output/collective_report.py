@@ -156,7 +156,7 @@ def bench_lines(report: BandwidthReport, *, unfolded: bool = False) -> list[str]
     if report.transports:
         shown = ", ".join(f"{via} x{n}" for via, n in sorted(report.transports.items()))
         lines += ["", f"NCCL's channels: {printable(shown, 400)}"]
-    notes = [f"note: {note}" for note in _notes(report)]
+    notes = [note if note.startswith("warning: ") else f"note: {note}" for note in _notes(report)]
     left = 0 if unfolded else len(notes) - MOST_RANKS
     return [*lines, *notes] if left <= 0 else [*lines, *notes[:MOST_RANKS], f"and {left} more notes: --all"]
 
