@@ -321,48 +321,6 @@ def test_files_that_are_not_complete_are_said_once_and_while_it_runs(tmp_path: P
     assert [event.kind for event in told] == ["problem"] and "rank.log: No such file" in told[0].text
 
 
-@pytest.mark.parametrize(
-    ("replayed", "now", "kept"),
-    [
-        ([b"a\nb", b"\nc\n", b"d\n"], b"a\nb\nc\nd\n", None),
-        ([b"a\n"], b"a\nb\nc\n", None),  # left before the end of the replay
-        ([b"b\n", b"c\nd\n"], b"b\nc\nd\n", b"a\nb\nc\n"),
-        ([b"a\n", b"c\nd\n"], b"a\nc\nd\n", b"a\nb\nc\n"),
-    ],
-)
-def test_a_replay_loses_nothing_of_what_was_saved(
-    tmp_path: Path, replayed: list[bytes], now: bytes, kept: bytes | None
-) -> None:
-    file = tmp_path / "rank.log"
-    file.write_bytes(b"a\nb\nc\n")
-    output = Output(tmp_path, None)
-    output.continue_files()
-    for data in replayed:
-        output.to_file("rank.log", data)
-    output.close()
-    before = tmp_path / "__before-attach-1"
-    assert file.read_bytes() == now
-    assert ((before / "rank.log").read_bytes() if before.exists() else None) == kept
-    assert (f"kept in {before}" in output.problem) == (kept is not None)
-
-
-def test_two_attach_do_not_write_the_same_files(tmp_path: Path) -> None:
-    outputs, shown = [], list[str]()
-    for _ in range(2):
-        outputs.append(Output(tmp_path, shown.append))
-        outputs[-1].continue_files()
-    for output in outputs[::-1]:
-        output.to_file("rank.log", b"a\n")
-        output.close()
-    assert (tmp_path / "rank.log").read_bytes() == b"a\n"
-    assert len(shown) == 1 and "this one only shows the output" in shown[0]
-    again = Output(tmp_path, None)
-    again.continue_files()
-    again.to_file("rank.log", b"a\nb\n")
-    again.close()
-    assert (tmp_path / "rank.log").read_bytes() == b"a\nb\n"
-
-
 def test_a_guard_that_fails_by_itself_is_not_said_to_be_killed(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, "", nodes=1)
     for status, stuck, words in (

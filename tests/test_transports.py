@@ -204,3 +204,45 @@ def test_warnings_of_nccl_stay_with_the_rank(tmp_path: Path) -> None:
 def test_a_users_own_nccl_lines_stay_where_they_are(tmp_path: Path) -> None:
     rank, nccl, shown = written(tmp_path, AS_EXPECTED[1] + b"\n", apart=False)
     assert (rank, nccl) == (AS_EXPECTED[1] + b"\n", b"") and "NCCL INFO" in shown
+
+
+@pytest.mark.parametrize(
+    ("replayed", "now", "kept"),
+    [
+        ([b"a\nb", b"\nc\n", b"d\n"], b"a\nb\nc\nd\n", None),
+        ([b"a\n"], b"a\nb\nc\n", None),  # left before the end of the replay
+        ([b"b\n", b"c\nd\n"], b"b\nc\nd\n", b"a\nb\nc\n"),
+        ([b"a\n", b"c\nd\n"], b"a\nc\nd\n", b"a\nb\nc\n"),
+    ],
+)
+def test_a_replay_loses_nothing_of_what_was_saved(
+    tmp_path: Path, replayed: list[bytes], now: bytes, kept: bytes | None
+) -> None:
+    file = tmp_path / "rank.log"
+    file.write_bytes(b"a\nb\nc\n")
+    output = Output(tmp_path, None)
+    output.continue_files()
+    for data in replayed:
+        output.to_file("rank.log", data)
+    output.close()
+    before = tmp_path / "__before-attach-1"
+    assert file.read_bytes() == now
+    assert ((before / "rank.log").read_bytes() if before.exists() else None) == kept
+    assert (f"kept in {before}" in output.problem) == (kept is not None)
+
+
+def test_two_attach_do_not_write_the_same_files(tmp_path: Path) -> None:
+    outputs, shown = [], list[str]()
+    for _ in range(2):
+        outputs.append(Output(tmp_path, shown.append))
+        outputs[-1].continue_files()
+    for output in outputs[::-1]:
+        output.to_file("rank.log", b"a\n")
+        output.close()
+    assert (tmp_path / "rank.log").read_bytes() == b"a\n"
+    assert len(shown) == 1 and "this one only shows the output" in shown[0]
+    again = Output(tmp_path, None)
+    again.continue_files()
+    again.to_file("rank.log", b"a\nb\n")
+    again.close()
+    assert (tmp_path / "rank.log").read_bytes() == b"a\nb\n"
