@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from ringup.flight_recorder.dump import from_data
+from ringup.hang.activity import Move
 from ringup.hang.ras import read as read_ras
 from ringup.hang.snapshots import Child, Frame, NodeLook, NodeState, RankLook, Ras, silent
-from ringup.hang.verdict import DONE, Missing, Verdict, judge
+from ringup.hang.stack_frames import place_of
+from ringup.hang.verdict import DONE, JudgedRank, Missing, Verdict, judge
 
 C10D = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 LOADER = "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
@@ -84,6 +86,77 @@ def test_a_rank_that_uses_anything_is_busy_and_no_hang(used: dict[str, Any]) -> 
     verdict = judged(*(rank(n, waits("barrier")) for n in range(1, 4)), rank(0, SLEEPS, **used))
     assert verdict.kind == "busy" and not verdict.missing
     assert "rank 0 (node0) is busy; 3 wait in barrier" in verdict.headline
+
+
+def received_later(ranks: list[RankLook], first: Any, second: Any, left_out: int = 4096) -> Verdict:
+    """The verdict on ranks that use nothing; `first`, `second`: pid -> bytes that connections received."""
+    sides = [one and {pid: (left_out, sizes) for pid, sizes in one.items()} for one in (first, second)]
+    return judge(nodes(ranks, 0.0, received=sides[0]), nodes(ranks, 10.0, received=sides[1]), expected=4)
+
+
+FUTURE = (Frame("/usr/lib/python3.11/concurrent/futures/_base.py", 451, "result"), own(10, "load"))
+LOADING = [rank(0, FUTURE, syscall="futex"), *(rank(n, waits("barrier")) for n in range(1, 4))]
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "rate"),
+    [
+        ({"100": {"7": 5 * MIB}}, {"100": {"7": 15 * MIB}}, "1 MiB/s"),
+        ({"100": {"7": 5 * MIB}}, {"100": {"8": 4 * MIB}}, "409 KiB/s"),  # another connection
+        ({"100": {}}, {"100": {"7": 2 * MIB, "8": 2 * MIB}}, "409 KiB/s"),
+        ({"9": {"7": 0}}, {"9": {"7": MIB}}, "102 KiB/s"),
+        ({"100": {}}, {"100": {}, "9": {"7": MIB}}, "102 KiB/s"),  # a new process below it
+    ],
+)
+def test_a_rank_whose_threads_receive_data_over_tcp_is_busy(first: Any, second: Any, rate: str) -> None:
+    loading = [
+        dataclasses.replace(LOADING[0], children=(Child(9, "python", "S", "", "", 0.0),)),
+        *LOADING[1:],
+    ]
+    verdict = received_later(loading, first, second)
+    assert verdict.kind == "busy" and not verdict.missing
+    assert "rank 0 (node0) is busy; 3 wait in barrier" in verdict.headline
+    assert f"receives {rate} over TCP" in verdict.lines[0], verdict.lines
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (None, None),
+        (None, {"100": {"7": 90 * MIB}}),
+        ({"100": {"7": 90 * MIB}}, None),
+        ({"100": {"7": 90 * MIB}}, {"100": {"7": 90 * MIB}}),
+        ({"100": {"7": 90 * MIB, "8": MIB}}, {"100": {"8": MIB + 600_000}}),  # one is closed
+        ({"100": {"7": 0}}, {"100": {"7": 600_000}}),  # 59 KiB/s
+        ({"100": {}}, {"100": {str(inode): 9_000 for inode in range(200)}}),  # heartbeats
+        ({"9": {"7": 0}}, {"9": {"7": MIB}}),  # another process
+    ],
+)
+def test_a_rank_that_receives_nothing_is_missing(first: Any, second: Any) -> None:
+    verdict = received_later(LOADING, first, second)
+    assert verdict.is_stalled and [m.rank for m in verdict.missing] == [0], verdict
+
+
+def test_a_connection_that_was_left_out_is_not_new() -> None:
+    assert received_later(LOADING, {"100": {}}, {"100": {"7": 9 * MIB}}, left_out=9 * MIB).is_stalled
+
+
+def test_ranks_that_wait_and_receive_from_each_other_are_not_stalled() -> None:
+    ranks = [rank(n, waits()) for n in range(4)]
+    verdict = received_later(ranks, {"101": {"7": 0}}, {"101": {"7": 30 * MIB}})
+    assert verdict.kind == "flowing" and "rank 1 (node0) receives 3 MiB/s over TCP" in verdict.headline
+    assert received_later(ranks, {"101": {"7": 0}}, {"101": {"7": 0}}).is_stalled
+    stopped = [dataclasses.replace(LOADING[0], state="T"), *LOADING[1:]]
+    assert received_later(stopped, {"100": {"7": 0}}, {"100": {"7": MIB}}).is_stalled  # the kernel receives
+
+
+def test_a_rank_that_computes_and_receives_does_not_only_poll_its_gpu() -> None:
+    def seen(received: int) -> JudgedRank:
+        look = rank(0, (own(5, "step"),))
+        return JudgedRank(look, place_of(look.frames), Move(10.0, 9.9, 0, 0, received_bytes=received))
+
+    assert seen(0).only_computes and not seen(MIB).only_computes
 
 
 def test_a_loop_that_sleeps_and_meets_again_is_no_hang() -> None:

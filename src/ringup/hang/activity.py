@@ -14,6 +14,8 @@ IDLE_BYTES = 16 << 10
 IDLE_SWITCHES_PER_S = 8.0
 """A waiting main thread wakes seldom: a DataLoader every 5 s, a poll with time.sleep once a second."""
 FLOWING_BYTES_PER_S = 64 << 10
+HEARTBEAT_BYTES_PER_S = 1 << 10
+"""A connection that receives less does not count: a thousand ranks poll rank 0's TCPStore each second."""
 _WATCHES = re.compile(r"^\S*/?(?:wandb-core|gpu_stats|nvidia-smi|dcgmi)(?: |$)")
 """Commands that run below a rank during its whole life and read the machine's counters."""
 
@@ -28,19 +30,26 @@ class Move:
     """Pages that only this process touched for the first time, or that were read from a file for it."""
     queued_s: float = 0.0
     """For which its main thread waited for a CPU: other processes had them all."""
+    received_bytes: int = 0
+    """By the TCP connections of the rank and its descendants; 0 if unknown."""
+
+    @property
+    def receives(self) -> bool:
+        """Whether it receives data over TCP, not only heartbeats."""
+        return self.received_bytes > FLOWING_BYTES_PER_S * self.seconds > 0
 
     @property
     def uses_nothing(self) -> bool:
         """Whether it gained neither CPU time nor a relevant number of bytes."""
         # A descendant that has ended elsewhere removes its totals: the difference is meaningless then.
-        if self.seconds <= 0 or self.cpu_s < 0 or self.io_bytes < 0:
+        if self.seconds <= 0 or self.cpu_s < 0 or self.io_bytes < 0 or self.receives:
             return False
         # CPU time has steps of 10 ms: one step means nothing, however short the time.
         return self.cpu_s <= max(0.02, IDLE_CPU_SHARE * self.seconds) and self.io_bytes <= IDLE_BYTES
 
     @property
     def is_idle(self) -> bool:
-        """The same, and its main thread hardly wakes: data from a socket appears in no other counter."""
+        """The same, and its main thread hardly wakes: data from a Unix socket appears in no other counter."""
         return self.uses_nothing and self.switches <= max(4, IDLE_SWITCHES_PER_S * self.seconds)
 
 
@@ -50,22 +59,45 @@ def identity(look: RankLook) -> tuple[str, int, int]:
 
 def moves(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[tuple[str, int, int], Move]:
     """The changes by identity, for ranks in both snapshots."""
-    before = {identity(rank): (node.at_s, rank) for node in first for rank in node.ranks}
+    before = {identity(rank): (node, rank) for node in first for rank in node.ranks}
     found = {}
     for node in second:
         for rank in node.ranks:
             if identity(rank) in before:
-                at_s, old = before[identity(rank)]
+                old_node, old = before[identity(rank)]
                 cpu_s, io_bytes = _aside(old, rank)
                 found[identity(rank)] = Move(
-                    node.at_s - at_s,
+                    node.at_s - old_node.at_s,
                     rank.cpu_s - old.cpu_s - cpu_s,
                     rank.io_bytes - old.io_bytes - io_bytes - old.answer_bytes,
                     rank.switches - old.switches,
                     rank.faults - old.faults,
                     rank.queued_s - old.queued_s,
+                    _received(old_node, old, node, rank),
                 )
     return found
+
+
+def _received(old_node: NodeLook, old: RankLook, node: NodeLook, rank: RankLook) -> int:
+    """
+    Bytes received over TCP between two snapshots: at least that many, for closed connections do not count.
+
+    A connection may be missing in the first snapshot because it had received little, or less than others.
+    """
+    if old_node.received is None:
+        return 0
+    (left_out, before), (_, now) = _connections(old_node, old), _connections(node, rank)
+    gains = (size - before.get(inode, left_out) for inode, size in now.items())
+    least = HEARTBEAT_BYTES_PER_S * (node.at_s - old_node.at_s)
+    return sum(gain for gain in gains if gain > least)
+
+
+def _connections(node: NodeLook, rank: RankLook) -> tuple[int, dict[str, int]]:
+    """Bytes received by connection of a rank and its descendants, and the most of any that is not listed."""
+    pids = [rank.pid, *(child.pid for child in rank.children)]
+    known = [one for pid in pids if (one := (node.received or {}).get(str(pid)))]
+    found = {inode: size for _, sizes in known for inode, size in sizes.items()}
+    return max((left_out for left_out, _ in known), default=0), found
 
 
 def _aside(old: RankLook, new: RankLook) -> tuple[float, int]:

@@ -141,6 +141,11 @@ class NodeLook:
     """Why the report is missing."""
     wall_ns: int = 0
     """Since 1970 by the node's clock, at the same moment; 0 if missing."""
+    received: Mapping[str, tuple[int, Mapping[str, int]]] | None = None
+    """
+    Pid -> (most bytes of a connection that is left out, bytes received by inode of a TCP connection); None if
+    unknown.
+    """
 
 
 def decode(node: str, answer: Mapping[str, Any], places: Sequence[str] = ()) -> NodeLook:
@@ -155,6 +160,7 @@ def decode(node: str, answer: Mapping[str, Any], places: Sequence[str] = ()) -> 
             raise KeyError(*missing)
         found = {"node": node, "at_s": answer["at"], "mode": answer["mode"], "ranks": [], "state": state}
         found["wall_ns"] = answer.get("wall_ns", 0)
+        found["received"] = answer.get("received")
         decoded = msgspec.convert(safe_data(found), NodeLook)
         return dataclasses.replace(decoded, ranks=ranks, ras=msgspec.convert(answer.get("ras"), Ras | None))
     except _UNREADABLE as error:

@@ -146,7 +146,7 @@ class JudgedRank:
 
         `float(loss)` and `if done:` wait for the GPU inside C, in a line that may also compute.
         """
-        if self.move is None or self.place.kind != "own":
+        if self.move is None or self.move.receives or self.place.kind != "own":
             return False
         is_quiet = 0 <= self.move.io_bytes <= MOST_OF_A_SPIN
         return is_quiet and self.move.cpu_s + self.move.queued_s >= LEAST_SPIN * self.move.seconds
@@ -352,6 +352,8 @@ class _Case:
             return f"{line}; it has just begun"
         line += f"; {move.cpu_s / move.seconds:.0%} of a core, {show_bytes(move.io_bytes)} read or written"
         line += f" in {move.seconds:.0f} s"
+        if move.receives:
+            line += f", receives {show_bytes(move.received_bytes / move.seconds)}/s over TCP"
         if move.is_idle and seen.look.state == "R":
             line += "; it is ready to run but gets hardly any CPU time"
         if seen.disk_bytes_per_s:
@@ -379,6 +381,9 @@ class _Case:
             node, name, rate = flows[0]
             words = f"{self._waiters()}, and data flows ({show_bytes(rate)}/s on {node} {name})"
             return known or Verdict("flowing", words, tuple(self.folded), (), self.what, self.is_idle)
+        # Between processes of one node, data takes the loopback interface.
+        if words := self._receiver():
+            return Verdict("flowing", f"{self._waiters()}, and {words}", tuple(self.folded), (), self.what)
         # The recorder comes first, because it knows each call's size and type.  In RAS, a rank that waits in
         # a call which does not match the others' also looks behind.
         if known := self._by_recorder() or self._by_ras():
@@ -390,6 +395,18 @@ class _Case:
             words = f"{self._waiters()}; whether the GPU computes is unknown"
             return self._say("waiting", words, is_open=True)
         return self._by_place()
+
+    def _receiver(self) -> str:
+        """The rank that receives most over TCP, as a sentence; "" if none does."""
+        found = [
+            (one.received_bytes / one.seconds, seen)
+            for seen in self.waiting
+            if (one := seen.move) and one.receives
+        ]
+        if not found:
+            return ""
+        rate, seen = max(found, key=lambda pair: pair[0])
+        return f"{grouping.name(seen.look)} ({seen.look.node}) receives {show_bytes(rate)}/s over TCP"
 
     def _waiters(self) -> str:
         """A sentence: the number of waiting ranks, and the ranks that cannot be seen."""

@@ -12,6 +12,7 @@ import struct
 
 from ringup.agent.proc.files import link as target
 from ringup.agent.proc.files import integer, listed, text
+from ringup.agent.proc.netlink import attributes, dump, nested
 from ringup.link_kinds import KINDS
 
 
@@ -22,46 +23,6 @@ SCOPES = {0: "global", 200: "site", 253: "link", 254: "host"}
 SETTINGS = ("rp_filter", "arp_ignore", "arp_announce")
 MOST_ROUTES = 1000
 MOST_BONDS = 64
-MOST_BYTES = 8 << 20
-
-
-def dump(kind, body, flags=0x301):
-    """Yield the body of each message that answers an rtnetlink dump (or, with other flags, a request)."""
-    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
-    try:
-        sock.settimeout(2.0)
-        sock.send(struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0) + body)
-        total = 0
-        while total < MOST_BYTES:
-            data = sock.recv(1 << 18)
-            total += len(data)
-            offset = 0
-            while offset + 16 <= len(data):
-                length, what = struct.unpack_from("=IH", data, offset)
-                if what == 3:  # NLMSG_DONE
-                    return
-                if what == 2:  # NLMSG_ERROR
-                    code = -struct.unpack_from("=i", data, offset + 16)[0]
-                    raise OSError(code, os.strerror(code))
-                if length < 16:
-                    return
-                yield data[offset + 16 : offset + length]
-                offset += (length + 3) & ~3
-    finally:
-        sock.close()
-
-
-def nested(data, offset=0):
-    while offset + 4 <= len(data):
-        length, kind = struct.unpack_from("=HH", data, offset)
-        if length < 4:
-            return
-        yield kind & 0x3FFF, data[offset + 4 : offset + length]
-        offset += (length + 3) & ~3
-
-
-def attributes(data, offset):
-    return dict(nested(data, offset))
 
 
 def string(data):

@@ -93,7 +93,7 @@ def dcb_settings(data):
     struct ieee_pfc begins with pfc_cap and pfc_en; an entry of the APP table is selector, priority,
     protocol, and selector 5 is DSCP (linux/dcbnl.h).
     """
-    from ringup.agent.facts.network import nested  # only where there is a RoCE port
+    from ringup.agent.proc.netlink import nested  # only where there is a RoCE port
 
     pfc, dscp = None, False
     for kind, ieee in nested(data, 4):
@@ -109,7 +109,7 @@ def dcb(netdev):
     """The same for an interface, by RTM_GETDCB, which an ordinary user may send (net/dcb/dcbnl.c)."""
     import struct
 
-    from ringup.agent.facts.network import dump
+    from ringup.agent.proc.netlink import dump
 
     name = netdev.encode() + b"\0"
     body = struct.pack("=BBHHH", 0, 21, 0, 4 + len(name), 1) + name + b"\0" * (-len(name) % 4)

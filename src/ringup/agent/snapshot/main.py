@@ -18,6 +18,7 @@ from ringup.agent.proc.process import HZ, below, command, environ, family, owner
 from ringup.agent.proc.process import state, status, words
 from ringup.agent.proc.programs import launcher
 from ringup.agent.snapshot import machine, stacks
+from ringup.agent.snapshot.received import received
 
 KEYS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 """Set by torchrun and similar launchers, then by MPI, then by Slurm."""
@@ -215,7 +216,9 @@ def user_name(user):
 
 
 def snapshot(ranks, mode, with_details=True, parents=()):
-    """`with_details`: the processes below the ranks (else of `parents`), and NCCL's own report, too."""
+    """
+    `with_details`: also bytes received, the processes below the ranks (else of `parents`), NCCL's own report.
+    """
     found = [entry(ranks, pid, key, with_details or pid in parents) for pid, key in ranks.all]
     answer = {
         "type": "look",
@@ -224,6 +227,7 @@ def snapshot(ranks, mode, with_details=True, parents=()):
         "wall_ns": time.time_ns(),
         "ranks": found,
         "ras": None,
+        "received": received(found, ranks.children) if with_details else None,
     }
     answer["node"] = machine.node(found)
     if not found and mode != "count":

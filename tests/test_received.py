@@ -1,0 +1,99 @@
+"""Bytes received by a process's TCP connections, from the kernel."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from ringup.agent.proc import netlink
+from ringup.agent.snapshot import received
+
+
+@pytest.fixture(params=["127.0.0.1", "::1"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
+    family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
+    try:
+        server = socket.create_server((request.param, 0), family=family)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with server, socket.create_connection(server.getsockname()[:2]) as one, server.accept()[0] as other:
+        yield one, other
+
+
+def inode(sock: socket.socket) -> str:
+    return str(os.fstat(sock.fileno()).st_ino)
+
+
+def here() -> dict[str, int]:
+    found = received.received([{"pid": os.getpid(), "children": []}], {})
+    assert found is not None
+    own: dict[str, int] = found[os.getpid()][1]
+    return own
+
+
+def arrive(pair: tuple[socket.socket, socket.socket], size: int) -> None:
+    pair[0].sendall(b"x" * size)
+    assert len(pair[1].recv(size, socket.MSG_WAITALL)) == size
+
+
+def test_bytes_are_counted_at_the_end_that_receives(pair: tuple[socket.socket, socket.socket]) -> None:
+    arrive(pair, 300_000)
+    assert here()[inode(pair[1])] == 300_000 and inode(pair[0]) not in here()
+    arrive(pair, 50_000)
+    assert here()[inode(pair[1])] == 350_000
+    pair[0].close()
+    assert here()[inode(pair[1])] >= 350_000  # CLOSE_WAIT
+    known = inode(pair[1])
+    pair[1].close()
+    assert known not in here()
+
+
+def test_a_child_lists_only_its_own_connections(pair: tuple[socket.socket, socket.socket]) -> None:
+    arrive(pair, 9_000)
+    ready, wait = os.pipe(), os.pipe()
+    if not (child := os.fork()):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            own = (socket.create_connection(server.getsockname()), server.accept()[0])
+            arrive(own, 7_000)
+            os.write(ready[1], b"x")
+            os.read(wait[0], 1)
+            os._exit(0)
+    os.read(ready[0], 1)
+    try:
+        named = received.received([{"pid": os.getpid(), "children": [{"pid": child}]}], {})
+        rest = received.received([{"pid": os.getpid(), "children": []}], {os.getpid(): [child]})
+    finally:
+        os.write(wait[1], b"x")
+        os.waitpid(child, 0)
+        for end in (*ready, *wait):
+            os.close(end)
+    assert named and list(named[child][1].values()) == [7_000]
+    assert named[os.getpid()][1][inode(pair[1])] == 9_000
+    assert rest and child not in rest and {7_000, 9_000} <= set(rest[os.getpid()][1].values())
+
+
+def test_only_the_busiest_connections_are_listed() -> None:
+    known = {f"socket:[{n}]": n for n in range(1000)}
+    left_out, found = received.busiest(known, known)
+    assert len(found) == received.MOST_SOCKETS and found["999"] == 999
+    assert left_out == min(found.values()) - 1
+    assert received.busiest(known, []) == [received.LEAST_BYTES, {}]
+
+
+def test_a_kernel_that_refuses_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(received, "SOCK_DIAG", 31)  # no such protocol
+    assert received.received([{"pid": os.getpid(), "children": []}], {}) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(netlink, "MOST_WHOLE_BYTES", 0)
+    assert received.connections() is None
+
+
+def test_an_old_kernel_reports_less() -> None:
+    def answer(size: int) -> bytes:
+        info = bytes(120) + (9).to_bytes(8, "little") + (5).to_bytes(8, "little")
+        return bytes(72) + (4 + size).to_bytes(2, "little") + (2).to_bytes(2, "little") + info[:size]
+
+    assert received.bytes_received(answer(136)) == 5 and received.bytes_received(answer(104)) == 0
