@@ -377,16 +377,26 @@ class _Walk(Expansion):
 
     def _if_statement(self, node: Node, scope: Scope, depth: int) -> None:
         bodies: list[list[Node]] = [[]]
+        condition: list[Node] = []
         seen_then = False
         for child in node.children:
             if child.type == "then":
                 seen_then = True
+                self._condition(condition, scope, depth)
+            elif not seen_then:
+                condition.append(child)
             elif child.type in ("elif_clause", "else_clause"):
                 bodies.append(child.named_children)
-            elif seen_then:
+            else:
                 bodies[-1].append(child)
         has_else = any(c.type == "else_clause" for c in node.children)
         self.branch(node, bodies, scope, depth, has_else)
+
+    def _condition(self, nodes: Sequence[Node], scope: Scope, depth: int) -> None:
+        """The commands between `if` and `then`, `while` and `do`: their failure does not end the script."""
+        was, scope.ends_on_error = scope.ends_on_error, False
+        self.body(nodes, scope, depth)
+        scope.ends_on_error = was
 
     def _case_statement(self, node: Node, scope: Scope, depth: int) -> None:
         items = [child for child in node.named_children if child.type == "case_item"]
@@ -451,6 +461,7 @@ class _Walk(Expansion):
         names = re.findall(r"[A-Za-z_]\w*", head.partition("read")[2])
         variables = {n: self.marks.make(n, "loop") for n in names[:20] if n != "r"}
         before = scope.reads_input
+        self._condition([c for c in node.children if c.type != "do_group"], self.copied(scope), depth)
         scope.reads_input = "read" in head.split() and "-u" not in head and "<&" not in head
         self._loop(node, scope, depth, variables, scope.loop or "")
         scope.reads_input = before
