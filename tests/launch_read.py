@@ -51,6 +51,11 @@ TITAN = "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_endpoint=a:1 -m torchtita
 DEGREES = "[parallelism]\ndata_parallel_shard_degree = {}\ntensor_parallel_degree = 2\n"
 OF_FOLDER = '#PBS -l select=2\nD="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\nsource "$D/../common.sh"\n'
 
+EIGHT_TASKS = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8"
+BY_C10D = "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d --rdzv_endpoint=a:29500 t.py"
+PBS_NODES = "#PBS -l nodes=2:ppn=8\npbsdsh {}" + BY_C10D + "\n"
+IN_TASK = "srun bash -c '{}'"
+
 READ: dict[str, tuple[list[Files], list[Files]]] = {
     # Slurm and PBS run the file on the first node; accelerate 1.15 launch.py: a launcher of DeepSpeed's
     "launcher-on-first-node-alone": (
@@ -159,5 +164,22 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
     "launch-node-has-no-gpu": (
         [{"job.lsf": "#BSUB -nnodes 4\ntorchrun --nproc_per_node=6 t.py\n"}],
         [{"job.lsf": "#BSUB -nnodes 4\npython3 /a/deepy.py train.py c.yml\n"}],
+    ),
+    # Torque's pbsdsh(1B): -u is once on each node
+    "launcher-started-per-task": (
+        [
+            slurm(f"if srun {BY_C10D}; then echo ok; fi", asked=EIGHT_TASKS),
+            slurm(f"until srun {BY_C10D}; do sleep 5; done", asked=EIGHT_TASKS),
+            slurm(IN_TASK.format(f'[ -n "$SLURM_LOCALID" ] || exit 1; {BY_C10D}'), asked=EIGHT_TASKS),
+            slurm(IN_TASK.format(f'if [ -z "$RANK" ]; then exit 1; fi; {BY_C10D}'), asked=EIGHT_TASKS),
+            {"job.pbs": PBS_NODES.format("")},
+        ],
+        [
+            slurm(IN_TASK.format(f"if [ $SLURM_LOCALID -eq 0 ]; then {BY_C10D}; fi"), asked=EIGHT_TASKS),
+            slurm(IN_TASK.format(f"[ $SLURM_LOCALID = 0 ] || exit 0; {BY_C10D}"), asked=EIGHT_TASKS),
+            slurm(IN_TASK.format(f"[ $SLURM_LOCALID = 0 ] && {BY_C10D}"), asked=EIGHT_TASKS),
+            slurm(IN_TASK.format(f"if ((SLURM_LOCALID)); then exit; fi; {BY_C10D}"), asked=EIGHT_TASKS),
+            {"job.pbs": PBS_NODES.format("-u ")},
+        ],
     ),
 }

@@ -595,8 +595,9 @@ def _placed(launch: Launch, step: Step) -> tuple[int | None, int | None]:
         return (rounds, 1) if is_looped else (1, 1)
     listed = step.option("-w", "--hosts", "-z", "-H")
     count = _host_count(listed) if listed else None
-    if step.program == "pbsdsh":
-        return launch.allocated or None, tasks_per_node(launch.job.directives) or 1
+    if step.program == "pbsdsh":  # Torque's pbsdsh(1B), -u: once on each node
+        each = 1 if step.has("-u") else tasks_per_node(launch.job.directives) or 1
+        return launch.allocated or None, each
     if step.program in ("xargs", "kubectl", "parallel"):
         return (rounds, 1) if is_looped else (None, 1)
     if is_looped:

@@ -67,6 +67,9 @@ _SPEAKING = re.compile("chmod|cat|cp|mv|rm|ls|scp|rsync|vim?|wget|curl|git|test|
 """Programs that work on a script but do not run it."""
 _STARTS_A_JOB = re.compile(r"\b(?:sbatch|qsub|bsub|torchrun|accelerate|deepspeed)\b")
 _ASKS_WHICH_TASK = re.compile(r"(?i)PROCID|NODEID|LOCALID|RANK|hostname")
+_TESTS_WHICH_TASK = re.compile(
+    r"(?:\[\[?|\(\(|test) (?! {0,4}-[nz])[^\n;&|]{0,200}?(?i:PROCID|NODEID|LOCALID|RANK|hostname)"
+)
 _CHANGE = re.compile(
     r"(?P<first>\+\+|--)(?P<before>[A-Za-z_]\w{0,60})"
     r"|(?P<name>[A-Za-z_]\w{0,60}) ?(?P<sign>\+\+|--|[-+]?=) ?(?P<by>\d{0,9})"
@@ -241,10 +244,13 @@ class _Walk(Expansion):
         if handler is not None:
             handler(node, scope, depth)
         elif kind == "list":  # a command after && or || may not run
-            was, ends = scope.has_ended, scope.ends_on_error
-            scope.ends_on_error = False
+            was = scope.has_ended, scope.ends_on_error, scope.is_of_some
+            asks_task = scope.site == "task" and bool(_TESTS_WHICH_TASK.match(self.raw(node)))
+            scope.ends_on_error, scope.is_of_some = False, scope.is_of_some or asks_task
             self.body(node.children, scope, depth)
-            scope.has_ended, scope.ends_on_error = was, ends
+            ends_some = asks_task and scope.has_ended
+            scope.has_ended, scope.ends_on_error, scope.is_of_some = was
+            scope.is_of_some |= ends_some
         elif kind == "compound_statement" and node.children and node.children[0].type == "((":
             self._arithmetic(self.raw(node)[2:-2], node, scope)
         elif kind in ("compound_statement", "do_group", "negated_command", "ERROR", "program"):
@@ -419,6 +425,7 @@ class _Walk(Expansion):
             self.body(body, inner, depth)
             if not inner.has_ended:
                 ends.append(inner)
+        scope.is_of_some |= asks_task and not is_default and len(ends) < len(bodies)
         if not ends and has_else:
             scope.has_ended = scope.has_ended or not any(b for b in bodies if not b)
         for inner in ends:

@@ -56,7 +56,9 @@ def launcher_started_per_task(job: JobFile) -> Found:
             return
         if is_node_launcher and (found := _tasks_not_taken(job, launch)):
             yield job.finding(launch.line, found, "srun -N, with --ntasks-per-node=1", severity="warning")
-        if not is_node_launcher or each < 2 or (launch.nnodes and launch.nnodes == launch.instances):
+        if launch.command.is_of_some or not is_node_launcher or each < 2:
+            continue
+        if launch.nnodes and launch.nnodes == launch.instances:
             continue
         step = launch.srun
         own = step and step.option("--ntasks-per-node", "-n", "--ntasks")
