@@ -54,6 +54,7 @@ OF_FOLDER = '#PBS -l select=2\nD="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 EIGHT_TASKS = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8"
 BY_C10D = "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d --rdzv_endpoint=a:29500 t.py"
 PBS_NODES = "#PBS -l nodes=2:ppn=8\npbsdsh {}" + BY_C10D + "\n"
+IN_BOX = 'srun apptainer exec --cleanenv t.sif bash -c "torchrun --nnodes=2 --master_addr=\\$MASTER_ADDR t.py"'
 IN_TASK = "srun bash -c '{}'"
 
 READ: dict[str, tuple[list[Files], list[Files]]] = {
@@ -180,6 +181,14 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
             slurm(IN_TASK.format(f"[ $SLURM_LOCALID = 0 ] && {BY_C10D}"), asked=EIGHT_TASKS),
             slurm(IN_TASK.format(f"if ((SLURM_LOCALID)); then exit; fi; {BY_C10D}"), asked=EIGHT_TASKS),
             {"job.pbs": PBS_NODES.format("-u ")},
+        ],
+    ),
+    # Apptainer's user guide, "Environment and metadata": APPTAINERENV_
+    "variable-never-set": (
+        [slurm("APPTAINERENV_MASTER_ADDR=a", "MASTER_ADDR=a", IN_BOX, asked=TWO)],
+        [
+            slurm("export APPTAINERENV_MASTER_ADDR=a", IN_BOX, asked=TWO),
+            slurm("export SINGULARITYENV_MASTER_ADDR=a", IN_BOX, asked=TWO),
         ],
     ),
 }

@@ -852,7 +852,8 @@ class _Walk(Expansion):
         for step in start.steps:
             before, passed = passed, passed_on(step, passed, bool(self.job.directives))
             kept |= dict.fromkeys(before.keys() - passed.keys(), step.program)
-            exported |= passed_on(step, {}).keys()
+            # apptainer sets X from APPTAINERENV_X
+            exported |= passed_on(step, {n: v for n, v in before.items() if n in exported}).keys()
         kept |= dict.fromkeys(passed.keys() - exported, "export")
         inner.variables = {**{n: v for n, v in passed.items() if n in exported}, **start.env}
         inner.exported, inner.withheld = set(inner.variables), {**inner.withheld, **kept}
