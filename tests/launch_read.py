@@ -57,6 +57,8 @@ PBS_NODES = "#PBS -l nodes=2:ppn=8\npbsdsh {}" + BY_C10D + "\n"
 IN_BOX = 'srun apptainer exec --cleanenv t.sif bash -c "torchrun --nnodes=2 --master_addr=\\$MASTER_ADDR t.py"'
 IN_TASK = "srun bash -c '{}'"
 
+TRAPS = ("trap 'touch STOP' USR1", "python t.py &", "wait")
+
 READ: dict[str, tuple[list[Files], list[Files]]] = {
     # Slurm and PBS run the file on the first node; accelerate 1.15 launch.py: a launcher of DeepSpeed's
     "launcher-on-first-node-alone": (
@@ -190,5 +192,10 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
             slurm("export APPTAINERENV_MASTER_ADDR=a", IN_BOX, asked=TWO),
             slurm("export SINGULARITYENV_MASTER_ADDR=a", IN_BOX, asked=TWO),
         ],
+    ),
+    # sbatch(1), --signal: the steps get the signal
+    "signal-not-for-shell": (
+        [slurm("trap 'touch STOP' SIGUSR1 TERM", "srun python t.py", asked="#SBATCH --signal=USR1@90")],
+        [slurm("srun bash <<'EOF'", *TRAPS, "EOF", asked="#SBATCH --signal=USR1@90")],
     ),
 }

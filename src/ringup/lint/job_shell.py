@@ -244,9 +244,6 @@ _TEMPLATE = re.compile(r"[$<>{}%@\[(]|^[A-Z][A-Z_:]*$|\.\.\.|__")
 """A value that somebody is to write."""
 
 
-_TRAPS = re.compile(r"(?m)^[ \t]{0,40}trap[ \t]+[^#\n]{1,200}?\b(?:SIG)?([A-Z]{3,6}[12]?)[ \t\"']*(?:#.*)?$")
-
-
 @fault("signal-not-for-shell", SHELL)
 def signal_not_for_shell(job: JobFile) -> Found:
     """
@@ -259,8 +256,19 @@ def signal_not_for_shell(job: JobFile) -> Found:
     """
     value, line = last([d for d in job.job.directives if d.scheduler == "SBATCH"], "signal")
     asked = re.fullmatch(r"(?:R:)?(?:SIG)?([A-Za-z]{3,6}[12]?)(?:@\d{1,6})?", value)
-    if asked and asked[1].upper() in _TRAPS.findall(job.text):
+    if asked and asked[1].upper() in _trapped(job):
         yield line, f"--signal={value}: the trap of this file gets no signal", f"--signal=B:{value}"
+
+
+def _trapped(job: JobFile) -> set[str]:
+    """Signals for which the job file's own shell has a trap: a step's shell gets its signals."""
+    found = set[str]()
+    for command in job.commands:
+        texts = command.texts
+        is_of_step = any(step.role == "starter" for step in command.around)
+        if texts[0] == "trap" and not is_of_step and texts[1:2] != ["-"]:
+            found |= {text.upper().removeprefix("SIG") for text in texts[2:]}
+    return found
 
 
 # -- what runs when --------------------------------------------------------------------------------
