@@ -59,6 +59,16 @@ IN_TASK = "srun bash -c '{}'"
 
 TRAPS = ("trap 'touch STOP' USR1", "python t.py &", "wait")
 
+OF_MPI = """apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+spec:
+  slotsPerWorker: 8
+  {}
+  mpiReplicaSpecs:
+    Launcher: {{template: {{spec: {{containers: [{{name: l, command: [mpirun, -np, "{}", python, t.py]}}]}}}}}}
+    Worker: {{replicas: 1}}
+"""
+
 READ: dict[str, tuple[list[Files], list[Files]]] = {
     # Slurm and PBS run the file on the first node; accelerate 1.15 launch.py: a launcher of DeepSpeed's
     "launcher-on-first-node-alone": (
@@ -197,5 +207,14 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
     "signal-not-for-shell": (
         [slurm("trap 'touch STOP' SIGUSR1 TERM", "srun python t.py", asked="#SBATCH --signal=USR1@90")],
         [slurm("srun bash <<'EOF'", *TRAPS, "EOF", asked="#SBATCH --signal=USR1@90")],
+    ),
+    # mpi-operator v2beta1: runLauncherAsWorker, mpiImplementation
+    "mpi-job-slots": (
+        [{"a.yaml": OF_MPI.format("runLauncherAsWorker: true", 17)}],
+        [
+            {"a.yaml": OF_MPI.format("runLauncherAsWorker: true", 16)},
+            {"a.yaml": OF_MPI.format("mpiImplementation: Intel", 17)},
+            {"a.yaml": OF_MPI.format("mpiImplementation: MPICH", 17)},
+        ],
     ),
 }

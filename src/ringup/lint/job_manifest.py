@@ -209,11 +209,14 @@ def mpi_job_slots(job: JobFile) -> Found:
     for document in job.job.documents if "MPIJob" in job.text else ():
         each = number(value_at(document, "spec", "slotsPerWorker") or "1")
         workers = number(value_at(document, "spec", "mpiReplicaSpecs", "Worker", "replicas") or "1")
-        for launch in _within(job, document) if each and workers else ():
+        is_open_mpi = value_at(document, "spec", "mpiImplementation") in ("", "OpenMPI")
+        if value_at(document, "spec", "runLauncherAsWorker") == "true" and workers:
+            workers += 1
+        for launch in _within(job, document) if each and workers and is_open_mpi else ():
             step = next((s for s in launch.steps if s.program == "mpirun"), None)
             ranks = number((step.option("-np", "-n", "--np") if step else "") or "") or 0
             if ranks > (each or 0) * (workers or 0) and "oversubscribe" not in job.text:
-                found = f"{ranks} ranks, and {workers} workers have {each} slots each"
+                found = f"{ranks} ranks, and {workers} hosts have {each} slots each"
                 yield launch.line, found, f"-np {(each or 0) * (workers or 0)}"
 
 
