@@ -69,6 +69,13 @@ spec:
     Worker: {{replicas: 1}}
 """
 
+BY_CDI = """services:
+  a:
+    image: a
+    deploy: {{resources: {{reservations: {{devices: [{{device_ids: ["nvidia.com/gpu={}"]}}]}}}}}}
+    command: torchrun --standalone --nproc-per-node=8 t.py
+"""
+
 READ: dict[str, tuple[list[Files], list[Files]]] = {
     # Slurm and PBS run the file on the first node; accelerate 1.15 launch.py: a launcher of DeepSpeed's
     "launcher-on-first-node-alone": (
@@ -216,5 +223,10 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
             {"a.yaml": OF_MPI.format("mpiImplementation: Intel", 17)},
             {"a.yaml": OF_MPI.format("mpiImplementation: MPICH", 17)},
         ],
+    ),
+    # Container Device Interface: nvidia.com/gpu=all
+    "nproc-exceeds-gpus": (
+        [{"a.yaml": BY_CDI.format("0")}],
+        [{"a.yaml": BY_CDI.format("all")}],
     ),
 }

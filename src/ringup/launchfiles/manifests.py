@@ -272,7 +272,7 @@ def _of_service(text: str, service: Node) -> PodShare | None:
         return None
     text = text[service.start_mark.index : service.end_mark.index]
     devices = listed(node_at(service, "deploy", "resources", "reservations", "devices"))
-    counts = [number(value_at(d, "count")) or len(listed(node_at(d, "device_ids"))) for d in devices]
+    counts = [number(value_at(d, "count")) or _ids(d) for d in devices]
     is_privileged = scalar(items.get("privileged")) == "true"
     return PodShare(
         gpu_count=max(counts, default=0),
@@ -282,6 +282,12 @@ def _of_service(text: str, service: Node) -> PodShare | None:
         is_service=True,
         is_on_host=value_at(service, "network_mode") == "host",
     )
+
+
+def _ids(device: Node) -> int:
+    """Devices that a service names; 0 if one of them is all of its kind: CDI's `nvidia.com/gpu=all`."""
+    names = _strings(node_at(device, "device_ids"))
+    return 0 if any(name.endswith("all") for name in names) else len(names)
 
 
 def _pod(text: str, pod: Node) -> PodShare:
