@@ -175,10 +175,13 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
             {"job.sh": OF_FOLDER.replace("$D/..", "/sw") + "torchrun --standalone t.py\n"},
         ],
     ),
-    # schedulers of other vendors: Donau's #DSUB
+    # schedulers of other vendors: Donau's #DSUB, Kyoto University's and NQS's #QSUB
     "directive-misspelt": (
         [pbs("true") | {"b.sh": "#!/bin/bash\n#SBTCH --nodes=2\ntorchrun --standalone t.py\n"}],
-        [{"b.sh": "#!/bin/bash\n#DSUB -n 2\n#DSUB -R 'gpu=8'\ntorchrun --standalone t.py\n"}],
+        [
+            {"b.sh": "#!/bin/bash\n#QSUB -q gr1\n#QSUB -A p=2\nmpirun -np 2 python t.py\n"},
+            {"b.sh": "#!/bin/bash\n#DSUB -n 2\n#DSUB -R 'gpu=8'\ntorchrun --standalone t.py\n"},
+        ],
     ),
     # DeeperSpeed's deepy.py starts jsrun itself (GPT-NeoX, deepy.py)
     "launch-node-has-no-gpu": (

@@ -27,7 +27,7 @@ _COORDINATOR = re.compile(
 _LISTS = {marks.NODES, marks.NAMES}
 _MANY_GPUS = {"num-gpus", "num-machines", "multiprocessing-distributed"}
 _SCHEDULERS = ("SBATCH", "PBS", "BSUB")
-_OTHERS = ("YBATCH", "MSUB", "DSUB", "JSUB", "CSUB")
+_OTHERS = ("YBATCH", "QSUB", "MSUB", "DSUB", "JSUB", "CSUB")
 """Words of other schedulers that look like these."""
 _SPREADS = ("-bynode", "--bynode", "-npernode", "--npernode", "-N")
 """Options with which Open MPI does not fill the first host first."""
