@@ -232,4 +232,12 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
         [{"a.yaml": BY_CDI.format("0")}],
         [{"a.yaml": BY_CDI.format("all")}],
     ),
+    # bash(1): export takes names too
+    "export-takes-further-words": (
+        [shell("export A=b c", "torchrun --standalone t.py")],
+        [
+            shell("export PATH=/x:$PATH LD_LIBRARY_PATH", "torchrun --standalone t.py"),
+            shell("export MASTER_ADDR addr MASTER_PORT=1", "torchrun --standalone t.py"),
+        ],
+    ),
 }

@@ -149,6 +149,9 @@ def command_cut_short(job: JobFile) -> Found:
                 yield word.line, found, "a backslash at the end of the line above"
 
 
+_EXPORTED = re.compile("[A-Z_][A-Z0-9_]{0,80}")
+
+
 @fault("export-takes-further-words", SHELL)
 def export_takes_further_words(job: JobFile) -> Found:
     """
@@ -163,8 +166,11 @@ def export_takes_further_words(job: JobFile) -> Found:
         if command.texts[:1] != ["export"] or not any("=" in w.raw for w in command.words[1:]):
             continue
         own = {word.text.partition("=")[0] for word in job.job.assigned if word.line < command.line}
-        odd = [w for w in command.words[1:] if "=" not in w.raw and w.raw[0] != "-" and w.raw not in own]
-        odd += [w for w in command.words[1:] if w.raw == "="]
+        begin = next(at for at, w in enumerate(command.words) if "=" in w.raw)
+        odd = [w for w in command.words[1:] if w.raw == "="]
+        for word in command.words[begin:]:
+            is_name = word.raw in own or _EXPORTED.fullmatch(word.raw)
+            odd += [] if is_name or "=" in word.raw or word.raw[0] == "-" else [word]
         if odd:
             yield odd[0].line, f"`{odd[0].raw[:40]}` behind the assignment", "NAME=VALUE alone"
 
