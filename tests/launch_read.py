@@ -240,4 +240,12 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
             shell("export MASTER_ADDR addr MASTER_PORT=1", "torchrun --standalone t.py"),
         ],
     ),
+    # sbatch(1), qsub(1B): round minutes are common
+    "time-limit-in-minutes": (
+        [slurm("srun python t.py", asked="#SBATCH -t 48")],
+        [
+            slurm("srun python t.py", asked="#SBATCH -t 120"),
+            {"a.pbs": "#PBS -l select=2\n#PBS -l walltime=30:00\nmpiexec -n 2 python t.py\n"},
+        ],
+    ),
 }
