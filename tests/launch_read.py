@@ -248,4 +248,9 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
             {"a.pbs": "#PBS -l select=2\n#PBS -l walltime=30:00\nmpiexec -n 2 python t.py\n"},
         ],
     ),
+    # DeepSpeed 0.19.6 launcher/runner.py
+    "launcher-option-wrong": (
+        [shell("deepspeed --hostfile hf --min_elastic_node_count 1 t.py")],
+        [shell("deepspeed --hostfile hf --elastic_training --min_elastic_nodes 1 --max_elastic_nodes 4 t.py")],
+    ),
 }

@@ -267,8 +267,8 @@ _DEEPSPEED = {
     "setup": "venv-script",
     "own start": "autotuning",
     "kind of script": "module= no-python=",
-    FLAG: "no-local-rank bind-cores-to-rank help",
-    PASSED: "bind-core-list",
+    FLAG: "no-local-rank bind-cores-to-rank elastic-training help",
+    PASSED: "bind-core-list min-elastic-nodes max-elastic-nodes",
 }
 _COLOSSALAI = {
     "hosts": "host",
