@@ -265,10 +265,10 @@ _DEEPSPEED = {
     "nodes only": "exclude",
     "ssh options": "ssh-port launcher-args",
     "setup": "venv-script",
-    "own start": "autotuning",
+    "own start": "autotuning elastic-training= min-elastic-nodes max-elastic-nodes",
     "kind of script": "module= no-python=",
-    FLAG: "no-local-rank bind-cores-to-rank elastic-training help",
-    PASSED: "bind-core-list min-elastic-nodes max-elastic-nodes",
+    FLAG: "no-local-rank bind-cores-to-rank help",
+    PASSED: "bind-core-list",
 }
 _COLOSSALAI = {
     "hosts": "host",
