@@ -88,6 +88,7 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
             slurm("python train.py", asked=TWO.replace("2", "1", 1)),
             slurm("python train.py --hosts $SLURM_JOB_NODELIST", asked=TWO),
             slurm("python launch.py", asked=TWO),
+            slurm("coproc srun torchrun --nnodes=2 --rdzv_endpoint=a:1 t.py", "wait $COPROC_PID", asked=TWO),
             slurm(BY_CONFIG.format(""), asked=TWO),
             {"job.sh": "#$ -l f_node=1\npython3 train.py\n"},
         ],

@@ -113,7 +113,7 @@ class Launch:
     @property
     def wrapping(self) -> tuple[str, ...]:
         named = (self.shown(posixpath.basename(s.program)) for s in self.steps if s.role == "wrapper")
-        return tuple(name for name in named if name not in ("exec", "command", "time"))
+        return tuple(name for name in named if name not in ("exec", "command", "coproc", "time"))
 
     @cached_property
     def env(self) -> dict[str, str]:

@@ -721,10 +721,11 @@ class _Walk(Expansion):
         command.variables = {**scope.variables, **prefix} if start.launcher else {}
         command.site, command.around, command.loop = scope.site, scope.around, scope.loop
         command.reads_input, command.is_of_some = scope.reads_input, scope.is_of_some
-        command.detached = scope.detached
+        command.detached = scope.detached or words[0].text == "coproc"
         command.withheld = {n: by for n, by in scope.withheld.items() if n not in scope.variables}
         is_of_file = self.nested == 1 or self.source is self.whole  # a function of it
-        command.background, command.is_nested = scope.background, not is_of_file or bool(scope.around)
+        command.background = scope.background or words[0].text == "coproc"
+        command.is_nested = not is_of_file or bool(scope.around)
         command.last_line = node.end_point[0] + 1 + offset if offset >= 0 else words[-1].line
         if words[0].text == "env" and self.nested < 2:
             self.job.assigned += [w for w in words if re.match(r"[A-Za-z_]\w*=", w.raw)]
