@@ -212,6 +212,7 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
         [
             slurm("export APPTAINERENV_MASTER_ADDR=a", IN_BOX, asked=TWO),
             slurm("export SINGULARITYENV_MASTER_ADDR=a", IN_BOX, asked=TWO),
+            shell("if x; then printf -v heads %s $1; fi", "torchrun --nnodes=2 --master_addr=$heads t.py"),
         ],
     ),
     # sbatch(1), --signal: the steps get the signal

@@ -744,6 +744,10 @@ class _Walk(Expansion):
             _set(texts[1:], scope)
         elif name == "let" and len(texts) == 2:
             self._arithmetic(texts[1], node, scope)
+        elif name == "printf" and texts[1:2] == ["-v"] and len(texts) > 3 and texts[2].isidentifier():
+            scope.variables[texts[2]] = texts[4] if texts[3:4] == ["%s"] and texts[4:] else self.unknown(
+                texts[2], scope
+            )
         elif name in ("read", "mapfile", "readarray"):
             is_array = name != "read" or any(re.match(r"-\w*a", text) for text in texts)
             is_list = is_array and re.search(r"hostnames|NODEFILE|LSB_(?:HOSTS|MCPU|DJOB)", raw)

@@ -26,7 +26,7 @@ from ringup.units import lines_of, printable
 
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=")
 _NAMED = re.compile(
-    r"\b(?:for|read|local|export|mapfile|readarray)[ \t]+(?:-\w{1,9}[ \t]{1,4}){0,4}([A-Za-z_]\w*)"
+    r"\b(?:for|read|local|export|mapfile|readarray|printf)[ \t]+(?:-\w{1,9}[ \t]{1,4}){0,4}([A-Za-z_]\w*)"
 )
 _READ = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _TESTED = re.compile(r"-[nzv] {1,4}\"?\$?\{?([A-Za-z_]\w{0,60})|\{([A-Za-z_]\w{0,60}):?[-+?=]")
