@@ -412,8 +412,10 @@ def hostfile_wrong(job: JobFile) -> Found:
     for launch in job.launches:
         yield from _slots_of_mpi(job, launch)
         yield from _slots_of_horovod(job, launch)
-        if re.search(r":(?:\d+,)*\d+-\d", launch.option("include") if launch.launcher == "deepspeed" else ""):
-            found = f"--include {printable(launch.option('include'), 60)}: DeepSpeed knows no ranges"
+        parts = launch.option("include").split("@") if launch.launcher == "deepspeed" else ()
+        ranged = [part for part in parts if re.search(r":(?:\d+,)*\d+-\d", part)]
+        if ranged:
+            found = f"--include {printable(ranged[0], 60)}: DeepSpeed knows no ranges"
             why, wanted = "each part between commas must be one number", "each GPU: localhost:0,1,2,3"
             yield launch.line, found, wanted, why, "list every GPU: localhost:0,1,2,3"
         name = launch.option("hostfile")
