@@ -147,6 +147,7 @@ READ = {
     "N=2 P=4  # both\nA=1\n\ntorchrun --nnodes $N --nproc_per_node $P t.py": (2, 4),
     "N=2 P=4\\\n  torchrun --nnodes 2 --nproc_per_node 4 t.py": (2, 4),
     "torchrun --nnodes 1:4 --nproc_per_node 4 t.py": (None, 4),
+    "mpirun -np 1 -wdir $PWD torchrun --nnodes 2 --nproc_per_node 4 t.py": (2, 4),
     "[ -f x ] || { echo no; exit 1; }\ntorchrun --nnodes 2 --nproc_per_node 4 t.py": (2, 4),
     "if ! torchrun --nnodes 2 --nproc_per_node 4 t.py; then exit 1; fi": (2, 4),
     "until torchrun --nnodes 2 --nproc_per_node 4 t.py; do sleep 5; done": (2, 4),

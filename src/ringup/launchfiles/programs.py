@@ -35,7 +35,7 @@ def _program(role: Role, takes: str = "", *, flags: str = "", **more: object) ->
     return Program(role, frozenset(takes.split()), frozenset(flags.split()) if flags else None, **more)  # type: ignore[arg-type]
 
 
-_MPI = _program(
+MPI = _program(
     "starter",
     flags="""
     --oversubscribe -oversubscribe --allow-run-as-root -allow-run-as-root --tag-output -tag-output
@@ -45,6 +45,7 @@ _MPI = _program(
     --line-buffer -bynode --do-not-resolve -d --debug --disable-recovery --forward-signals
     """,
 )
+"""Its options have long names with one dash, such as -wdir."""
 _OF_OPEN_MPI = """
     x mca allow-run-as-root npernode pernode npersocket oversubscribe nooversubscribe tag-output
     output-filename display-map display-allocation rank-by rankfile report-uri bynode prefix timeout
@@ -112,7 +113,7 @@ def _environment(takes: str = "") -> Program:
 
 PROGRAMS: dict[str, Program] = {
     "srun": _program("starter", flags=_SRUN),
-    **dict.fromkeys(("mpirun", "mpiexec", "prterun", "prun", "mpiexec.hydra", "mpirun_rsh"), _MPI),
+    **dict.fromkeys(("mpirun", "mpiexec", "prterun", "prun", "mpiexec.hydra", "mpirun_rsh"), MPI),
     "pdsh": _PARALLEL,
     "clush": _PARALLEL._replace(takes=_PARALLEL.takes - {"-L", "-S"}),
     "dsh": _PARALLEL,

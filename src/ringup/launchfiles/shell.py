@@ -745,9 +745,8 @@ class _Walk(Expansion):
         elif name == "let" and len(texts) == 2:
             self._arithmetic(texts[1], node, scope)
         elif name == "printf" and texts[1:2] == ["-v"] and len(texts) > 3 and texts[2].isidentifier():
-            scope.variables[texts[2]] = texts[4] if texts[3:4] == ["%s"] and texts[4:] else self.unknown(
-                texts[2], scope
-            )
+            is_plain = texts[3] == "%s" and len(texts) == 5
+            scope.variables[texts[2]] = texts[4] if is_plain else self.unknown(texts[2], scope)
         elif name in ("read", "mapfile", "readarray"):
             is_array = name != "read" or any(re.match(r"-\w*a", text) for text in texts)
             is_list = is_array and re.search(r"hostnames|NODEFILE|LSB_(?:HOSTS|MCPU|DJOB)", raw)

@@ -17,6 +17,7 @@ from ringup.launchfiles.marks import is_mark
 from ringup.launchfiles.programs import (
     LAUNCHERS,
     MODULES,
+    MPI,
     OPTIONS,
     PROGRAMS,
     TWO_VALUES,
@@ -179,6 +180,8 @@ def _is_glued(word: str, program: Program) -> bool:
     """Whether a short option carries its value: -n8, -N2, jsrun's -a6."""
     if program.flags is not None and word[2:].isdecimal():
         return word[:2] not in program.flags - {"-K"}
+    if program is MPI:
+        return False
     if program.flags is not None:
         return word[1] in "nNcpAJoetwxGDKW" and word[:2] not in program.flags - {"-K"} and word[2:3] != "p"
     return word[:2] in program.takes and word not in program.takes
