@@ -755,6 +755,16 @@ def test_more_ranks_than_the_pod_has_gpus_is_an_error() -> None:
     assert "nproc-exceeds-gpus" in errors(text, "a.yaml")
 
 
+def test_a_template_that_starts_ranks_is_listed_in_its_directory(tmp_path: Path) -> None:
+    chart = {"a.yaml": "torchrun --nnodes={{ .n }} t.py", "b.yaml": "true"}
+    for name, line in chart.items():
+        (tmp_path / name).write_text(f"{{{{- if .x }}}}\nkind: Job\nrun: {line}\n{{{{- end }}}}\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "ringup", "lint", "--strict", str(tmp_path)], capture_output=True, text=True
+    )
+    assert run.returncode == 3 and "a.yaml:1  not read" in run.stdout and "b.yaml" not in run.stdout
+
+
 def test_tests_below_a_directory_are_left_out(tmp_path: Path) -> None:
     for name in ("train.py", "test_train.py", "conftest.py"):
         (tmp_path / name).write_text("")

@@ -199,6 +199,8 @@ SCHEDULERS = {"PBS": "pbs", "BSUB": "lsf"}
 
 def unread(examined: Examined, named: Sequence[str]) -> list[NotRead]:
     """Files that were not understood, without templates and manifests of a directory that launch nothing."""
+    from ringup.launchfiles.manifests import starts_launcher
+
     return [
         one
         for job in examined.jobs
@@ -206,6 +208,7 @@ def unread(examined: Examined, named: Sequence[str]) -> list[NotRead]:
         if one.path in named
         or not one.path.endswith(MANIFESTS)
         or (one.reason.startswith("not YAML") and "kind:" in job.text and "{{" not in job.text)
+        or (one.reason.startswith("not YAML") and starts_launcher(job.text))
     ]
 
 

@@ -90,6 +90,11 @@ def read(path: str, text: str, sibling: Sibling) -> tuple[Job, Sequence[Launch],
     return job, found, left
 
 
+def starts_launcher(text: str) -> bool:
+    """Whether a text, also one that is not YAML, has a command that starts ranks."""
+    return bool(_STARTS.search(text))
+
+
 def _documents(text: str) -> Iterator[Node]:
     import yaml
 
