@@ -765,6 +765,12 @@ def test_a_template_that_starts_ranks_is_listed_in_its_directory(tmp_path: Path)
     assert run.returncode == 3 and "a.yaml:1  not read" in run.stdout and "b.yaml" not in run.stdout
 
 
+def test_a_group_of_a_heterogeneous_job_has_its_own_tasks() -> None:
+    text = "#SBATCH -N 2 --ntasks-per-node=8\n#SBATCH hetjob\n#SBATCH -N 1 --ntasks-per-node=1\n"
+    shown = [only(f"{text}srun --het-group={group} python train.py\n").summary for group in (0, 1)]
+    assert shown == ["srun python: 2 nodes x 8 ranks, one world", "srun python: 1 node x 1 rank, one world"]
+
+
 def test_tests_below_a_directory_are_left_out(tmp_path: Path) -> None:
     for name in ("train.py", "test_train.py", "conftest.py"):
         (tmp_path / name).write_text("")

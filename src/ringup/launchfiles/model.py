@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ringup.launchfiles import marks
-from ringup.launchfiles.directives import gpus_per_node, last, node_count, tasks_per_node
+from ringup.launchfiles.directives import Directive, gpus_per_node, last, node_count, tasks_per_node
 from ringup.launchfiles.marks import has_mark, is_mark
 from ringup.launchfiles.passing import HOST_FILES, passed_on
 from ringup.launchfiles.shell import Command, Job
@@ -173,29 +173,38 @@ class Launch:
         if mark.name in COUNT_NAMES:
             return self.allocated or self.replicas or None
         if mark.name in GPU_NAMES:
-            return gpus_per_node(self.job.directives)[0] or None
+            return gpus_per_node(self.asked)[0] or None
         if mark.name == marks.SLOT_COUNT:
-            return self.allocated * (tasks_per_node(self.job.directives) or 1) or None
+            return self.allocated * (tasks_per_node(self.asked) or 1) or None
         if mark.name == "SLURM_NTASKS_PER_NODE":  # the option's own value, whatever --ntasks is
-            own = last(self.job.directives, "ntasks-per-node", "tasks-per-node")[0]
-            return int(own) if own.isdecimal() else tasks_per_node(self.job.directives) or None
+            own = last(self.asked, "ntasks-per-node", "tasks-per-node")[0]
+            return int(own) if own.isdecimal() else tasks_per_node(self.asked) or None
         if mark.name == "LSB_DJOB_NUMPROC":
             slots = last([d for d in self.job.directives if d.scheduler == "BSUB"], "n")[0]
             return int(slots) if slots.isdecimal() else None
         if mark.name in ("SLURM_NTASKS", "SLURM_NPROCS"):
-            each = tasks_per_node(self.job.directives)
-            return self.allocated * each or None
+            return self.allocated * tasks_per_node(self.asked) or None
         return None
+
+    @cached_property
+    def groups(self) -> list[int]:
+        """The parts of a heterogeneous job on which it starts; [0] in other jobs."""
+        step, directives = self.srun, self.job.directives
+        groups = (step and step.option("--het-group", "--pack-group")) or "0"
+        spans = re.findall(r"(\d{1,4})(?:-(\d{1,4}))?", groups)
+        parts = sorted({d.component for d in directives})
+        return [part for part in parts if any(int(low) <= part <= int(high or low) for low, high in spans)]
+
+    @cached_property
+    def asked(self) -> list[Directive]:
+        """The requests for the first of these parts."""
+        return [d for d in self.job.directives if d.component in self.groups[:1]]
 
     @cached_property
     def allocated(self) -> int:
         """Nodes that the file requests from the scheduler; 0 without a request."""
-        step, directives = self.srun, self.job.directives
-        groups = (step and step.option("--het-group", "--pack-group")) or "0"
-        spans = re.findall(r"(\d{1,4})(?:-(\d{1,4}))?", groups)
-        parts = {d.component for d in directives}
-        meant = [part for part in parts if any(int(low) <= part <= int(high or low) for low, high in spans)]
-        counts = [node_count([d for d in directives if d.component == part])[0] for part in meant]
+        directives = self.job.directives
+        counts = [node_count([d for d in directives if d.component == part])[0] for part in self.groups]
         return sum(counts) if all(counts) else 0
 
     def is_node_count(self, text: str) -> bool:
@@ -257,7 +266,7 @@ class Launch:
                 return None
             return self.per_node if self.steps and any(s.role == "starter" for s in self.steps) else 1
         if text in ("gpu", "auto"):
-            return gpus_per_node(self.job.directives)[0] or None
+            return gpus_per_node(self.asked)[0] or None
         if not text and self.launcher in TORCH:
             return None if self.is_opaque or self.is_set_outside else 1
         count = self.number(text)
@@ -648,8 +657,8 @@ def _by_srun(launch: Launch, step: Step) -> tuple[int | None, int | None]:
         if nodes is None or (total < nodes and not nodes_text):
             return (total, 1) if nodes is not None or total == 1 else (None, None)
         return nodes, max(1, -(-total // nodes))
-    each = tasks_per_node(job.directives)
-    if not each and not nodes_text and not any(d.name in ("ntasks", "n") for d in job.directives):
+    each = tasks_per_node(launch.asked)
+    if not each and not nodes_text and not any(d.name in ("ntasks", "n") for d in launch.asked):
         each = 1
     if nodes_text and not each:
         each = 1
