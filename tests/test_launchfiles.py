@@ -771,6 +771,12 @@ def test_a_group_of_a_heterogeneous_job_has_its_own_tasks() -> None:
     assert shown == ["srun python: 2 nodes x 8 ranks, one world", "srun python: 1 node x 1 rank, one world"]
 
 
+def test_the_ranks_of_several_launchers_on_a_node_are_summed() -> None:
+    torchrun = "torchrun --nnodes=4 --node-rank=$SLURM_PROCID --nproc-per-node=4 --master-addr=$HEAD t.py"
+    text = f"#SBATCH -N 2 --ntasks-per-node=2\nexport {HEAD}srun bash -c '{torchrun}'\n"
+    assert only(text).summary == "srun torchrun: 2 nodes x 8 ranks, one world"
+
+
 def test_tests_below_a_directory_are_left_out(tmp_path: Path) -> None:
     for name in ("train.py", "test_train.py", "conftest.py"):
         (tmp_path / name).write_text("")

@@ -482,6 +482,13 @@ class Launch:
             return self.nnodes
         return self.nodes if self.nodes is not None or (self.nnodes or 1) == 1 else self.nnodes
 
+    @property
+    def ranks_shown(self) -> int | None:
+        """Ranks on each node, also where every task of a node starts a launcher of one world."""
+        each, ranks = self.per_node or 1, self.ranks_per_node
+        is_one = self.launcher in TORCH and each > 1 and self.worlds == 1 and self.nnodes == self.instances
+        return ranks * each if ranks and is_one else ranks
+
     def shown(self, text: str) -> str:
         return self.job.marks.shown(text)
 
@@ -492,7 +499,7 @@ class Launch:
         words = [by if self.is_away else "", *self.wrapping, self.launcher]
         head = " ".join(word for word in words if word)
         nodes = "? nodes" if self.nodes_shown is None else plural(self.nodes_shown, "node")
-        ranks = "? ranks" if self.ranks_per_node is None else plural(self.ranks_per_node, "rank")
+        ranks = "? ranks" if self.ranks_shown is None else plural(self.ranks_shown, "rank")
         worlds = {None: "number of worlds unknown", 1: "one world"}.get(self.worlds, f"{self.worlds} worlds")
         where = "" if self.is_away or not by else f", {by} alone"
         if self.launcher == "ray":
@@ -508,7 +515,7 @@ class Launch:
             "started_by": self.started_by,
             "wrapping": list(self.wrapping),
             "nodes": self.nodes_shown,
-            "ranks_per_node": self.ranks_per_node,
+            "ranks_per_node": self.ranks_shown,
             "worlds": self.worlds,
             "endpoint": printable(self.shown(self.endpoint)) or None,
             "module": printable(self.shown(self.module)) or None,
