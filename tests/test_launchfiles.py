@@ -783,6 +783,12 @@ def test_a_range_of_nodes_is_no_number() -> None:
     assert only(text).summary == "srun torchrun: ? nodes x 8 ranks, one world"
 
 
+def test_a_launch_in_the_words_of_a_function_is_read_once() -> None:
+    retry = 'retry() { for i in 1 2; do "$@" && return; done; }\n'
+    text = f"{TWO}{retry}retry srun torchrun --nnodes=2 --rdzv-endpoint=a:1 --rdzv-backend=c10d t.py\n"
+    assert only(text).started_by == "srun"
+
+
 def test_tests_below_a_directory_are_left_out(tmp_path: Path) -> None:
     for name in ("train.py", "test_train.py", "conftest.py"):
         (tmp_path / name).write_text("")

@@ -774,7 +774,10 @@ class _Walk(Expansion):
         start, name = command.start, command.words[0].text
         steps = (*scope.around, *(s for s in start.steps))
         if name in scope.functions and depth < MOST_DEPTH - 10 and self.nested < MOST_NESTED:
+            count = len(self.job.commands)
             self._call(name, command, scope, depth)
+            if any(one.start.launcher for one in self.job.commands[count:]):
+                command.start = CommandLine()  # its words are the function's: `retry srun torchrun`
             return
         if start.text is None and document is None and not (start.steps or start.rest):
             return
