@@ -789,6 +789,12 @@ def test_a_launch_in_the_words_of_a_function_is_read_once() -> None:
     assert only(text).started_by == "srun"
 
 
+def test_only_a_whole_document_with_run_is_a_task_of_skypilot() -> None:
+    run = "run: torchrun --standalone --nproc-per-node=2 t.py\n"
+    assert only(f"num_nodes: 1\n{run}", "a.yaml").started_by == "SkyPilot"
+    assert only(f"jobs:\n  t:\n    steps:\n    - {run}", "a.yaml").started_by == "manifest"
+
+
 def test_tests_below_a_directory_are_left_out(tmp_path: Path) -> None:
     for name in ("train.py", "test_train.py", "conftest.py"):
         (tmp_path / name).write_text("")

@@ -77,7 +77,7 @@ def read(path: str, text: str, sibling: Sibling) -> tuple[Job, Sequence[Launch],
         seen = set()  # an alias is the node of its anchor
         for container in _containers(document, Around(_kind(document), job.text), count, 0):
             if container.node.start_mark.index not in seen:
-                found += _launches(job, container, sibling)
+                found += _launches(job, container, sibling, container.node is document)
             seen.add(container.node.start_mark.index)
         job.documents.append(document)
         if _kind(document) == "ConfigMap":  # its files, mounted somewhere
@@ -219,7 +219,8 @@ def _strings(node: Node) -> list[str]:
     return []
 
 
-def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Launch]:
+def _launches(job: Job, container: PodCommand, sibling: Sibling, is_whole: bool) -> Iterator[Launch]:
+    """The launches of one mapping; `is_whole` if that is the document, as a task of SkyPilot is."""
     node = container.node
     items = {"run": node} if node.id == "scalar" else dict(pairs(node))
     env = {marks.without_marks(k): v for k, v in _environment(items, container, job.marks).items()}
@@ -243,7 +244,7 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Lau
     replicas = replicas if replicas is not None else _default(kind)
     for command in job.commands[before:]:
         command.is_nested = True
-        by = kind or ("SkyPilot" if node.id == "mapping" and "run" in items else "manifest")
+        by = kind or ("SkyPilot" if is_whole and "run" in items else "manifest")
         made = launch_of(job, command, replicas, by)
         if made and (made.launcher != "python" or made.start.script.endswith(".py") or made.module):
             made.pod = _of_container(pod, node) if pod else _of_service(job.text, node)
