@@ -54,7 +54,9 @@ OF_FOLDER = '#PBS -l select=2\nD="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 EIGHT_TASKS = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8"
 BY_C10D = "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d --rdzv_endpoint=a:29500 t.py"
 PBS_NODES = "#PBS -l nodes=2:ppn=8\npbsdsh {}" + BY_C10D + "\n"
-IN_BOX = 'srun apptainer exec --cleanenv t.sif bash -c "torchrun --nnodes=2 --master_addr=\\$MASTER_ADDR t.py"'
+IN_BOX = (
+    'srun apptainer exec --cleanenv t.sif bash -c "torchrun --nnodes=2 --master_addr=\\$MASTER_ADDR t.py"'
+)
 IN_TASK = "srun bash -c '{}'"
 
 TRAPS = ("trap 'touch STOP' USR1", "python t.py &", "wait")
@@ -65,7 +67,7 @@ spec:
   slotsPerWorker: 8
   {}
   mpiReplicaSpecs:
-    Launcher: {{template: {{spec: {{containers: [{{name: l, command: [mpirun, -np, "{}", python, t.py]}}]}}}}}}
+    Launcher: {{template: {{spec: {{containers: [{{command: [mpirun, -np, "{}", python, t.py]}}]}}}}}}
     Worker: {{replicas: 1}}
 """
 
@@ -74,6 +76,18 @@ BY_CDI = """services:
     image: a
     deploy: {{resources: {{reservations: {{devices: [{{device_ids: ["nvidia.com/gpu={}"]}}]}}}}}}
     command: torchrun --standalone --nproc-per-node=8 t.py
+"""
+
+BY_JOB = """apiVersion: batch/v1
+kind: Job
+metadata: {{name: e}}
+spec:
+  completions: 2
+  {}
+  template:
+    spec:
+      containers:
+      - {{name: e, image: a, command: [torchrun, "{}", --master-addr=e-0.e, t.py]}}
 """
 
 READ: dict[str, tuple[list[Files], list[Files]]] = {
@@ -253,6 +267,14 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
     # DeepSpeed 0.19.6 launcher/runner.py
     "launcher-option-wrong": (
         [shell("deepspeed --hostfile hf --min_elastic_node_count 1 t.py")],
-        [shell("deepspeed --hostfile hf --elastic_training --min_elastic_nodes 1 --max_elastic_nodes 4 t.py")],
+        [shell("deepspeed -H hf --elastic_training --min_elastic_nodes 1 --max_elastic_nodes 4 t.py")],
+    ),
+    # Kubernetes batch/v1, JobSpec: parallelism defaults to 1
+    "pods-start-in-turn": (
+        [{"a.yaml": BY_JOB.format("", "--nnodes=2")}],
+        [
+            {"a.yaml": BY_JOB.format("parallelism: 2", "--nnodes=2")},
+            {"a.yaml": BY_JOB.format("", "--standalone")},
+        ],
     ),
 }

@@ -778,7 +778,9 @@ def test_the_ranks_of_several_launchers_on_a_node_are_summed() -> None:
 
 
 def test_a_range_of_nodes_is_no_number() -> None:
-    launch = "srun torchrun --nnodes=$SLURM_NNODES --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=a:1 t.py"
+    launch = (
+        "srun torchrun --nnodes=$SLURM_NNODES --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=a:1 t.py"
+    )
     text = f"#SBATCH --nodes=2-4 --ntasks-per-node=1\n{launch}\n"
     assert only(text).summary == "srun torchrun: ? nodes x 8 ranks, one world"
 

@@ -161,7 +161,18 @@ PROGRAMS: dict[str, Program] = {
         "wrapper", "--address --working-dir --runtime-env-json --runtime-env", subcommands=("job",)
     ),
     **dict.fromkeys(
-        ("nohup", "setsid", "exec", "command", "coproc", "unbuffer", "catchsegv", "caffeinate", "chronic", "ddtrun"),
+        (
+            "nohup",
+            "setsid",
+            "exec",
+            "command",
+            "coproc",
+            "unbuffer",
+            "catchsegv",
+            "caffeinate",
+            "chronic",
+            "ddtrun",
+        ),
         _NO_OPTIONS,
     ),
     **dict.fromkeys(("bash", "sh", "zsh", "dash", "ksh"), _program("shell", "-o +o --rcfile --init-file -O")),

@@ -56,14 +56,20 @@ _WAITS = re.compile(r"\b(?:until|while)\b")
 @fault("pods-start-in-turn", SHELL)
 def pods_start_in_turn(job: JobFile) -> Found:
     """
-    A StatefulSet starts its pods one after another, and each first waits for the others.
+    A StatefulSet or Job starts its pods one after another, and each first waits for the others.
 
-    Why: without `podManagementPolicy: Parallel` Kubernetes makes a pod only once the one before it is ready;
+    Why, StatefulSet: Without `podManagementPolicy: Parallel` Kubernetes makes a pod only once the one before it is ready;
     one whose init container waits for the next one never is.
 
-    Fix: `podManagementPolicy: Parallel`.
+    Why, Job: A Job without `parallelism` runs one pod at a time (batch/v1: it defaults to 1); the first waits
+    for the others, which start when it has ended.
+
+    Fix, StatefulSet: `podManagementPolicy: Parallel`.
+
+    Fix, Job: `parallelism` = `completions`.
     """
     for document in job.job.documents:
+        yield from _completed_in_turn(job, document)
         is_set = value_at(document, "kind") == "StatefulSet"
         if not is_set or value_at(document, "spec", "podManagementPolicy") == "Parallel":
             continue
@@ -73,7 +79,25 @@ def pods_start_in_turn(job: JobFile) -> Found:
             others = any(part[:1] in "$123456789" for part in text.split(f"{name}-")[1:] if part)
             if others and _WAITS.search(text):
                 line = container.start_mark.line + 1
-                yield line, "it waits for pods that are made after this one", "podManagementPolicy: Parallel"
+                found, wanted = (
+                    "it waits for pods that are made after this one",
+                    "podManagementPolicy: Parallel",
+                )
+                yield line, found, wanted, "StatefulSet"
+
+
+def _completed_in_turn(job: JobFile, document: Node) -> Found:
+    """A Job whose pods form one world, but run one after another."""
+    spec = node_at(document, "spec")
+    pods = number(value_at(spec, "completions")) or 0
+    if value_at(document, "kind") != "Job" or pods < 2 or node_at(spec, "parallelism") is not None:
+        return
+    for launch in _within(job, document):
+        if (launch.nnodes or 0) > 1:
+            line = node_at(spec, "completions").start_mark.line + 1
+            found = f"completions: {pods} without parallelism: one pod at a time, and {launch.launcher}"
+            yield line, f"{found} waits for {launch.nnodes} nodes", f"parallelism: {pods}", "Job"
+            return
 
 
 _LITERAL = re.compile(r"\$(?:\{[A-Za-z_]\w{0,99}\}|[A-Za-z_]\w{0,99})")
