@@ -277,4 +277,9 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
             {"a.yaml": BY_JOB.format("", "--standalone")},
         ],
     ),
+    # torch refuses a port above 65535; Slurm's MaxJobId is 67043328
+    "port-privileged": (
+        [slurm("P=$((10000 + SLURM_JOB_ID))", NODE.format(0).replace("29500", "$P"))],
+        [slurm("P=$((10000 + SLURM_JOB_ID % 10000))", NODE.format(0).replace("29500", "$P"))],
+    ),
 }

@@ -139,6 +139,9 @@ def _range_of(text: str) -> tuple[int, int]:
     return (low, low + int(match[2]) - 1) if match else (0, 0)
 
 
+_FROM_JOB = re.compile(r"\$\(\( ?(\d{1,5}) ?\+ ?\$?\{?(SLURM_JOB_?ID)\}? ?\)\)")
+
+
 @fault("port-privileged", SHELL)
 def port_privileged(job: JobFile) -> Found:
     """
@@ -151,8 +154,13 @@ def port_privileged(job: JobFile) -> Found:
     """
     for launch in job.launches:
         port = launch.port
-        low, high = _range_of(" ".join(mark.name for mark in job.job.marks.all_of(port)))
-        if high and (low < 1024 or high > LAST_PORT):
+        computed = " ".join(mark.name for mark in job.job.marks.all_of(port))
+        low, high = _range_of(computed)
+        if match := _FROM_JOB.fullmatch(computed):
+            found = f"the port is above {LAST_PORT} for job ids above {LAST_PORT - int(match[1])}"
+            wanted = f"$(({max(1024, min(int(match[1]), 50_000))} + {match[2]} % 10000))"
+            yield job.finding(launch.line, found, wanted, severity="warning")
+        elif high and (low < 1024 or high > LAST_PORT):
             severity: Severity = "error" if high < 1024 or low > LAST_PORT else "warning"
             found = f"the port is from {low} to {high}"
             yield job.finding(launch.line, found, "a port from 1024 to 65535", severity=severity)
