@@ -58,8 +58,8 @@ def pods_start_in_turn(job: JobFile) -> Found:
     """
     A StatefulSet or Job starts its pods one after another, and each first waits for the others.
 
-    Why, StatefulSet: Without `podManagementPolicy: Parallel` Kubernetes makes a pod only once the one before it is ready;
-    one whose init container waits for the next one never is.
+    Why, StatefulSet: Without `podManagementPolicy: Parallel` Kubernetes makes a pod only once the one before
+    it is ready; one whose init container waits for the next one never is.
 
     Why, Job: A Job without `parallelism` runs one pod at a time (batch/v1: it defaults to 1); the first waits
     for the others, which start when it has ended.
@@ -79,11 +79,8 @@ def pods_start_in_turn(job: JobFile) -> Found:
             others = any(part[:1] in "$123456789" for part in text.split(f"{name}-")[1:] if part)
             if others and _WAITS.search(text):
                 line = container.start_mark.line + 1
-                found, wanted = (
-                    "it waits for pods that are made after this one",
-                    "podManagementPolicy: Parallel",
-                )
-                yield line, found, wanted, "StatefulSet"
+                wanted = "podManagementPolicy: Parallel"
+                yield line, "it waits for pods that are made after this one", wanted, "StatefulSet"
 
 
 def _completed_in_turn(job: JobFile, document: Node) -> Found:
