@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ringup.checks import interfaces, verbs
 from ringup.checks.environment import at_variable
@@ -91,14 +92,14 @@ def no_subnet_manager(view: View) -> Iterator[Finding]:
     is_alive = any(p.is_active for p in every)
     said = ", other ports are active" if is_alive else ", subnet manager: none"
     asks = f"sudo sminfo -C {shlex.quote(waiting[0][1].device)}"
-    yield verbs.places(waiting).finding(
+    finding = verbs.places(waiting).finding(
         found=f"state INIT with the link up on {plural(len(waiting), 'port')}"
         + (f" ({listed(managers)})" if managers else said),
         wanted="state ACTIVE: a subnet manager has configured the port",
         severity=worst if needed else "note",
         run=(asks,) if is_alive else ("sudo systemctl start opensm", asks),
-        case="" if is_alive else "fabric",
     )
+    yield finding if is_alive else replace(finding, case="fabric")
 
 
 @check("rdma-rate-low", reads=READS, scope="rdma", severity="warning")

@@ -101,16 +101,23 @@ def run(args: argparse.Namespace) -> int:
         json.dump(show.as_json(diagnosis, attempts), sys.stdout)
         sys.stdout.write("\n")
     else:
-        what = {"verbose": args.verbose, "quiet": args.quiet, "iterations": args.by_iteration is not None}
-        text = show.as_text(diagnosis, terminal.Style(sys.stdout), **what)
-        lines = [] if args.quiet else show.attempt_lines(attempts, whole=args.verbose)
-        last = [*attempts.values()][-1:]
-        if last and last[0] and has_finished(last[0]) and diagnosis.causes:
-            text = f"the run finished in attempt {len(attempts)}; its first failure:\n{text}"
-        terminal.show("\n".join([text, *lines]))
-        if not diagnosis.causes and not has_finished(diagnosis):
-            terminal.say(next_step(diagnosis), quiet=args.quiet)
+        _show(args, diagnosis, attempts)
     return 0 if diagnosis.healthy else 1
+
+
+def _show(args: argparse.Namespace, diagnosis: Diagnosis, attempts: dict[str, Diagnosis | None]) -> None:
+    """As text."""
+    from ringup.output import logs_report as show
+
+    what = {"verbose": args.verbose, "quiet": args.quiet, "iterations": args.by_iteration is not None}
+    text = show.as_text(diagnosis, terminal.Style(sys.stdout), **what)
+    lines = [] if args.quiet else show.attempt_lines(attempts, whole=args.verbose)
+    last = [*attempts.values()][-1:]
+    if last and last[0] and has_finished(last[0]) and diagnosis.causes:
+        text = f"the run finished in attempt {len(attempts)}; its first failure:\n{text}"
+    terminal.show("\n".join([text, *lines]))
+    if not diagnosis.causes and not has_finished(diagnosis):
+        terminal.say(next_step(diagnosis), quiet=args.quiet)
 
 
 def has_finished(diagnosis: Diagnosis) -> bool:

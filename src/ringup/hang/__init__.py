@@ -83,7 +83,7 @@ class HangWatch:
             if looked_s < self.apart_s:
                 return ""
             overdue = self.end_after_s and quiet_s >= self.end_after_s
-            # Whoever prints need not make progress: once overdue, counters that were read since decide.
+            # A rank that prints may make no progress: once overdue, counters that were read since decide.
             is_counted = overdue and self._base_s > self._judged_s
             if not self._base or (heard_s > self._looked_s and not is_counted):
                 return "count"  # does it continue?

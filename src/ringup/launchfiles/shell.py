@@ -774,10 +774,7 @@ class _Walk(Expansion):
         start, name = command.start, command.words[0].text
         steps = (*scope.around, *(s for s in start.steps))
         if name in scope.functions and depth < MOST_DEPTH - 10 and self.nested < MOST_NESTED:
-            count = len(self.job.commands)
-            self._call(name, command, scope, depth)
-            if any(one.start.launcher for one in self.job.commands[count:]):
-                command.start = CommandLine()  # its words are the function's: `retry srun torchrun`
+            self._call_once(name, command, scope, depth)
             return
         if start.text is None and document is None and not (start.steps or start.rest):
             return
@@ -832,6 +829,13 @@ class _Walk(Expansion):
             is_open = _READS_ARGUMENTS_IN_TURN.search(other)
             inner.arguments = None if is_open else given
             self._nested_text(marks.without_marks(other), inner)
+
+    def _call_once(self, name: str, command: Command, scope: Scope, depth: int) -> None:
+        """Walk a function; if a launcher is in it, the command's words are its own: `retry srun torchrun`."""
+        count = len(self.job.commands)
+        self._call(name, command, scope, depth)
+        if any(one.start.launcher for one in self.job.commands[count:]):
+            command.start = CommandLine()
 
     def _wrapped(self, command: Command, scope: Scope) -> None:
         """`sbatch -N 2 --wrap='...'`: a job file in one line."""

@@ -296,7 +296,6 @@ class Place:
         commands: Iterable[str] = (),
         env: Mapping[str, str] | None = None,
         severity: Severity | None = None,
-        case: str = "",
     ) -> Finding:
         """A finding; `run`: commands on the first node, `commands`: to paste here, `env`: to set."""
         on = self.nodes[0] if self.nodes else ""
@@ -304,7 +303,7 @@ class Place:
         names = {n if isinstance(n, str) else n.name for n in self.nodes}
         node = names.pop() if len(names) == 1 else None
         remedy = Fix(fix, env or {}, lines) if fix or lines or env else None
-        return Finding(self.where, found, wanted, node, remedy, severity, self.subject, case=case)
+        return Finding(self.where, found, wanted, node, remedy, severity, self.subject)
 
 
 def at(nodes: Node | str | Iterable[Node | str], thing: str = "", subject: str = "") -> Place:
