@@ -76,7 +76,7 @@ def time_limit_in_minutes(job: JobFile) -> Found:
         yield line, f"--time={value} is {value} minutes", f"--time={value}:00:00"
     for one in job.job.directives if job.launches else ():
         short = _SHORT.search(one.value) if one.scheduler == "PBS" and one.name == "l" else None
-        if short and int(short[1]) < 60 and int(short[1]) % 5:  # 30:00 is as likely meant
+        if short and int(short[1]) < 60 and int(short[1]) % 5:  # 30:00 may be half an hour
             yield one.line, f"walltime={short[1]}:00 is {short[1]} minutes", f"walltime={short[1]}:00:00"
 
 
