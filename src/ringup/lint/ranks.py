@@ -195,7 +195,7 @@ def is_world_of_one(read: Reading, node: ast.Call) -> bool:
 
 
 def sets_world_of_one(read: Reading, node: ast.AST) -> bool:
-    """Whether code beside a write to os.environ sets WORLD_SIZE to 1, after a test for a launcher."""
+    """Whether code near a write to os.environ sets WORLD_SIZE to 1, after a test for a launcher."""
     above = next((parent for parent, _ in read.script.above(node) if isinstance(parent, ast.If)), None)
     return any(
         str(read.constants(value)[:1]) in ("[1]", "['1']")

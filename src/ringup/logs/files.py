@@ -302,7 +302,7 @@ def _head(path: str, open_file: Callable[[str], contextlib.AbstractContextManage
 
 
 _LEAST_BYTES = 256
-"""Of a shorter file little can be said."""
+"""A shorter file shows too little."""
 _ODD = bytes((*range(1, 7), *range(14, 27), *range(28, 32), 127))
 """Control characters that neither text nor a terminal's output has; NUL fills holes in logs."""
 
