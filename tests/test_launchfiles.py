@@ -797,6 +797,12 @@ def test_only_a_whole_document_with_run_is_a_task_of_skypilot() -> None:
     assert only(f"jobs:\n  t:\n    steps:\n    - {run}", "a.yaml").started_by == "manifest"
 
 
+def test_looking_for_a_launcher_starts_none() -> None:
+    looks = "if ! command -v torchrun; then exit 1; fi\ntorchrun --version\nif torchrun --help; then x; fi\n"
+    assert launches(looks) == [] and errors(looks, severities=("error", "warning")) == set()
+    assert only(f"{looks}command torchrun --standalone t.py\n").line == 4
+
+
 def test_tests_below_a_directory_are_left_out(tmp_path: Path) -> None:
     for name in ("train.py", "test_train.py", "conftest.py"):
         (tmp_path / name).write_text("")

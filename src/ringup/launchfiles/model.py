@@ -563,7 +563,8 @@ def _has_rank(launch: Launch) -> bool:
 def launch_of(job: Job, command: Command, replicas: int | None = None, by: str = "") -> Launch | None:
     """The launch of one command; None if it starts no ranks."""
     start = command.start
-    if not start.launcher or start.text is not None:
+    is_asked = not start.script and any(o.name in ("--help", "--version") for o in start.options)
+    if not start.launcher or start.text is not None or is_asked:
         return None
     steps = (*command.around, *start.steps)
     starters = [step for step in steps if step.role == "starter"]

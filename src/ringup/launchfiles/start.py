@@ -232,6 +232,9 @@ def _step(made: CommandLine, words: Sequence[str], at: int, program: str) -> int
         made.steps.append(Step(program, known.role, tuple(before + options), (), begun))
         made.python = "python"
         return at
+    if program == "command" and any(o.name in ("-v", "-V") for o in before):  # it only looks for it
+        made.rest = tuple(words[begun:])
+        return -1
     if program == "env":
         options = before
     late, at = options_of(words, at, known) if program == "ssh" else ([], at)
