@@ -282,4 +282,9 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
         [slurm("P=$((10000 + SLURM_JOB_ID))", NODE.format(0).replace("29500", "$P"))],
         [slurm("P=$((10000 + SLURM_JOB_ID % 10000))", NODE.format(0).replace("29500", "$P"))],
     ),
+    # bash(1): a test of SLURM_LOCALID selects tasks
+    "command-never-returns": (
+        [slurm(f"sleep infinity; srun {BY_C10D}")],
+        [slurm(IN_TASK.format(f"if [ $SLURM_LOCALID != 0 ]; then sleep infinity; fi; {BY_C10D}"))],
+    ),
 }

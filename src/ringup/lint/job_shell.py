@@ -487,6 +487,8 @@ def command_never_returns(job: JobFile) -> Found:
     ends = [_never_ends(command) for command in commands]
     for at, (command, program) in enumerate(zip(commands, ends, strict=True)):
         is_next = command.loop is not None and len(command.loop.split()) != 1
+        if command.is_of_some and program == "sleep":  # the other tasks go on
+            continue
         if not program or command.detached or (command.loop is not None and program != "ray"):
             continue
         taken = dict(command.branches)
