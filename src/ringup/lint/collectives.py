@@ -20,8 +20,9 @@ Side = Literal["zero", "others", ""]
 _OF_RANK = (
     "global local world node machine group dist distributed ddp fsdp my own this self cur current mpi proc"
 )
-_OF_RANK += r" process worker gpu device slurm trainer pg replica shard stage coord \w*parallel [dtpmesc]p"
-_RANK_NAME = re.compile(rf"^(?:(?:{'|'.join(_OF_RANK.split())})_){{0,3}}(?:rank|gpu_id|process_index)$")
+_OF_RANK += " process worker gpu device slurm trainer pg replica shard stage coord dp tp pp mp ep sp cp"
+_WORDS = "|".join([*_OF_RANK.split(), r"(?:data|tensor|model|pipeline|expert|sequence|context)_?parallel"])
+_RANK_NAME = re.compile(rf"^(?:(?:{_WORDS})_){{0,3}}(?:rank|gpu_id|process_index)$")
 """Names of ranks of processes, not of matrices: no `lora_rank`."""
 _MAIN_NAME = re.compile(
     r"^(?:is_)?(?:local_|world_|global_)?(?:main|master|(?:global_|rank_?)(?:0|zero))(?:_process|_rank)?$"
@@ -39,7 +40,8 @@ MORE += ("torch.distributed.checkpoint.load", "torch.distributed.checkpoint.asyn
 FSDP = ("torch.distributed.fsdp.FullyShardedDataParallel", "torch.distributed.fsdp.FSDP")
 _NOT_GATHERED = re.compile(
     r"NO_SHARD|SHARD_GRAD_OP|ZERO2|LOCAL_STATE|SHARDED_STATE|LocalState|ShardedState|summon_full_params|_hook\("
-    r"|sharding_strategy\s*=(?!\s*[\w.]*\b(?:FULL|HYBRID)_SHARD\b)|state_dict_type\((?![^)]*\bFULL_STATE_DICT\b)"
+    r"|sharding_strategy {0,4}=(?! {0,4}[\w.]{0,80}\b(?:FULL|HYBRID)_SHARD\b)"
+    r"|state_dict_type\((?![^)]{0,200}\bFULL_STATE_DICT\b)"
 )
 """Code by which a state_dict() or a forward pass of FSDP may need no other rank."""
 OFFICIAL = ("accelerate.Accelerator", "deepspeed.initialize")

@@ -39,7 +39,7 @@ SETS_DEVICE = (
     "torch.accelerator.set_device_idx",
 )
 _CHOOSES = re.compile(
-    r"set_device\w*\(|set_default_device\(|device_id=|CUDA_VISIBLE_DEVICES|(?i:local_?rank)"
+    r"set_device\w{0,20}\(|set_default_device\(|device_id=|CUDA_VISIBLE_DEVICES|(?i:local_?rank)"
 )
 """Code of a module that chooses the GPU of a rank, or tells its number."""
 _SETS_UP = re.compile(r"(?i)gpu|device|cuda|dist|ddp|setup|set_up|init")
