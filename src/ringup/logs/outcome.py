@@ -23,6 +23,7 @@ from ringup.units import first_of_each, grouped
 
 if TYPE_CHECKING:
     from ringup.logs.counts.model import Comm
+    from ringup.logs.files import FileInfo
     from ringup.logs.lines import Event
     from ringup.logs.run_record import RunEnd
 
@@ -34,6 +35,7 @@ class Log(Protocol):
     """The part of the evidence that this module reads; the evidence contains its outcome."""
 
     events: list[Event]
+    files: list[FileInfo]
     communicators: list[Comm]
     repeats: Counter[str]
     ended: RunEnd | None
@@ -377,7 +379,20 @@ class Outcome:
         of_a_gpu = any(e.tag in _OF_A_GPU for e in here)
         if not of_a_gpu and any(0 < e.line - event.line <= MOST_BEFORE_REPLY for e in refused):
             return True
-        return any((e["logged"] or e["handled"]) and not _is_uncaught(e) for e in here)
+        if not any(e["logged"] or e["handled"] for e in here):
+            return False
+        uncaught = [e for e in here if _is_uncaught(e)]
+        # A traceback that the script's own lines log begins like one that nobody caught.
+        return not uncaught or (any(e["logged"] for e in here) and self._is_gone_on(event))
+
+    def _is_gone_on(self, event: Event) -> bool:
+        """Whether the log goes on after a line, and not with the end of a process."""
+        ended = (e for e in self._breaks_by_a_launcher if e.file == event.file and e.line > event.line)
+        return event.line < self._log.files[event.file].lines and not [*ended]
+
+    @cached_property
+    def _breaks_by_a_launcher(self) -> list[Event]:
+        return [e for e in self._log.all(*_ENDED_A_PROCESS) if not (e.tag == "exit" and e["code"] == "0")]
 
     def _finished_after(self, event: Event) -> bool:
         """Whether a later attempt finished: the event's own rank did, else all that worked in it."""
