@@ -455,6 +455,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [
             job("export NCCL_SOCKET_IFNAME==eth0", "A=b", "if [ $A == b ]; then", "exit", "fi"),
             job("if (( RANK==0 )); then", "exit", "fi", "awk 'NR==2' file", "[[ $A==b ]] && exit"),
+            job("while IFS='=' read -r key value; do", 'export "$key=$value"', "done < job.env"),
         ],
     ),
     "rdma-device-name-missing": (

@@ -97,7 +97,7 @@ def value_begins_with_equals(job: JobFile) -> Found:
     lines = job.text.split("\n")
     for word in job.job.assigned:
         name, _, value = word.text.partition("=")
-        is_comparison = "((" in lines[word.line - 1]
+        is_comparison = "((" in lines[word.line - 1] or value == "="  # a separator: IFS='='
         if value.startswith("=") and name not in FILTERS and not is_comparison:
             found = f"the value of {name} is {printable(value, 80)!r}: the shell takes one = only"
             yield job.finding(word.line, found, "one =", subject=f"env:{name}")
