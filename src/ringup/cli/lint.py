@@ -144,11 +144,11 @@ def run(args: argparse.Namespace) -> int:
         else:
             is_read = any(job.launches or is_configuration(job) for job in examined.jobs)
             has_checked = bool(findings or starts or done or is_read)
-            told = after_counts(args.fix, len(done), bool(findings), has_checked)
+            counts = after_counts(args.fix, len(done), bool(findings), has_checked)
             show_fixed(done if args.fix else [], files)
             if not args.quiet:
                 show_read(examined, left_unread)
-            show(findings, starts, args.quiet, told)
+            show(findings, starts, args.quiet, counts)
             if args.fix:
                 show_right_files(examined, findings)
     if any(f.severity == "error" for f in findings):

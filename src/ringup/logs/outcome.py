@@ -387,12 +387,13 @@ class Outcome:
 
     def _is_gone_on(self, event: Event) -> bool:
         """Whether the log goes on after a line, and not with the end of a process."""
-        ended = (e for e in self._breaks_by_a_launcher if e.file == event.file and e.line > event.line)
-        return event.line < self._log.files[event.file].lines and not [*ended]
+        later = (e for e in self._ends if e.file == event.file and e.line > event.line)
+        is_ended = any(e.tag in _ENDED_A_PROCESS for e in later)
+        return event.line < self._log.files[event.file].lines and not is_ended
 
     @cached_property
-    def _breaks_by_a_launcher(self) -> list[Event]:
-        return [e for e in self._log.all(*_ENDED_A_PROCESS) if not (e.tag == "exit" and e["code"] == "0")]
+    def _ends(self) -> list[Event]:
+        return [e for e in self._log.all(*OF_ROLE["end"]) if not (e.tag == "exit" and e["code"] == "0")]
 
     def _finished_after(self, event: Event) -> bool:
         """Whether a later attempt finished: the event's own rank did, else all that worked in it."""
@@ -458,9 +459,7 @@ class Outcome:
 
     @cached_property
     def _breaks(self) -> list[Event]:
-        found = self._log.all(*OF_ROLE["end"])
-        found = [e for e in found if not (e.tag == "exit" and e["code"] == "0")]
-        return [e for e in found if not (is_teardown(e) or self._handled(e))]
+        return [e for e in self._ends if not (is_teardown(e) or self._handled(e))]
 
     @cached_property
     def _break_lines(self) -> defaultdict[int, list[int]]:

@@ -167,8 +167,8 @@ def rank_killed(log: LogEvidence) -> Found:
     `kubectl describe pod` (Last State, OOMKilled).
     In logs: `exitcode: -9`, `Signal 9 (SIGKILL)`, `Killed` with no Python error.
     """
-    every = log.outcome.before_the_end((e for number, e in exits(log) if number == 9))
-    killed = _ended_by_itself(log, every)
+    killed = log.outcome.before_the_end((e for number, e in exits(log) if number == 9))
+    killed = _ended_by_itself(log, killed)
     other = r"|kill(?:ed|ing)? (?:by|all|old|existing|(?:sub)?process)|Killing|sigkill_handler|forcefully"
     words = log.all("killed-word", lacks=f"{_EITHER_WAY}{other}|Sending|{_OF_A_HANDLER}")
     words = [e for e in log.outcome.before_the_end(words) if not log.outcome.overcome(e)]
@@ -370,6 +370,7 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
 
 
 MOST_BELOW = 3
+"""The last lines of a file, an exception's own among them."""
 
 
 def _is_last(log: LogEvidence, event: Event) -> bool:
