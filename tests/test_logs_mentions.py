@@ -36,6 +36,8 @@ MENTIONED_AND_MEANT = {
         "rank-crashed",
     ),
     "a help text": (f"  --on-oom {{skip,abort}}  what to do after {OOM}", OOM, "gpu-out-of-memory"),
+    "a commit": (f"* a1b2c3d {OOM}", OOM, "gpu-out-of-memory"),
+    "a line of source": (f'src/train.py:12:    log("{OOM}")', f"src/train.py:12: {OOM}", "gpu-out-of-memory"),
     "a count of none": (
         "[health] uncorrectable ECC errors: 0   row remapping failure: No",
         "RuntimeError: CUDA error: uncorrectable ECC error encountered",

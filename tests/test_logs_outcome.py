@@ -144,6 +144,7 @@ def test_every_tag_that_is_asked_for_exists() -> None:
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.15 GiB, 1.00 GiB is free.\n"
 TRACED = 'Traceback (most recent call last):\n  File "/job/train.py", line 9, in <module>\n    main()\n'
 TRACED += '  File "/job/train.py", line 4, in main\n    step(batch)\n'
+PODS = "NAME        READY   STATUS      RESTARTS   AGE\nllama-0-q2x  0/1   Error     0   12m\nllama-1-b7d  1/1   Running   0   12m\n"
 TRIED = "WARNING retrying the connection to the store\n"
 
 
@@ -174,11 +175,46 @@ TRIED = "WARNING retrying the connection to the store\n"
         ),
         "the last line": (STEPS + "ValueError: expected more than 1 value per channel\n", "rank-raised-exception"),
         "only the end": ("training on 4 nodes\nno checkpoints in /ckpt\ncommand terminated with exit code 1\n", "unnamed-failure"),
+        "a needed import": (
+            "flash-attn not found, falling back to sdpa\n" + TRACED + "ModuleNotFoundError: No module named 'job.data'\n",
+            "rank-raised-exception",
+        ),
+        "a job's end in GitHub Actions": (STEPS + "training finished\n##[error]Process completed with exit code 1.\n", "unnamed-failure"),
+        "a job's end in GitLab": (STEPS + "Cleaning up project directory\nERROR: Job failed: exit code 1\n", "unnamed-failure"),
+        "a job's end in Jenkins": (STEPS + "[Pipeline] End of Pipeline\nFinished: FAILURE\n", "unnamed-failure"),
+        "conda run": (
+            STEPS + "ERROR conda.cli.main_run:execute(125): `conda run torchrun t.py` failed. (See above for error)\n",
+            "unnamed-failure",
+        ),
+        "a panic in Rust": (
+            STEPS + "thread '<unnamed>' panicked at src/models/bpe/trainer.rs:517:35:\ncalled `Option::unwrap()` on a `None` value\n",
+            "unnamed-failure",
+        ),
+        "one of several tasks": (
+            "[task 0] step 1 loss 2.0\n[task 2] step 1 loss 2.0\n"
+            + "".join(f"[task 1] {line}\n" for line in [*TRACED.splitlines(), "KeyError: 'lr'"])
+            + "[task 0] training finished\n[task 2] training finished\n",
+            "rank-raised-exception",
+        ),
+        "a pod that failed": (PODS, "unnamed-failure"),
         "none of some": ("ERROR: failed: 0/8 workers registered\n", "unnamed-failure"),
     }.values(),
 )  # fmt: skip
 def test_what_is_no_work_does_not_cancel_a_failure(tmp_path: Path, text: str, rule: str) -> None:
     assert errors(diagnose(tmp_path, job=text))[:1] == [rule]
+
+
+def test_a_pod_whose_replacement_completed_is_no_failure(tmp_path: Path) -> None:
+    again = PODS.replace("1/1   Running", "0/1   Completed") + "llama-0-z9k  0/1   Completed   0   5m\n"
+    assert errors(diagnose(tmp_path, job=again)) == []
+    assert errors(diagnose(tmp_path, job=again.replace("llama-0-z9k", "eval-0-z9k"))) == ["unnamed-failure"]
+
+
+def test_tests_of_googletest_that_passed_are_no_failure(tmp_path: Path) -> None:
+    text = "[ RUN      ] Nccl.Timeout\nWatchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)\n"
+    text += "[       OK ] Nccl.Timeout (5012 ms)\n[  PASSED  ] 2 tests.\n"
+    assert errors(diagnose(tmp_path, job=text)) == []
+    assert errors(diagnose(tmp_path, job=text + "[  FAILED  ] 1 test, listed below:\n")) != []
 
 
 def test_a_launchers_own_signals_are_not_the_cause(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ WATCHDOG = (
     " operation timeout: WorkNCCL(SeqNum=63, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran"
     " for 600088 milliseconds before timing out."
 )
+STATES = ("ImagePullBackOff", "Running", "CrashLoopBackOff", "Completed")
 RAISED = """\
 Traceback (most recent call last):
   File "/home/user/a-project-with-a-long-name/scripts/train_with_a_long_name.py", line 88, in <module>
@@ -81,9 +82,10 @@ def test_calls_that_differ_are_found_in_broken_lines(tmp_path: Path) -> None:
             for n in range(9)
         ],
         ["n1: bash: /opt/conda/envs/train/bin/python: No such file or directory", "pdsh@n0: n1: exited"] * 2,
+        [f"trainer-{n}               0/1     {s:16}   {n}             10m" + " " * 9 for n, s in enumerate(STATES)],
         ["start", "a" * 60 + " of binary: /usr/bin/python", "RuntimeError: " + "b" * 72, ""],
     ],
-    ids=["one-form", "two-lines-each", "rules", "sentences", "twice", "equal-by-chance"],
+    ids=["one-form", "two-lines-each", "rules", "sentences", "twice", "rows", "equal-by-chance"],
 )
 def test_lines_of_one_length_are_lines(lines: list[str]) -> None:
     assert joined_lines("\n".join(lines).encode()) is None

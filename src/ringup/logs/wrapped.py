@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -78,6 +79,9 @@ def _is_of_terminal(lines: list[bytes], columns: list[int], width: int) -> bool:
     fewest = FEWEST - (len(lines) <= OF_FEW_LINES)
     if len(full) < fewest or len(forms) < FEWEST_FORMS or 3 * near > len(full):
         return False
+    columns_of = Counter(lines[n].rfind(b"  ") for n in full)
+    if any(at >= 0 and 2 * count > len(full) for at, count in columns_of.items()):
+        return False  # rows of a table
     behind = {n + 1 for n in full}
     heads = {_head(line) for n, line in enumerate(lines) if n not in behind}
     like = sum(_head(lines[n]) in heads for n in behind)
