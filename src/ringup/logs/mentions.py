@@ -76,7 +76,8 @@ def is_mention(body: str) -> bool:
     >>> is_mention("Generated: srun: error: task 3: Segmentation fault")
     True
     """
-    return bool(_FOUND.match(body) or CODE.match(body) or _OF_A_MODEL.match(body) or _BY_A_PERSON.search(body[:1000]))
+    shown = (_FOUND, CODE, _OF_A_MODEL)
+    return any(one.match(body) for one in shown) or bool(_BY_A_PERSON.search(body[:1000]))
 
 
 def says_no(text: str, end: int) -> bool:

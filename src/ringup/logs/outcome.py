@@ -385,7 +385,7 @@ class Outcome:
             return True
         if not any(e["logged"] or e["handled"] for e in here):
             return False
-        # A traceback that the script's own lines log, or an optional import, begins like one that nobody caught.
+        # One that the script's own lines log, or of an optional import, begins like one that nobody caught.
         may_end = any(e["uncaught"] for e in here)
         is_logged = any(e["logged"] for e in here) or not any(map(_is_uncaught, here))
         return not may_end or (is_logged and self._is_gone_on(event))
