@@ -82,7 +82,7 @@ def test_calls_that_differ_are_found_in_broken_lines(tmp_path: Path) -> None:
             for n in range(9)
         ],
         ["n1: bash: /opt/conda/envs/train/bin/python: No such file or directory", "pdsh@n0: n1: exited"] * 2,
-        [f"trainer-{n}               0/1     {s:16}   {n}             10m         " for n, s in enumerate(STATES)],
+        [f"trainer-{n}               0/1     {s:16}   {n}             10m" for n, s in enumerate(STATES)],
         ["start", "a" * 60 + " of binary: /usr/bin/python", "RuntimeError: " + "b" * 72, ""],
     ],
     ids=["one-form", "two-lines-each", "rules", "sentences", "twice", "rows", "equal-by-chance"],
