@@ -23,6 +23,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,9 +107,13 @@ def run(args: argparse.Namespace) -> int:
     args.scripts += line
     with progress.line(f"reading {plural(len(files), 'script')}"):
         examined = lint.examine(files, nearby)
-    findings = fixes.not_ignored(examined.findings, files)
+    scripts = {path: text for path, text in files.items() if lint.is_script(path, text)}
+    starts = {p: lint.how_to_start(text, p, partial(nearby, "")) for p, text in scripts.items()}
+    notes = fixes.not_ignored(of_one_process(starts), files)
+    findings = fixes.not_ignored(examined.findings, files) + notes
     if any(finding.rule in fixes.REPAIRS for finding in findings):
         repaired, done, left = fixes.repair(files)
+        left += notes
     else:
         repaired, done, left = files, [], findings
     if args.diff:
@@ -128,8 +133,6 @@ def run(args: argparse.Namespace) -> int:
     elif form == "github":
         print("\n".join(sarif_junit.github(findings)))
     else:
-        scripts = {path: text for path, text in files.items() if lint.is_script(path, text)}
-        starts = {p: lint.how_to_start(text, p, partial(nearby, "")) for p, text in scripts.items()}
         if form == "json":
             terminal.print_json(
                 findings=[console.finding_json(f) for f in findings],
@@ -154,6 +157,18 @@ def run(args: argparse.Namespace) -> int:
     if any(f.severity == "error" for f in findings):
         return 1
     return 3 if args.strict and (left_unread or INTERNAL_ERRORS) else 0
+
+
+def of_one_process(starts: Mapping[str, HowToStart]) -> list[Finding]:
+    """A note for each script that trains in one process: on several ranks each would train alone."""
+    from ringup import lint
+
+    alone = ((path, start) for path, start in starts.items() if start.kind == "alone")
+    return [
+        replace(f, severity="note", found=f"{f.found}; on several ranks each would train alone")
+        for path, start in alone
+        for f in lint.misfit(start, start.launcher, path)
+    ]
 
 
 def after_counts(is_fix: bool, repaired: int, has_findings: bool, has_checked: bool) -> str:
@@ -246,12 +261,7 @@ def show(
         return
     unreadable = {f.where.rpartition(":")[0] for f in findings if f.rule == lint.NOT_READABLE.name}
     for path, start in starts.items():
-        if path not in unreadable:
+        if path not in unreadable and start.kind != "alone":
             words = f"start it with `ringup run --with {start.launcher}`: {start.why}"
-            if start.kind == "alone":
-                words = (
-                    f"a script for one process (line {start.line}): on several ranks each would train alone;"
-                )
-                words += " `ringup explain ranks-train-alone`"
             terminal.show(f"{terminal.path_shown(path)}: {words}")
     terminal.show(console.counts(findings) + how_many_fixed)
