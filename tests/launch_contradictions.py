@@ -536,8 +536,12 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     # srun: "Only allocated 2 nodes asked for 4"
     "step-exceeds-job": (
-        [slurm("srun -N4 python t.py")],
-        [slurm("srun -N2 python t.py"), shell("srun -N4 python t.py")],
+        [slurm("srun -N4 python t.py"), slurm("srun -N5 python t.py", asked="#SBATCH -N 2-4")],
+        [
+            slurm("srun -N2 python t.py"),
+            shell("srun -N4 python t.py"),
+            slurm("srun -N4 python t.py", asked="#SBATCH -N 2-4"),
+        ],
     ),
     "port-privileged": (
         [

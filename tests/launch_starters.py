@@ -65,6 +65,7 @@ PASSED = 'torchrun --nnodes=$1 --nproc_per_node=8 --rdzv_endpoint=$2:1 --rdzv_ba
 OF_RANK = "bash -c 'RANK=0 WORLD_SIZE={} python t.py'"
 
 TWO = "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_id=1 --rdzv_backend=c10d --rdzv_endpoint=$H:1 t.py"
+SOME = "#SBATCH --nodes=2-4\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=8"
 LOCAL = (
     "torchrun --nnodes=2 --nproc_per_node=1 --node_rank={} --master_addr=127.0.0.1 --master_port=1025 t.py"
 )
@@ -430,8 +431,10 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             {"a.pbs": BY_LINES.format("wc -l < $PBS_NODEFILE")},
             {"a.pbs": BY_LINES.format("cat $PBS_NODEFILE | wc -l")},
             {"a.lsf": JSRUN.format(4, 2, 1, OF_RANK.format(2))},
+            slurm(f"srun {TWO.replace('nnodes=2', 'nnodes=5')}", asked=SOME),
         ],
         [
+            slurm(f"srun {TWO.replace('nnodes=2', 'nnodes=4')}", asked=SOME),
             {"a.pbs": BY_LINES.format("sort -u $PBS_NODEFILE | wc -l")},
             {"a.pbs": BY_LINES.format("wc -l < $PBS_NODEFILE").replace("mpiprocs=4", "mpiprocs=1")},
             {"a.lsf": JSRUN.format(4, 2, 1, OF_RANK.format(4))},

@@ -134,6 +134,7 @@ TESTS_OF_MATRIX = (
     "args.rank > 0",
     "low_rank == 1",
 )
+STAGE_3 = 'c = {"zero_optimization": {"stage": 3}}\n'
 ENGINE = "import deepspeed\nengine, _, _, _ = deepspeed.initialize()\n"
 SUMMED = """
 for epoch in range(epochs):
@@ -360,6 +361,8 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
                 "import deepspeed\nengine, _, _, _ = deepspeed.initialize()\n"
                 "if dist.get_rank() == 0:\n    engine.save_checkpoint(d)"
             ),
+            script(RANK + STEPS.format("rank != 0", "continue") + "\n    dist.barrier()"),
+            script(STAGE_3 + ENGINE + "if dist.get_rank() == 0:\n    engine.save_16bit_model(d)"),
             script(SHARDED + RANK + "if rank == 0:\n    torch.save(m.state_dict(), p)"),
             script(SHARDED + RANK + "m(x).backward()\nif rank == 0:\n    print(m(x))"),
             script("if args.dp_rank == 0:\n    dist.barrier()"),
@@ -380,6 +383,8 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
             script(STEPS.format("step != 0", "dist.barrier()")),
             script(ENGINE + STEPS.format("step % 100 == 0", "engine.save_checkpoint(d)")),
             script(SUMMED),
+            script(RANK + STEPS.format("step % 9", "continue") + "\n    dist.barrier()"),
+            script(ENGINE + "if dist.get_rank() == 0:\n    engine.save_16bit_model(d)"),
             script("def f(epoch):\n    if epoch == 0:\n        dist.barrier()\nfor e in range(9):\n    f(e)"),
             script(
                 STARTED.format("for step in range(n):\n        if step == 0:\n            dist.barrier()")
@@ -1156,7 +1161,7 @@ def test_workers_are_judged_by_the_processors_of_the_node_they_run_on() -> None:
     [
         (
             "if dist.get_rank() == 1:\n    exit(7)\ndist.barrier()",
-            "`dist.get_rank() == 1` in line 4, where the others return or exit",
+            "`dist.get_rank() == 1` in line 4, where the others leave",
         ),
         ("if local_rank == 0:\n    dist.barrier()", "`local_rank == 0` in line 4"),
     ],

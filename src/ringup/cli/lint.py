@@ -107,8 +107,9 @@ def run(args: argparse.Namespace) -> int:
     args.scripts += line
     with progress.line(f"reading {plural(len(files), 'script')}"):
         examined = lint.examine(files, nearby)
-    scripts = {path: text for path, text in files.items() if lint.is_script(path, text)}
-    starts = {p: lint.how_to_start(text, p, partial(nearby, "")) for p, text in scripts.items()}
+    starts = {
+        p: lint.how_to_start(t, p, partial(nearby, "")) for p, t in files.items() if lint.is_script(p, t)
+    }
     notes = fixes.not_ignored(of_one_process(starts), files)
     findings = fixes.not_ignored(examined.findings, files) + notes
     if any(finding.rule in fixes.REPAIRS for finding in findings):

@@ -480,15 +480,15 @@ class Launch:
         """Nodes of the launch: those on which it starts, else the launcher's own number."""
         if not self.is_away or self.is_part or (self.left_out and self.backend == "c10d"):
             return self.nnodes
-        if self.is_range and self.nodes == self.allocated:
+        if self.most_nodes and self.nodes == self.allocated and not self.of_srun("-N", "--nodes"):
             return None
         return self.nodes if self.nodes is not None or (self.nnodes or 1) == 1 else self.nnodes
 
     @property
-    def is_range(self) -> bool:
-        """Whether Slurm chooses the number of nodes: `--nodes=2-4`."""
+    def most_nodes(self) -> int:
+        """4 of `--nodes=2-4`, where Slurm chooses the number of nodes; else 0."""
         least, _, most = last(self.asked, "nodes", "N")[0].partition("-")
-        return most.isdecimal() and least != most and not self.of_srun("-N", "--nodes")
+        return int(most) if most.isascii() and most.isdecimal() and least != most else 0
 
     @property
     def ranks_shown(self) -> int | None:

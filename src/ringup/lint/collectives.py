@@ -32,11 +32,13 @@ _ONE = ((ast.Eq, "1"), (ast.LtE, "1"), (ast.Lt, "2"))
 _SWAPPED: dict[Side, Side] = {"zero": "others", "others": "zero", "": ""}
 METHODS = {
     "accelerate": ("wait_for_everyone", "gather", "gather_for_metrics", "reduce", "save_state", "backward"),
-    "deepspeed": ("save_checkpoint", "load_checkpoint", "backward", "step"),
+    "deepspeed": ("save_checkpoint", "load_checkpoint", "save_16bit_model", "backward", "step"),
 }
 """Methods that every process must call, of objects made by a call of that package."""
 MORE = (*COLLECTIVES, "torch.distributed.new_group", "torch.distributed.checkpoint.save")
 MORE += ("torch.distributed.checkpoint.load", "torch.distributed.checkpoint.async_save")
+_STAGE_3 = re.compile(r"[\"']stage[\"'] {0,4}: {0,4}3\b")
+"""With it DeepSpeed's ranks gather the parameters that they save."""
 FSDP = ("torch.distributed.fsdp.FullyShardedDataParallel", "torch.distributed.fsdp.FSDP")
 _NOT_GATHERED = re.compile(
     r"NO_SHARD|SHARD_GRAD_OP|ZERO2|LOCAL_STATE|SHARDED_STATE|LocalState|ShardedState|summon_full_params|_hook\("
@@ -107,6 +109,8 @@ class Sides:
         owner, _, method = call.name.rpartition(".")
         if (call.inside, owner or method) in self.fsdp:
             return method == "state_dict" or (not owner and self._gathers(call))
+        if method == "save_16bit_model" and not _STAGE_3.search(self.script.text):
+            return False
         return method in METHODS.get(self.made.get(owner, ""), ())
 
     def _reaching(self) -> dict[str, str]:
@@ -220,7 +224,7 @@ def _leaves(block: list[ast.stmt]) -> bool:
     last = block[-1]
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
         return ast.unparse(last.value.func) in ("sys.exit", "exit", "quit", "os._exit")
-    return isinstance(last, ast.Return)
+    return isinstance(last, ast.Return | ast.Continue | ast.Break)
 
 
 def _after_leaving(sides: Sides) -> Iterator[tuple[ast.If, Side, list[ast.stmt]]]:
@@ -259,9 +263,7 @@ def collective_on_some_ranks(read: Reading) -> Found:
         for statement, side, block in rest if what and test is None else ():
             here = call.inside is sides.script.function_of(statement)
             if here and any(call.node in ast.walk(b) for b in block):
-                limited.append(
-                    (call, what, side, f"{_shown(statement.test)}, where the others return or exit")
-                )
+                limited.append((call, what, side, f"{_shown(statement.test)}, where the others leave"))
     for call, what, side, divided in limited:
         if any(w == what and s == _SWAPPED[side] and c.inside is call.inside for c, w, s, _ in limited):
             continue

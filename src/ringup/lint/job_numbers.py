@@ -274,7 +274,11 @@ def gpus_exceed_pod(job: JobFile) -> Found:
             found = f"{wanted} GPUs (tensor x pipeline), and the {'container' if launch.pod else 'node'}"
             found += f" has {gpus}"
             yield launch.line, found, f"{wanted} GPUs"
-        elif not launch.pod and launch.launcher == "vllm" and 0 < gpus * launch.allocated < wanted:
+        elif (
+            not (launch.pod or launch.most_nodes)
+            and launch.launcher == "vllm"
+            and 0 < gpus * launch.allocated < wanted
+        ):
             found = (
                 f"{wanted} GPUs (tensor x pipeline), and the job's {launch.allocated} nodes have {gpus} each"
             )

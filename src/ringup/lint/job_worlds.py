@@ -533,6 +533,8 @@ def world_size_disagrees(job: JobFile) -> Found:
     together = Counter((one.script, one.nnodes_text) for one in job.launches)
     for launch in job.launches:
         count, wanted = launch.instances, launch.nnodes or 0
+        if (launch.allocated or wanted) < wanted <= launch.most_nodes:
+            continue  # Slurm may give as many
         if launch.launcher == "python" and launch.is_away and count:
             yield from _of_programs(launch, count)
             continue
@@ -645,11 +647,12 @@ def step_exceeds_job(job: JobFile) -> Found:
     nodes, line = node_count(job.job.directives)
     for launch in job.launches:
         step, asked = launch.srun, launch.number(launch.of_srun("-N", "--nodes")) or 0
-        if step and 0 < nodes < asked and not step.has("--jobid", "--het-group"):
+        most = launch.most_nodes or nodes
+        if step and 0 < most < asked and not step.has("--jobid", "--het-group"):
             yield (
                 launch.line,
-                f"srun --nodes={asked}, and the job has {nodes} (line {line})",
-                f"at most {nodes}",
+                f"srun --nodes={asked}, and the job has {most} (line {line})",
+                f"at most {most}",
             )
 
 
