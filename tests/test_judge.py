@@ -91,12 +91,41 @@ def test_a_rank_that_uses_anything_is_busy_and_no_hang(used: dict[str, Any]) -> 
 def received_later(ranks: list[RankLook], first: Any, second: Any, left_out: int = 4096) -> Verdict:
     """The verdict on ranks that use nothing; `first`, `second`: pid -> bytes that connections received."""
     sides = [one and {pid: (left_out, sizes) for pid, sizes in one.items()} for one in (first, second)]
-    return judge(nodes(ranks, 0.0, received=sides[0]), nodes(ranks, 10.0, received=sides[1]), expected=4)
+    return judge(nodes(ranks, 0.0, transfers=sides[0]), nodes(ranks, 10.0, transfers=sides[1]), expected=4)
 
 
 FUTURE = (Frame("/usr/lib/python3.11/concurrent/futures/_base.py", 451, "result"), own(10, "load"))
 LOADING = [rank(0, FUTURE, syscall="futex"), *(rank(n, waits("barrier")) for n in range(1, 4))]
 MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("size", "calls", "kind"),
+    [
+        (600_000, 90, "stalled"),  # /proc/stat of a large node and others each second
+        (9 * MIB, 9000, "busy"),
+        (600_000, 9, "busy"),  # pieces of 64 KiB are data
+        (0, 0, "busy"),  # its main thread or its children read them
+    ],
+)
+def test_a_thread_that_reads_the_machines_state_does_not_make_a_rank_busy(
+    size: int, calls: int, kind: str
+) -> None:
+    monitored = rank(0, SLEEPS, io=size or 600_000, thread_reads=(size, calls))
+    seen = [monitored, *(rank(n, waits("barrier")) for n in range(1, 4))]
+    before = [dataclasses.replace(one, io_bytes=0, thread_reads=(0, 0)) for one in seen]
+    assert judge(nodes(before, 0.0), nodes(seen, 10.0), expected=4).kind == kind
+
+
+def test_sockets_that_cannot_be_seen_are_named() -> None:
+    apart = [dataclasses.replace(LOADING[0], namespace="net:[1]"), *LOADING[1:]]
+    verdict = received_later(apart, {"100": {"eth0": 5 * MIB}}, {"100": {"eth0": 15 * MIB}})
+    assert verdict.kind == "busy" and "1 MiB/s on the interfaces of its network namespace" in verdict.lines[0]
+    verdict = received_later(apart, {"100": {"eth0": 0}}, {"100": {"eth0": 0}})
+    words = "node0: another network namespace has rank 0 (node0); only the traffic of its interfaces is known"
+    assert verdict.is_stalled and any(line.startswith(words) for line in verdict.lines)
+    verdict = received_later(LOADING, {}, None)
+    assert any("node0: bytes over TCP are not counted" in line for line in verdict.lines)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +146,7 @@ def test_a_rank_whose_threads_receive_data_over_tcp_is_busy(first: Any, second: 
     verdict = received_later(loading, first, second)
     assert verdict.kind == "busy" and not verdict.missing
     assert "rank 0 (node0) is busy; 3 wait in barrier" in verdict.headline
-    assert f"receives {rate} over TCP" in verdict.lines[0], verdict.lines
+    assert f"{rate} over TCP" in verdict.lines[0], verdict.lines
 
 
 @pytest.mark.parametrize(
@@ -145,7 +174,7 @@ def test_a_connection_that_was_left_out_is_not_new() -> None:
 def test_ranks_that_wait_and_receive_from_each_other_are_not_stalled() -> None:
     ranks = [rank(n, waits()) for n in range(4)]
     verdict = received_later(ranks, {"101": {"7": 0}}, {"101": {"7": 30 * MIB}})
-    assert verdict.kind == "flowing" and "rank 1 (node0) receives 3 MiB/s over TCP" in verdict.headline
+    assert verdict.kind == "flowing" and "rank 1 (node0) transfers 3 MiB/s over TCP" in verdict.headline
     assert received_later(ranks, {"101": {"7": 0}}, {"101": {"7": 0}}).is_stalled
     stopped = [dataclasses.replace(LOADING[0], state="T"), *LOADING[1:]]
     assert received_later(stopped, {"100": {"7": 0}}, {"100": {"7": MIB}}).is_stalled  # the kernel receives
@@ -154,7 +183,7 @@ def test_ranks_that_wait_and_receive_from_each_other_are_not_stalled() -> None:
 def test_a_rank_that_computes_and_receives_does_not_only_poll_its_gpu() -> None:
     def seen(received: int) -> JudgedRank:
         look = rank(0, (own(5, "step"),))
-        return JudgedRank(look, place_of(look.frames), Move(10.0, 9.9, 0, 0, received_bytes=received))
+        return JudgedRank(look, place_of(look.frames), Move(10.0, 9.9, 0, 0, tcp_bytes=received))
 
     assert seen(0).only_computes and not seen(MIB).only_computes
 
@@ -310,6 +339,20 @@ def test_a_collective_that_has_been_pending_for_long_is_waited_for() -> None:
     assert verdict.is_stalled and [m.rank for m in verdict.missing] == [3]
     for fresh in (recorded(3.0), recorded(80.0, done=True)):
         assert judged(*with_flights(SPINS, *[fresh] * 3), rank(3, LOADS)).kind == "waiting"
+
+
+@pytest.mark.parametrize(("age_s", "kind"), [(290.0, "waiting"), (310.0, "stalled")])
+def test_a_collective_that_every_rank_has_begun_and_that_never_ends_is_a_hang(
+    age_s: float, kind: str
+) -> None:
+    ranks = with_flights([rank(n, waits(), cpu_s=9.9) for n in range(4)], *[recorded(age_s)] * 4)
+    verdict = judged(*ranks)
+    assert verdict.kind == kind and not verdict.missing
+    assert ("once all ranks' collectives are pending for 5 min" in verdict.headline) == (kind == "waiting")
+    if kind == "stalled":
+        assert verdict.rule == "collective-stalled" and "no interface carries data" in verdict.headline
+    young = [*ranks[:3], dataclasses.replace(ranks[3], flight=None)]
+    assert judged(*young).kind == "waiting"
 
 
 @pytest.mark.parametrize(("age_s", "kind"), [(80.0, "stalled"), (3.0, "waiting")])

@@ -58,6 +58,19 @@ def test_a_row_says_whether_a_rank_runs_waits_or_stands() -> None:
     assert found[3][0] == "stopped"
 
 
+def test_a_rank_that_only_transfers_over_tcp_runs_as_the_hang_watch_has_it() -> None:
+    node = watched()
+    for at_s, size in ((10.0, 0), (12.0, None), (20.0, 9 << 20), (22.0, None)):
+        answer = look(0, 1, "stacks" if size is not None else "count", at_s)
+        answer["transfers"] = None if size is None else {str(answer["ranks"][0]["pid"]): [0, {"7": size}]}
+        told(node, answer)
+    (move,) = node.moved.values()
+    assert move.transfers and node.moved_s
+    idle = rank(2, SLEEPS, syscall="clock_nanosleep")
+    assert rows(seen(idle))[2][0] == "idle"
+    assert rows(seen(idle, moved={identity(idle): move}))[2][0] == "runs"
+
+
 def test_ranks_that_do_not_run_have_a_row_with_what_is_known_of_them() -> None:
     known = seen(rank(0, waits()), codes={1: 3, 2: 0}, failed=1, planned={1: "node0", 2: "node1", 3: "node9"})
     known = replace(

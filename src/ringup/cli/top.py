@@ -115,6 +115,7 @@ class Top:
             before=[node.before for node in nodes],
             now=[node.now for node in nodes],
             stacks={key: rank for node in self.nodes for key, rank in node.stacks.items()},
+            moved={key: move for node in self.nodes for key, move in node.moved.items()},
             usage={key: used for node in self.nodes for key, used in node.usage.items()},
             missing=[*(m.rank for m in stalled.missing), *(n for n, _ in stalled.apart)] if stalled else (),
             codes={**job.codes, **printed.codes},

@@ -15,7 +15,12 @@ IDLE_SWITCHES_PER_S = 8.0
 """A waiting main thread wakes seldom: a DataLoader every 5 s, a poll with time.sleep once a second."""
 FLOWING_BYTES_PER_S = 64 << 10
 HEARTBEAT_BYTES_PER_S = 1 << 10
-"""A connection that receives less does not count: a thousand ranks poll rank 0's TCPStore each second."""
+"""A connection that carries less does not count: a thousand ranks poll rank 0's TCPStore each second."""
+MONITOR_BYTES_PER_S, MONITOR_BYTES = 256 << 10, 32 << 10
+"""
+Threads that read less, in pieces no larger, may only read the machine's state: psutil reads /proc/stat with a
+buffer of 32 KiB.  Reads of /proc and of cached files are in the same counters; data comes in larger pieces.
+"""
 _WATCHES = re.compile(r"^\S*/?(?:wandb-core|gpu_stats|nvidia-smi|dcgmi)(?: |$)")
 """Commands that run below a rank during its whole life and read the machine's counters."""
 
@@ -30,19 +35,19 @@ class Move:
     """Pages that only this process touched for the first time, or that were read from a file for it."""
     queued_s: float = 0.0
     """For which its main thread waited for a CPU: other processes had them all."""
-    received_bytes: int = 0
-    """By the TCP connections of the rank and its descendants; 0 if unknown."""
+    tcp_bytes: int = 0
+    """Received and sent by the TCP connections of the rank and its descendants; 0 if unknown."""
 
     @property
-    def receives(self) -> bool:
-        """Whether it receives data over TCP, not only heartbeats."""
-        return self.received_bytes > FLOWING_BYTES_PER_S * self.seconds > 0
+    def transfers(self) -> bool:
+        """Whether it receives or sends data over TCP, not only heartbeats."""
+        return self.tcp_bytes > FLOWING_BYTES_PER_S * self.seconds > 0
 
     @property
     def uses_nothing(self) -> bool:
         """Whether it gained neither CPU time nor a relevant number of bytes."""
         # A descendant that has ended elsewhere removes its totals: the difference is meaningless then.
-        if self.seconds <= 0 or self.cpu_s < 0 or self.io_bytes < 0 or self.receives:
+        if self.seconds <= 0 or self.cpu_s < 0 or self.io_bytes < 0 or self.transfers:
             return False
         # CPU time has steps of 10 ms: one step means nothing, however short the time.
         return self.cpu_s <= max(0.02, IDLE_CPU_SHARE * self.seconds) and self.io_bytes <= IDLE_BYTES
@@ -66,25 +71,33 @@ def moves(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[tuple[s
             if identity(rank) in before:
                 old_node, old = before[identity(rank)]
                 cpu_s, io_bytes = _aside(old, rank)
+                seconds = node.at_s - old_node.at_s
+                io_bytes += _monitored(old, rank, seconds)
                 found[identity(rank)] = Move(
-                    node.at_s - old_node.at_s,
+                    seconds,
                     rank.cpu_s - old.cpu_s - cpu_s,
                     rank.io_bytes - old.io_bytes - io_bytes - old.answer_bytes,
                     rank.switches - old.switches,
                     rank.faults - old.faults,
                     rank.queued_s - old.queued_s,
-                    _received(old_node, old, node, rank),
+                    _tcp_bytes(old_node, old, node, rank),
                 )
     return found
 
 
-def _received(old_node: NodeLook, old: RankLook, node: NodeLook, rank: RankLook) -> int:
-    """
-    Bytes received over TCP between two snapshots: at least that many, for closed connections do not count.
+def _monitored(old: RankLook, new: RankLook, seconds: float) -> int:
+    """Bytes that threads may have read from /proc and /sys only, as a monitor does."""
+    size, calls = (now - before for before, now in zip(old.thread_reads, new.thread_reads, strict=True))
+    return size if 0 < size <= min(MONITOR_BYTES_PER_S * seconds, MONITOR_BYTES * calls) else 0
 
-    A connection may be missing in the first snapshot because it had received little, or less than others.
+
+def _tcp_bytes(old_node: NodeLook, old: RankLook, node: NodeLook, rank: RankLook) -> int:
     """
-    if old_node.received is None:
+    Bytes over TCP between two snapshots: at least that many, for closed connections do not count.
+
+    A connection may be missing in the first snapshot because it had carried little, or less than others.
+    """
+    if old_node.transfers is None:
         return 0
     (left_out, before), (_, now) = _connections(old_node, old), _connections(node, rank)
     gains = (size - before.get(inode, left_out) for inode, size in now.items())
@@ -93,9 +106,9 @@ def _received(old_node: NodeLook, old: RankLook, node: NodeLook, rank: RankLook)
 
 
 def _connections(node: NodeLook, rank: RankLook) -> tuple[int, dict[str, int]]:
-    """Bytes received by connection of a rank and its descendants, and the most of any that is not listed."""
+    """Bytes by connection of a rank and its descendants, and the most of any that is not listed."""
     pids = [rank.pid, *(child.pid for child in rank.children)]
-    known = [one for pid in pids if (one := (node.received or {}).get(str(pid)))]
+    known = [one for pid in pids if (one := (node.transfers or {}).get(str(pid)))]
     found = {inode: size for _, sizes in known for inode, size in sizes.items()}
     return max((left_out for left_out, _ in known), default=0), found
 

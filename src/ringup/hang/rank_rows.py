@@ -53,6 +53,8 @@ class JobState:
     """Counters, some seconds later than `before`."""
     stacks: Mapping[tuple[str, int, int], RankLook] = field(default_factory=dict)
     """The latest snapshot with a stack for each rank, by its identity."""
+    moved: Mapping[tuple[str, int, int], Move] = field(default_factory=dict)
+    """The latest moves that have bytes over TCP, which most counters lack."""
     missing: Collection[int] = ()
     """Ranks that the hang verdict names."""
     codes: Mapping[int, int] = field(default_factory=dict)
@@ -122,6 +124,8 @@ def rank_rows(seen: JobState, job: JobLook | None) -> list[RankRow]:
 
 
 def _row(seen: JobState, look: RankLook, move: Move | None) -> RankRow:
+    if move and (detailed := seen.moved.get(identity(look))) and detailed.transfers:
+        move = replace(move, tcp_bytes=int(detailed.tcp_bytes / detailed.seconds * move.seconds))
     judged = JudgedRank(look, place_of(look.frames), move)
     by_kernel = {"T": "stopped", "t": "stopped", "D": "blocked", "Z": "gone"}.get(look.state)
     if look.rank in seen.missing:

@@ -97,6 +97,10 @@ class RankLook:
     """That it wrote for this look, after its bytes had been counted."""
     queued_s: float = 0.0
     """For which its main thread waited for a CPU (`/proc/PID/schedstat`)."""
+    thread_reads: tuple[int, int] = (0, 0)
+    """Bytes and calls of reads by its other threads, part of `io_bytes`."""
+    namespace: str = ""
+    """Its network namespace, if it is another than that of the process that looks."""
 
 
 @dataclass(frozen=True)
@@ -141,10 +145,10 @@ class NodeLook:
     """Why the report is missing."""
     wall_ns: int = 0
     """Since 1970 by the node's clock, at the same moment; 0 if missing."""
-    received: Mapping[str, tuple[int, Mapping[str, int]]] | None = None
+    transfers: Mapping[str, tuple[int, Mapping[str, int]]] | None = None
     """
-    Pid -> (most bytes of a connection that is left out, bytes received by inode of a TCP connection); None if
-    unknown.
+    Pid -> (most bytes of a connection that is left out, bytes received and sent by inode of a TCP connection,
+    or by interface of the rank's own network namespace); None if unknown.
     """
 
 
@@ -160,7 +164,7 @@ def decode(node: str, answer: Mapping[str, Any], places: Sequence[str] = ()) -> 
             raise KeyError(*missing)
         found = {"node": node, "at_s": answer["at"], "mode": answer["mode"], "ranks": [], "state": state}
         found["wall_ns"] = answer.get("wall_ns", 0)
-        found["received"] = answer.get("received")
+        found["transfers"] = answer.get("transfers")
         decoded = msgspec.convert(safe_data(found), NodeLook)
         return dataclasses.replace(decoded, ranks=ranks, ras=msgspec.convert(answer.get("ras"), Ras | None))
     except _UNREADABLE as error:
@@ -263,7 +267,9 @@ def _started(parent: RankLook) -> list[RankLook]:
         own["io_bytes"] = child.io_bytes + sum(other.io_bytes for other in below)
         own["why_not"] = "" if child.frames else child.why_not
         found.append(
-            dataclasses.replace(parent, **own, rank=-1, children=below, threads=(), how="", flight=None)
+            dataclasses.replace(
+                parent, **own, rank=-1, children=below, threads=(), how="", flight=None, thread_reads=(0, 0)
+            )
         )
     return found
 

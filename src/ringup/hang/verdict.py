@@ -19,7 +19,7 @@ from ringup.hang import grouping, ras
 from ringup.hang.activity import Move, busiest_child, flowing, identity, moves, troubles, written
 from ringup.hang.snapshots import NodeLook, RankLook, spread
 from ringup.hang.stack_frames import TRANSFERS, Place, doing, place_of, reads, waits_for_disk
-from ringup.units import grouped, printable, show_bytes, summarize_names
+from ringup.units import grouped, printable, show_bytes, show_seconds, summarize_names
 
 MOST_NAMED = 8
 GPU = ("the GPU", "the devices")
@@ -30,6 +30,11 @@ LEAST_ROUNDS = 3
 Kind = Literal["stalled", "busy", "flowing", "waiting", "meeting", "idle", "unknown"]
 PENDING_S = 50.0
 """A collective that is pending for this long counts as waiting."""
+STUCK_S = 300.0
+"""
+Collectives that all ranks have had pending for this long never end: a GPU may first have other work queued,
+but a queue holds about a thousand kernels.
+"""
 LEAST_SPIN, MOST_OF_A_SPIN = 0.5, 64 << 10
 """
 Cores that a rank which polls its GPU uses or waits for, and bytes that it may read or write meanwhile (its
@@ -114,6 +119,16 @@ class JudgedRank:
         return self.move is not None and self.move.faults >= LEAST_FAULTS and reads(self.look)
 
     @property
+    def tcp_bytes_per_s(self) -> float:
+        return self.move.tcp_bytes / self.move.seconds if self.move and self.move.seconds > 0 else 0.0
+
+    @property
+    def tcp_rate(self) -> str:
+        """ "1 MiB/s over TCP"."""
+        where = "on the interfaces of its network namespace" if self.look.namespace else "over TCP"
+        return f"{show_bytes(self.tcp_bytes_per_s)}/s {where}"
+
+    @property
     def works(self) -> bool:
         """Whether it, or the disk it waits for, makes progress."""
         on = self.disk_bytes_per_s > 0 or self.fills
@@ -122,8 +137,13 @@ class JudgedRank:
     @property
     def is_pending(self) -> bool:
         """Whether it has a collective that is pending for long, by torch's flight recorder."""
+        return self.pending_s >= self.long_s
+
+    @property
+    def pending_s(self) -> float:
+        """The age of its oldest pending collective."""
         flight = self.look.flight
-        return flight is not None and any(flight.age_s(e) >= self.long_s for e in self.pending)
+        return max((flight.age_s(e) for e in self.pending), default=0.0) if flight else 0.0
 
     @property
     def pending(self) -> list[Entry]:
@@ -146,7 +166,7 @@ class JudgedRank:
 
         `float(loss)` and `if done:` wait for the GPU inside C, in a line that may also compute.
         """
-        if self.move is None or self.move.receives or self.place.kind != "own":
+        if self.move is None or self.move.transfers or self.place.kind != "own":
             return False
         is_quiet = 0 <= self.move.io_bytes <= MOST_OF_A_SPIN
         return is_quiet and self.move.cpu_s + self.move.queued_s >= LEAST_SPIN * self.move.seconds
@@ -352,8 +372,8 @@ class _Case:
             return f"{line}; it has just begun"
         line += f"; {move.cpu_s / move.seconds:.0%} of a core, {show_bytes(move.io_bytes)} read or written"
         line += f" in {move.seconds:.0f} s"
-        if move.receives:
-            line += f", receives {show_bytes(move.received_bytes / move.seconds)}/s over TCP"
+        if move.transfers:
+            line += f", {seen.tcp_rate}"
         if move.is_idle and seen.look.state == "R":
             line += "; it is ready to run but gets hardly any CPU time"
         if seen.disk_bytes_per_s:
@@ -382,31 +402,27 @@ class _Case:
             words = f"{self._waiters()}, and data flows ({show_bytes(rate)}/s on {node} {name})"
             return known or Verdict("flowing", words, tuple(self.folded), (), self.what, self.is_idle)
         # Between processes of one node, data takes the loopback interface.
-        if words := self._receiver():
+        if found := [seen for seen in self.waiting if seen.move and seen.move.transfers]:
+            seen = max(found, key=lambda one: one.tcp_bytes_per_s)
+            words = f"{grouping.name(seen.look)} ({seen.look.node}) transfers {seen.tcp_rate}"
             return Verdict("flowing", f"{self._waiters()}, and {words}", tuple(self.folded), (), self.what)
         # The recorder comes first, because it knows each call's size and type.  In RAS, a rank that waits in
         # a call which does not match the others' also looks behind.
         if known := self._by_recorder() or self._by_ras():
             return known
         if not self.is_idle:
+            pending_s = min(seen.pending_s for seen in self.ranks)
+            if pending_s >= STUCK_S:
+                words = f"each has a collective pending for {show_seconds(pending_s)} or longer"
+                return self._say("stalled", f"{self._waiters()}; {words}, and no interface carries data")
             words = "CPU is spent, as NCCL does while it waits, so it is unknown whether they make progress"
+            if pending_s:
+                words += f" (a hang once all ranks' collectives are pending for {show_seconds(STUCK_S)})"
             return self._say("waiting", f"{self._waiters()}; {words}", is_open=True)
         if all(seen.may_compute for seen in self.waiting):
             words = f"{self._waiters()}; whether the GPU computes is unknown"
             return self._say("waiting", words, is_open=True)
         return self._by_place()
-
-    def _receiver(self) -> str:
-        """The rank that receives most over TCP, as a sentence; "" if none does."""
-        found = [
-            (one.received_bytes / one.seconds, seen)
-            for seen in self.waiting
-            if (one := seen.move) and one.receives
-        ]
-        if not found:
-            return ""
-        rate, seen = max(found, key=lambda pair: pair[0])
-        return f"{grouping.name(seen.look)} ({seen.look.node}) receives {show_bytes(rate)}/s over TCP"
 
     def _waiters(self) -> str:
         """A sentence: the number of waiting ranks, and the ranks that cannot be seen."""
@@ -562,3 +578,9 @@ def _node_lines(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> Iterab
             yield f"{name}: {node.problem}"
         else:
             yield from (f"{name}: {words}" for words in troubles(before.get(node.node), node.state))
+            if elsewhere := [rank for rank in node.ranks if rank.namespace]:
+                words = "only the traffic of its interfaces is known, not that of each rank"
+                yield f"{name}: another network namespace has {grouping.who(elsewhere)}; {words}"
+            elif node.ranks and node.transfers is None:
+                words = "its kernel does not report them; a rank that only transfers data looks idle"
+                yield f"{name}: bytes over TCP are not counted: {words}"

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ringup.agent.guard import messages
-from ringup.hang.activity import IDLE_BYTES, flowing, identity, moves
-from ringup.hang.snapshots import RankLook, decode, silent
+from ringup.hang.activity import IDLE_BYTES, Move, flowing, identity, moves
+from ringup.hang.snapshots import RankLook, decode, silent, with_started
 from ringup.model import Unreached
 from ringup.recovery.training_progress import StepReader
 from ringup.runtime import RankEnd
@@ -64,7 +64,9 @@ class WatchedNode:
         self.state, self.output_s = "running", 0.0
         self.look: Mapping[str, Any] = {}
         """The latest answer to a numbered request, only with the job's ranks."""
-        self.before = self.now = self._base = silent(name, "no answer yet")
+        self.before = self.now = self._base = self._detailed = silent(name, "no answer yet")
+        self.moved: dict[tuple[str, int, int], Move] = {}
+        """Between the latest two answers that had the bytes of TCP connections."""
         self.stacks: dict[tuple[str, int, int], RankLook] = {}
         self.usage: dict[tuple[str, int, int], Usage] = {}
         self.stacks_s = self.moved_s = 0.0
@@ -96,7 +98,11 @@ class WatchedNode:
             self.before, self._base = self._base, now
         self.now, self.answers = now, self.answers + 1
         pair = [self.before], [now]
-        if flowing(*pair) or any(move.io_bytes > IDLE_BYTES for move in moves(*pair).values()):
+        if now.transfers is not None:  # only some answers have them
+            both = with_started([self._detailed]), with_started([now])
+            self.moved, self._detailed = moves(*both), now
+        found = [*moves(*pair).values(), *(self.moved.values() if now is self._detailed else ())]
+        if flowing(*pair) or any(move.io_bytes > IDLE_BYTES or move.transfers for move in found):
             self.moved_s = time.monotonic()
         if now.mode != "count":
             self.stacks, self.stacks_s = {identity(rank): rank for rank in now.ranks}, time.monotonic()

@@ -85,9 +85,9 @@ def paired(path, head):
     return {name: integer(value) for name, value in zip(*lines[:2])}
 
 
-def traffic():
-    """Interface -> bytes received and sent, in this network namespace."""
-    rows = [line.partition(":")[::2] for line in text("/proc/net/dev", 1 << 20).splitlines()[2:]]
+def traffic(pid="self"):
+    """Interface -> bytes received and sent, in the network namespace of a process."""
+    rows = [line.partition(":")[::2] for line in text("/proc/%s/net/dev" % pid, 1 << 20).splitlines()[2:]]
     counts = {name.strip(): rest.split() for name, rest in rows}
     return {name: (int(own[0]), int(own[8])) for name, own in counts.items() if len(own) > 8}
 

@@ -42,10 +42,12 @@ def bounded(work, limit_s=FILES_S):
 def interfaces():
     """Interface or RDMA port -> bytes received and sent since it came up, without loopback."""
     found = {name: sum(both) for name, both in traffic().items() if name != "lo"}
-    for folder in glob.glob("/sys/class/infiniband/*/ports/*/counters/"):
+    for folder in glob.glob("/sys/class/infiniband/*/ports/*/"):
         device, _, port = folder.split("/")[4:7]
-        words = [integer(text(folder + name, 64)) for name in ("port_rcv_data", "port_xmit_data")]
-        found["%s:%s" % (device, port)] = 4 * sum(words)  # the counters are in units of four bytes
+        # port_*_data are in units of four bytes; EFA has rx_bytes and tx_bytes instead.
+        words = [integer(text(folder + "counters/port_%s_data" % way, 64)) for way in ("rcv", "xmit")]
+        sizes = [integer(text(folder + "hw_counters/%sx_bytes" % way, 64)) for way in "rt"]
+        found["%s:%s" % (device, port)] = 4 * sum(words) or sum(sizes)
     return found
 
 

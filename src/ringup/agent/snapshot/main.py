@@ -18,7 +18,7 @@ from ringup.agent.proc.process import HZ, below, command, environ, family, owner
 from ringup.agent.proc.process import state, status, words
 from ringup.agent.proc.programs import launcher
 from ringup.agent.snapshot import machine, stacks
-from ringup.agent.snapshot.received import received
+from ringup.agent.snapshot.transfers import namespace, transfers
 
 KEYS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 """Set by torchrun and similar launchers, then by MPI, then by Slurm."""
@@ -130,6 +130,13 @@ def used(pids):
     return cpu / HZ, size, switches
 
 
+def thread_reads(pid):
+    """[Bytes, calls] of reads by a process's threads other than its main thread."""
+    names = ("rchar", "syscr")
+    both, main_thread = (numbers("/proc/%d/" % pid + file, names) for file in ("io", "task/%d/io" % pid))
+    return [max(0, both.get(name, 0) - main_thread.get(name, 0)) for name in names]
+
+
 def waits(pid):
     """(state, kernel function it waits in, system call with its file), "" for each unreadable one."""
     channel = text("/proc/%d/wchan" % pid, 100)
@@ -171,6 +178,7 @@ def entry(ranks, pid, key, with_children=True):
     return dict(
         process(ranks, pid), rank=rank, local_rank=local_rank, world_size=size, run=run, node=node,
         job=list(job), python=python(pid), age_s=max(0.0, age_s), cpu_s=cpu_s, io_bytes=io_bytes,
+        thread_reads=thread_reads(pid), namespace=namespace(pid),
         # Page faults: memory used for the first time, or read from a file.
         faults=int(fields[7]) + int(fields[9]) if len(fields) > 9 else 0,
         # Time for which its main thread wanted a CPU and had none.
@@ -217,7 +225,7 @@ def user_name(user):
 
 def snapshot(ranks, mode, with_details=True, parents=()):
     """
-    `with_details`: also bytes received, the processes below the ranks (else of `parents`), NCCL's own report.
+    `with_details`: also bytes over TCP, the processes below the ranks (else of `parents`), NCCL's own report.
     """
     found = [entry(ranks, pid, key, with_details or pid in parents) for pid, key in ranks.all]
     answer = {
@@ -227,7 +235,7 @@ def snapshot(ranks, mode, with_details=True, parents=()):
         "wall_ns": time.time_ns(),
         "ranks": found,
         "ras": None,
-        "received": received(found, ranks.children) if with_details else None,
+        "transfers": transfers(found, ranks.children) if with_details else None,
     }
     answer["node"] = machine.node(found)
     if not found and mode != "count":

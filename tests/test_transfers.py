@@ -1,4 +1,4 @@
-"""Bytes received by a process's TCP connections, from the kernel."""
+"""Bytes received and sent by a process's TCP connections, from the kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from ringup.agent.proc import netlink
-from ringup.agent.snapshot import received
+from ringup.agent.snapshot import transfers
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])
@@ -27,8 +27,12 @@ def inode(sock: socket.socket) -> str:
     return str(os.fstat(sock.fileno()).st_ino)
 
 
+def rank(*children: dict[str, int], namespace: str = "") -> dict[str, object]:
+    return {"pid": os.getpid(), "children": [*children], "namespace": namespace}
+
+
 def here() -> dict[str, int]:
-    found = received.received([{"pid": os.getpid(), "children": []}], {})
+    found = transfers.transfers([rank()], {})
     assert found is not None
     own: dict[str, int] = found[os.getpid()][1]
     return own
@@ -39,16 +43,27 @@ def arrive(pair: tuple[socket.socket, socket.socket], size: int) -> None:
     assert len(pair[1].recv(size, socket.MSG_WAITALL)) == size
 
 
-def test_bytes_are_counted_at_the_end_that_receives(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_bytes_are_counted_at_both_ends(pair: tuple[socket.socket, socket.socket]) -> None:
+    def grown() -> list[int]:
+        before = here()
+        arrive(pair, 50_000)
+        return [here()[inode(end)] - before[inode(end)] for end in pair]
+
     arrive(pair, 300_000)
-    assert here()[inode(pair[1])] == 300_000 and inode(pair[0]) not in here()
-    arrive(pair, 50_000)
-    assert here()[inode(pair[1])] == 350_000
+    assert 300_000 <= here()[inode(pair[1])] <= 300_001  # one may be for the handshake
+    assert grown() == [50_000, 50_000]
     pair[0].close()
     assert here()[inode(pair[1])] >= 350_000  # CLOSE_WAIT
     known = inode(pair[1])
     pair[1].close()
     assert known not in here()
+
+
+def test_a_rank_in_another_network_namespace_has_the_traffic_there() -> None:
+    found = transfers.transfers([rank(namespace="net:[1]")], {})
+    assert found and found[os.getpid()][0] == 0
+    assert found[os.getpid()][1].keys() == transfers.traffic("self").keys() >= {"lo"}
+    assert transfers.namespace(os.getpid()) == ""
 
 
 def test_a_child_lists_only_its_own_connections(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -63,32 +78,33 @@ def test_a_child_lists_only_its_own_connections(pair: tuple[socket.socket, socke
             os._exit(0)
     os.read(ready[0], 1)
     try:
-        named = received.received([{"pid": os.getpid(), "children": [{"pid": child}]}], {})
-        rest = received.received([{"pid": os.getpid(), "children": []}], {os.getpid(): [child]})
+        named = transfers.transfers([rank({"pid": child})], {})
+        rest = transfers.transfers([rank()], {os.getpid(): [child]})
     finally:
         os.write(wait[1], b"x")
         os.waitpid(child, 0)
         for end in (*ready, *wait):
             os.close(end)
-    assert named and list(named[child][1].values()) == [7_000]
-    assert named[os.getpid()][1][inode(pair[1])] == 9_000
-    assert rest and child not in rest and {7_000, 9_000} <= set(rest[os.getpid()][1].values())
+    assert named and [size // 10 for size in named[child][1].values()] == [700, 700]
+    assert named[os.getpid()][1][inode(pair[1])] // 10 == 900
+    assert rest and child not in rest
+    assert {700, 900} <= {size // 10 for size in rest[os.getpid()][1].values()}
 
 
 def test_only_the_busiest_connections_are_listed() -> None:
     known = {f"socket:[{n}]": n for n in range(1000)}
-    left_out, found = received.busiest(known, known)
-    assert len(found) == received.MOST_SOCKETS and found["999"] == 999
+    left_out, found = transfers.busiest(known, known)
+    assert len(found) == transfers.MOST_SOCKETS and found["999"] == 999
     assert left_out == min(found.values()) - 1
-    assert received.busiest(known, []) == [received.LEAST_BYTES, {}]
+    assert transfers.busiest(known, []) == [transfers.LEAST_BYTES, {}]
 
 
 def test_a_kernel_that_refuses_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(received, "SOCK_DIAG", 31)  # no such protocol
-    assert received.received([{"pid": os.getpid(), "children": []}], {}) is None
+    monkeypatch.setattr(transfers, "SOCK_DIAG", 31)  # no such protocol
+    assert transfers.transfers([rank()], {}) is None
     monkeypatch.undo()
     monkeypatch.setattr(netlink, "MOST_WHOLE_BYTES", 0)
-    assert received.connections() is None
+    assert transfers.connections() is None
 
 
 def test_an_old_kernel_reports_less() -> None:
@@ -96,4 +112,4 @@ def test_an_old_kernel_reports_less() -> None:
         info = bytes(120) + (9).to_bytes(8, "little") + (5).to_bytes(8, "little")
         return bytes(72) + (4 + size).to_bytes(2, "little") + (2).to_bytes(2, "little") + info[:size]
 
-    assert received.bytes_received(answer(136)) == 5 and received.bytes_received(answer(104)) == 0
+    assert transfers.bytes_moved(answer(136)) == 14 and transfers.bytes_moved(answer(104)) == 0
