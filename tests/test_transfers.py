@@ -1,15 +1,17 @@
-"""Bytes received and sent by a process's TCP connections, from the kernel."""
+"""Bytes that a process has received, sent and read, from the kernel."""
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from ringup.agent.proc import netlink
-from ringup.agent.snapshot import transfers
+from ringup.agent.snapshot import machine, transfers
+from ringup.agent.snapshot import main as snapshot_main
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])
@@ -113,3 +115,35 @@ def test_an_old_kernel_reports_less() -> None:
         return bytes(72) + (4 + size).to_bytes(2, "little") + (2).to_bytes(2, "little") + info[:size]
 
     assert transfers.bytes_moved(answer(136)) == 14 and transfers.bytes_moved(answer(104)) == 0
+
+
+def test_reads_of_other_threads_are_counted_apart_from_the_main_threads() -> None:
+    def read() -> None:
+        with open("/proc/self/status", "rb", buffering=0) as file:
+            sizes.append(len(file.read(65536)))
+
+    def monitored() -> list[int]:
+        monitor = threading.Thread(target=read)
+        monitor.start()
+        monitor.join()
+        return snapshot_main.thread_reads(os.getpid())
+
+    sizes: list[int] = []
+    before = monitored()
+    read()
+    assert snapshot_main.thread_reads(os.getpid()) == before
+    assert monitored() == [before[0] + sizes[-1], before[1] + 1]
+
+
+def test_efas_ports_have_their_own_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = [f"/sys/class/infiniband/{device}/ports/1/" for device in ("mlx5_0", "rdmap0s6", "rxe0")]
+    known = {
+        ports[0] + "counters/port_rcv_data": "10",
+        ports[0] + "counters/port_xmit_data": "20",
+        ports[1] + "hw_counters/rx_bytes": "300",
+        ports[1] + "hw_counters/tx_bytes": "400",
+    }
+    monkeypatch.setattr(machine.glob, "glob", lambda _: ports)
+    monkeypatch.setattr(machine, "traffic", lambda: {"lo": (1, 1), "eth0": (2, 3)})
+    monkeypatch.setattr(machine, "text", lambda path, _: known.get(path, ""))
+    assert machine.interfaces() == {"eth0": 5, "mlx5_0:1": 120, "rdmap0s6:1": 700, "rxe0:1": 0}
