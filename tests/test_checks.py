@@ -344,6 +344,52 @@ def test_a_name_that_was_not_waited_for_is_slow_and_not_unknown(told: dict[str, 
     assert "did not end within" in finding.found and "does not know" not in finding.found
 
 
+def test_a_name_that_was_hardly_waited_for_is_not_checked() -> None:
+    cluster = on_node1(own_name=Resolution("node1", (), "no answer within 0 s", 0.0))()
+    found, skipped = run_checks(cluster)
+    assert found == []
+    assert ("node1", "name lookups were given up after 0.0 s") in [
+        (s.node, s.reason) for s in skipped if s.rule == "reverse-dns-slow"
+    ]
+
+
+PINNED = Job(env={"NCCL_SOCKET_IFNAME": "=em1", "GLOO_SOCKET_IFNAME": "em1"})
+
+
+def with_second(count: int = 3, job: Job = PINNED, **fields: Any) -> Cluster:
+    """em1 and a second NIC, enp99s0, which has these fields on node1, or addresses on all nodes."""
+    made = []
+    for k in range(count):
+        node = c.two_networks(k, own=f"10.12.5.{64 + k}")
+        card = node.interfaces[2]
+        if "addresses" in fields or k == 1:
+            card = replace(card, **fields)
+        made.append(replace(node, interfaces=(*node.interfaces[:2], card)))
+    return c.cluster(*made, job=job)
+
+
+@pytest.mark.parametrize(("job", "severity"), [(PINNED, "note"), (Job(), "error")])
+def test_an_interface_that_is_down_matters_if_the_job_would_use_it(job: Job, severity: str) -> None:
+    found = run_checks(with_second(job=job, is_up=False, has_carrier=False))[0]
+    assert ("interface-down", severity) in [(f.rule, f.severity) for f in found]
+
+
+@pytest.mark.parametrize(("job", "severity"), [(PINNED, "note"), (Job(), "error")])
+def test_one_address_of_every_nodes_bmc_matters_if_the_job_would_use_it(job: Job, severity: str) -> None:
+    same = (c.address("192.168.100.1/24"),)
+    found = [f for f in run_checks(with_second(job=job, addresses=same))[0] if f.rule.startswith("same-a")]
+    assert [f.severity for f in found] == [severity] and "BMC" in str(found[0].fix)
+
+
+def test_the_link_speed_of_a_network_that_the_job_does_not_use_is_a_note() -> None:
+    base = [c.two_networks(k) for k in range(3)]
+    slow = replace(base[1].interfaces[1], speed_gbit_s=10.0)
+    base[1] = replace(base[1], interfaces=c.numbered(slow, base[1].interfaces[2]))
+    env = {"NCCL_SOCKET_IFNAME": "=enp99s0", "GLOO_SOCKET_IFNAME": "enp99s0"}
+    speeds = [f for f in run_checks(c.cluster(*base, job=Job(env=env)))[0] if "speed" in f.rule]
+    assert [(f.rule, f.severity) for f in speeds] == [("link-speed-below-peers", "note")]
+
+
 def test_what_gloo_announces_is_not_known_while_the_resolver_is_silent() -> None:
     cluster = on_node1(own_name=Resolution("node1", (), "no answer within 5.5 s", 5.5))()
     made = expected(Predictions(cluster), None)[1].prediction

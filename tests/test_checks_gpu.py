@@ -317,3 +317,8 @@ def test_nonsense_about_gpus_is_judged_without_a_traceback(facts: list[dict[str,
     assert all(f.where and f.found and f.fix for f in findings)
     for node in nodes:
         assert list(pci.topology(node).devices()) is not None
+
+
+def test_no_command_destroys_the_slices_of_other_users() -> None:
+    (sliced,) = found("mig-or-compute-mode", cluster(**gpus(0, is_mig=True))())
+    assert sliced.fix and not any("-mig" in line for line in sliced.fix.commands)

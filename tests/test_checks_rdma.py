@@ -125,6 +125,28 @@ def test_a_roce_port_as_slow_as_its_link_is_named_once() -> None:
     assert serious(c.changed(base, "node1", interfaces=slow)) == [("link-speed-below-peers", "warning")]
 
 
+@pytest.mark.parametrize(
+    ("address", "family", "fix"),
+    [
+        ("2001:db8::{}", "", "export NCCL_IB_ADDR_FAMILY=AF_INET6"),
+        ("2001:db8::{}", "AF_INET6", ""),
+        ("::ffff:10.0.9.{}", "AF_INET6", "unset NCCL_IB_ADDR_FAMILY"),
+        ("", "AF_INET6", "a global IPv6 address"),
+        ("", "", "an IPv4 address"),
+    ],
+)
+def test_gids_of_the_address_family_that_nccl_uses(address: str, family: str, fix: str) -> None:
+    def ports(k: int) -> tuple[RdmaPort, ...]:
+        own = address.format(k + 1)
+        gids = r.table("10.9.9.9")[:2] + ((Gid(2, own, "IB/RoCE v1"), Gid(3, own, "RoCE v2")) if own else ())
+        return (r.roce(0, "10.9.9.9", gids=gids),)
+
+    cluster = replace(r.nodes(ports), job=Job(env={"NCCL_IB_ADDR_FAMILY": family} if family else {}))
+    found = [f for f in run_checks(cluster)[0] if f.rule == "gid-missing-or-wrong"]
+    assert bool(found) == bool(fix)
+    assert all(fix in str(f.fix) for f in found)
+
+
 def test_a_fabric_without_manager_is_one_finding_for_all_nodes() -> None:
     cluster = r.nodes(lambda k: (r.ib(0, state="INIT", sm_lid=0), r.ib(1, state="INIT", sm_lid=0)), 4)
     assert serious(cluster) == [("no-subnet-manager", "warning")]

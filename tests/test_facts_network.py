@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from pathlib import Path
 
+import pytest
+
+from ringup.agent.facts import network
 from ringup.model import Bond, Node, SocketLimits
 from tests.test_facts import ask, request_of
 
@@ -67,3 +72,21 @@ def test_this_machine_tells_its_limits_and_the_duplex_of_its_cards() -> None:
     node = ask(request_of(), parts=("network",))
     assert node.socket_limits.somaxconn > 0 and node.socket_limits.tcp_rmem_max_bytes > 0
     assert {i.duplex for i in node.interfaces} <= {"", "full", "half", "unknown"}
+
+
+def test_the_label_of_an_address_is_kept_where_it_is_not_the_interfaces_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(address: str, label: bytes) -> bytes:
+        text = label + b"\0" * (8 - len(label))
+        attributes = struct.pack("=HH", 8, 2) + socket.inet_aton(address) + struct.pack("=HH", 12, 3) + text
+        return struct.pack("=BBBBI", socket.AF_INET, 24, 0, 0, 2) + attributes
+
+    answers = [answer("10.0.0.1", b"eth0"), answer("10.9.0.1", b"eth0:1")]
+    monkeypatch.setattr(network, "dump", lambda *_: answers)
+    found = {2: {"name": "eth0", "addresses": list[dict[str, str]]()}}
+    network.add_addresses(found)
+    assert [(a["address"], a["label"]) for a in found[2]["addresses"]] == [
+        ("10.0.0.1", ""),
+        ("10.9.0.1", "eth0:1"),
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,21 @@ def test_gloo_takes_exact_names_and_lists_of_them() -> None:
     assert announced(node, GLOO_SOCKET_IFNAME="em1,enp99s0") == ["em1 10.12.5.64", "enp99s0 90.91.33.64"]
     assert announced(node, GLOO_SOCKET_IFNAME="em") == []
     assert announced(node, GLOO_SOCKET_IFNAME="^em1") == []
+
+
+def test_an_address_with_a_label_is_an_interface_of_that_name() -> None:
+    card = c.interface("eth0", "10.0.0.1/24", "10.9.0.1/24")
+    own = (card.addresses[0], replace(card.addresses[1], label="eth0:1"))
+    node = c.node("node0", replace(card, addresses=own))
+    assert announced(node, GLOO_SOCKET_IFNAME="eth0:1") == ["eth0 10.9.0.1"]
+    assert announced(node, GLOO_SOCKET_IFNAME="eth0") == ["eth0 10.0.0.1"]
+
+    def taken(text: str) -> list[str]:
+        found = interface_choice.interfaces(node.interfaces, {"NCCL_SOCKET_IFNAME": text}, (2, 27, 7), 16)
+        return [one.address for one in found]
+
+    assert taken("eth0") == taken("eth0:1") == ["10.0.0.1", "10.9.0.1"]  # NCCL reads :1 as a port
+    assert taken("=eth0") == taken("=eth0:1") == ["10.0.0.1"]
 
 
 def test_gloo_needs_a_pin_only_where_it_would_announce_another_address() -> None:

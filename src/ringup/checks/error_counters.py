@@ -224,8 +224,9 @@ def bond_misconfigured(node: Node, cluster: Cluster, view: View) -> Iterator[Fin
         if words and bond.name in watched(node, cluster, view):
             yield at(node, bond.name).finding(
                 found=words,
-                wanted="every slave up, and traffic spread over them",
+                wanted="every slave up" if bond.down else "traffic spread over the slaves",
                 severity="warning" if bond.down else "note",
+                fix="" if bond.down else "nothing if one link is enough; else mode 802.3ad with layer3+4",
                 run=f"cat /proc/net/bonding/{shlex.quote(bond.name)}",
             )
 

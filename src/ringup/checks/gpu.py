@@ -179,7 +179,8 @@ def mig_or_compute_mode(node: Node) -> Iterator[Finding]:
 
     Why: a process sees one slice only, NCCL has no peer access between slices, and ranks that share one
     GPU are refused (`Duplicate GPU detected`).  A GPU in mode Prohibited runs nothing at all.
-    Fix: `sudo nvidia-smi -mig 0`, `sudo nvidia-smi -c DEFAULT` on that GPU while nothing runs on it.
+    Fix: other GPUs, since `nvidia-smi -mig 0` destroys the slices of all users of a GPU; for the mode
+    `sudo nvidia-smi -c DEFAULT` on that GPU while nothing runs on it.
     """
     closed = [g for g in visible(node) if g.compute_mode == "Prohibited"]
     sliced = [g for g in visible(node) if g.is_mig]
@@ -189,7 +190,7 @@ def mig_or_compute_mode(node: Node) -> Iterator[Finding]:
             found="compute mode Prohibited" if is_closed else "MIG mode is on",
             wanted="whole GPUs that any process may use",
             severity="error" if is_closed else "warning",
-            run=f"sudo nvidia-smi -i {numbers} {'-c DEFAULT' if is_closed else '-mig 0'}",
+            run=f"sudo nvidia-smi -i {numbers} -c DEFAULT" if is_closed else "nvidia-smi -L",
         )
 
 

@@ -12,8 +12,9 @@ from ringup.checks.paths import is_candidate, is_card, is_virtual
 from ringup.checks.software import most_common_number
 from ringup.checks.verbs import View
 from ringup.model import Cluster, Interface, Node, once
+from ringup.nccl import interface_choice
 from ringup.nccl.interface_choice import Choice
-from ringup.network.predictions import picks, uses_nccl
+from ringup.network.predictions import picks, predicted, uses_nccl
 from ringup.rules import Finding, Place, at, at_each, check, ssh
 from ringup.units import grouped, summarize_names
 
@@ -31,7 +32,7 @@ def at_interface(node: Node, name: str) -> Place:
 
 
 @check("interface-down", reads=READS)
-def interface_down(cluster: Cluster) -> Iterator[Finding]:
+def interface_down(cluster: Cluster, view: View) -> Iterator[Finding]:
     """Down or without carrier, while others are up on that network or under that name."""
     for node in () if cluster.is_local else cluster.nodes:
         picked = {p.interface for p in picks(cluster, node)}
@@ -43,9 +44,19 @@ def interface_down(cluster: Cluster) -> Iterator[Finding]:
                 yield at_interface(node, interface.name).finding(
                     found=f"{state} ({addresses})",
                     wanted="up, as on the other nodes",
+                    severity="note" if is_left_out(cluster, view, node, interface.name) else None,
                     run=f"sudo ip link set dev {shlex.quote(interface.name)} up",
                     env=network_setup.pins(cluster),
                 )
+
+
+def is_left_out(cluster: Cluster, view: View, node: Node, name: str) -> bool:
+    """Whether the job uses this interface neither now nor if it were up, by its variables."""
+    if name in {p.interface for p in picks(cluster, node)} | {p.netdev for p in view.allowed(node)}:
+        return False
+    wanted = predicted(cluster).of(node).environment.get("NCCL_SOCKET_IFNAME", "")
+    is_refused = len(wanted) > 1 and not interface_choice.parse_names(wanted).accepts(name)
+    return is_refused or cluster.job.backend == "gloo" or over_rdma(cluster, view)
 
 
 @once
@@ -67,7 +78,7 @@ def cards_of(cluster: Cluster, members: Mapping[str, str]) -> dict[str, Interfac
 
 
 @check("same-address-on-two-nodes", reads=READS, scope="machines")
-def same_address_on_two_nodes(cluster: Cluster) -> Iterator[Finding]:
+def same_address_on_two_nodes(cluster: Cluster, view: View) -> Iterator[Finding]:
     """Physical NICs only: the same docker0 on every node is harmless while no job uses it."""
     if same_machine(cluster):
         return
@@ -77,10 +88,16 @@ def same_address_on_two_nodes(cluster: Cluster) -> Iterator[Finding]:
         names = list(dict.fromkeys(n.name for n, _ in who))
         if len(names) > 1 and cards:
             doubled = True
+            # A BMC's USB NIC and a DPU's console have one address on every host.
+            is_usual = len(names) == len(cluster.nodes) > 2 and len({name for _, name in who}) == 1
+            is_unused = all(is_left_out(cluster, view, n, name) for n, name in cards)
             yield at_each(who, subject(*cards[-1])).finding(
                 found=f"{summarize_names(names)} {'both' if len(names) == 2 else 'all'} have {address}",
                 wanted="a different address on every node",
-                fix="take the address away from the node it does not belong to",
+                severity=None if not is_unused else "note" if is_usual else "warning",
+                fix="keep jobs off this interface, if it leads to each node's BMC or DPU"
+                if is_usual
+                else "take the address away from the node it does not belong to",
                 commands=[ssh(n, f"ip -brief address show dev {shlex.quote(i)}") for n, i in who[:2]],
                 env=network_setup.pins(cluster),
             )
@@ -120,7 +137,7 @@ def virtual_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
             return True
         attempts = paths.attempts(cluster).get((node.name, pick.address), [])
         works = bool(attempts) and all(li.works for li in attempts)
-        return works and len(owned.get(pick.address, [])) == 1
+        return works and len({n.name for n, _ in owned.get(pick.address, [])}) == 1
 
     for node in cluster.nodes:
         by_name = grouped((p.interface, p) for p in picks(cluster, node) if not is_fine(node, p))
@@ -150,9 +167,7 @@ def slow_interface_chosen(cluster: Cluster, view: View) -> Iterator[Finding]:
     In logs: `NET/Socket : Using [0]eno1` on machines with a faster card.
     """
     best = paths.best(cluster)
-    # With RDMA the interface carries only a few messages at the rendezvous, and no data.
-    over_rdma = len(view.nodes) == len(cluster.nodes) and all(view.main.values())
-    fastest = (best.speed_gbit_s or 0.0) if best and not over_rdma else 0.0
+    fastest = (best.speed_gbit_s or 0.0) if best and not over_rdma(cluster, view) else 0.0
     # If a path to the interface fails, another rule reports it.
     in_trouble = {(e.dst, e.interface) for f in paths.faults(cluster) for e in f.edges}
     for node in cluster.nodes:
@@ -179,6 +194,11 @@ def slow_interface_chosen(cluster: Cluster, view: View) -> Iterator[Finding]:
                 )
 
 
+def over_rdma(cluster: Cluster, view: View) -> bool:
+    """Whether interfaces carry only a few messages at the rendezvous, and no data."""
+    return len(view.nodes) == len(cluster.nodes) and all(view.main.values())
+
+
 def pins_elsewhere(cluster: Cluster, node: Node, name: str) -> dict[str, str]:
     """Variables that keep a job on a different interface than this one, if there is one."""
     best = paths.best(cluster)
@@ -186,15 +206,20 @@ def pins_elsewhere(cluster: Cluster, node: Node, name: str) -> dict[str, str]:
 
 
 @check("link-speed-below-peers", reads=READS, scope="machines", severity="warning")
-def link_speed_below_peers(cluster: Cluster) -> Iterator[Finding]:
+def link_speed_below_peers(cluster: Cluster, view: View) -> Iterator[Finding]:
     """
     An interface runs slower than the peers' interfaces on the same network.
 
     Why: a cable, transceiver or port that negotiated down; the slowest link sets the pace of all.
     Fix: reseat or change cable and transceiver, look at the switch port: `ethtool IFNAME`.
     """
+    carriers = {(n.name, p.netdev) for n in view.nodes for p in view.main[n.name]}
+    if not over_rdma(cluster, view):
+        carriers |= {(n.name, p.interface) for n in cluster.nodes for p in picks(cluster, n)}
+        carriers |= {*best.interfaces.items()} if (best := paths.best(cluster)) else set()
     for members in paths.shared_subnets(cluster).values():
         cards = cards_of(cluster, members)
+        is_used = not carriers.isdisjoint(members.items())
         speeds = {n: i.speed_gbit_s for n, i in cards.items() if i.speed_gbit_s and i.is_linked}
         usual = most_common_number(speeds.values())
         for name, speed in speeds.items():
@@ -202,6 +227,7 @@ def link_speed_below_peers(cluster: Cluster) -> Iterator[Finding]:
                 yield at_interface(cluster.node(name), members[name]).finding(
                     found=f"{speed:g} Gbit/s",
                     wanted=f"{usual:g} Gbit/s, as the peers on this network",
+                    severity=None if is_used else "note",
                     run=f"ethtool {shlex.quote(members[name])}",
                 )
 

@@ -40,7 +40,7 @@ def rdma_port_not_active(view: View, cluster: Cluster) -> Iterator[Finding]:
     """Without ports that are down on every node, or whose interface is down (`interface-down`)."""
     every = [(n, p) for n in view.nodes for p in view.allowed(n) if p.state not in ("ACTIVE", "")]
     idle = [(n, p) for n, p in every if not waits_for_manager(p) and missed(view, n, p)]
-    down = {f.subject for f in interfaces.interface_down(cluster)} if idle else set()
+    down = {f.subject for f in interfaces.interface_down(cluster, view)} if idle else set()
     cut = {"disabled": "enable it", "polling": "no link: cable, transceiver or switch port"}
     for node, port in idle:
         if interfaces.subject(node, port.netdev) in down:
@@ -110,7 +110,7 @@ def rdma_rate_low(view: View, cluster: Cluster) -> Iterator[Finding]:
     Why: lanes or a generation were lost when the link came up; the slowest link sets the pace of all.
     Fix: reseat or change the cable, look at its error counters and at the switch port.
     """
-    slow = {f.subject for f in interfaces.link_speed_below_peers(cluster)} if view.users else set()
+    slow = {f.subject for f in interfaces.link_speed_below_peers(cluster, view)} if view.users else set()
     for name in view.users:
         here = {n.name: p for n in view.nodes for p in view.taken[n.name] if p.name == name and p.rate_gbit_s}
         rates = {node: p.rate_gbit_s or 0.0 for node, p in here.items()}

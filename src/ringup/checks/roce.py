@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
-from ringup.addresses import subnet
+from ringup.addresses import parsed, subnet
 from ringup.checks import verbs
 from ringup.checks.network_setup import listed
 from ringup.checks.software import most_common, most_common_number
@@ -48,15 +48,29 @@ def gid_missing_or_wrong(view: View, cluster: Cluster) -> Iterator[Finding]:
         subject = "" if "NCCL_IB_GID_INDEX" in cluster.job.env else f"env:NCCL_IB_GID_INDEX@{node.name}"
         there = f"{chosen.gid.gid}, {chosen.gid.kind}" if chosen.gid else ""
         entry = chosen.because if there in chosen.because else f"{chosen.because}; it is {there}"
-        fix = "give the port's interface an IPv4 address"
+        is_v6 = view.of(node).environment.get("NCCL_IB_ADDR_FAMILY") == "AF_INET6"
+        family = "IPv6" if is_v6 else "IPv4"
+        other = [] if by_hand else other_family(bad, is_v6)
+        fix = f"give the port's interface {'a global IPv6' if is_v6 else 'an IPv4'} address"
+        if other:
+            fix = "use the port's other addresses"
         yield at(node, summarize_names(p.name for p in bad), subject).finding(
             found=entry if bad[0].gids else f"{bad[0].name} has no GID at all",
-            wanted="an entry of RoCE v2 with an IPv4 address, on every node",
+            wanted=f"an entry of RoCE v2 with an {family} address, on every node",
             severity=worst,
             fix="unset it: NCCL finds the entry itself" if unset else fix,
-            commands=["unset NCCL_IB_GID_INDEX"] if unset else (),
-            run=() if unset else f"ip -brief address show dev {shlex.quote(bad[0].netdev)}",
+            commands=["unset NCCL_IB_GID_INDEX"] if unset else other,
+            run=() if unset or other else f"ip -brief address show dev {shlex.quote(bad[0].netdev)}",
         )
+
+
+def other_family(ports: list[RdmaPort], is_v6: bool) -> list[str]:
+    """Commands that make NCCL take the other address family, if every port has a RoCE v2 entry of it."""
+    addresses = [[parsed(g.gid) for g in port.gids if "v2" in g.kind] for port in ports]
+    fits = [any(a and not a.is_link_local and (a.version == 6) != is_v6 for a in own) for own in addresses]
+    if not all(fits):
+        return []
+    return ["unset NCCL_IB_ADDR_FAMILY" if is_v6 else "export NCCL_IB_ADDR_FAMILY=AF_INET6"]
 
 
 def rails(view: View, node: Node) -> dict[str, str]:

@@ -17,6 +17,8 @@ class Address:
     prefix_length: int
     family: Literal["inet", "inet6"] = "inet"
     scope: str = "global"
+    label: str = ""
+    """The name under which getifaddrs lists it ("eth0:1"), if that is not its interface's."""
 
 
 @dataclass(frozen=True)

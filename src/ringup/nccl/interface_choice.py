@@ -128,8 +128,11 @@ def interfaces(
 
     def find(text: str, because: str) -> tuple[Choice, ...]:
         accepted = parse_names(text)
-        own = first_of_each((i.name, address) for i, address in walk if accepted.accepts(i.name))
-        return tuple(Choice(name, first.address, because) for name, first in own.items())[:limit]
+        named = ((address.label or i.name, i, address) for i, address in walk)
+        own = first_of_each(
+            (name, (i.name, address.address)) for name, i, address in named if accepted.accepts(name)
+        )
+        return tuple(Choice(*first, because) for first in own.values())[:limit]
 
     wanted = environment.get("NCCL_SOCKET_IFNAME", "")
     if len(wanted) > 1:

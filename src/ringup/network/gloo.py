@@ -21,12 +21,11 @@ def announced(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
     named = effective(node, env).get("GLOO_SOCKET_IFNAME", "")
     if len(named) > 1:
         found = []
-        for name in named.split(","):  # exact names; the first address of each
-            interface = node.interface(name)
-            first = next(addresses([interface], "", ()), None) if interface else None
-            if first is None:
+        for name in named.split(","):  # exact names, or labels of addresses; the first address of each
+            known = ((i, a) for i, a in addresses(node.interfaces, "", ()) if name == (a.label or i.name))
+            if (first := next(known, None)) is None:
                 return ()
-            found.append(Choice(name, first[1].address, f"GLOO_SOCKET_IFNAME={named}", by_gloo=True))
+            found.append(Choice(first[0].name, first[1].address, f"GLOO_SOCKET_IFNAME={named}", by_gloo=True))
         return tuple(found)
     for address in node.own_name.addresses:
         interface = owner(node, address)

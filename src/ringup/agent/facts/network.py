@@ -70,7 +70,9 @@ def add_addresses(found):
         elif shown.startswith("127."):
             name = "host"
         kind = "inet" if family == socket.AF_INET else "inet6"
-        one = {"address": shown, "prefix_length": length, "family": kind, "scope": name}
+        label = string(attrs.get(3, b""))  # getifaddrs has it as the interface's name: "eth0:1"
+        label = "" if label == found[index]["name"] else label
+        one = {"address": shown, "prefix_length": length, "family": kind, "scope": name, "label": label}
         found[index]["addresses"].append(one)
 
 
