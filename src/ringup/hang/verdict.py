@@ -119,14 +119,11 @@ class JudgedRank:
         return self.move is not None and self.move.faults >= LEAST_FAULTS and reads(self.look)
 
     @property
-    def tcp_bytes_per_s(self) -> float:
-        return self.move.tcp_bytes / self.move.seconds if self.move and self.move.seconds > 0 else 0.0
-
-    @property
     def tcp_rate(self) -> str:
         """ "1 MiB/s over TCP"."""
+        rate = self.move.tcp_bytes / self.move.seconds if self.move else 0.0
         where = "on the interfaces of its network namespace" if self.look.namespace else "over TCP"
-        return f"{show_bytes(self.tcp_bytes_per_s)}/s {where}"
+        return f"{show_bytes(rate)}/s {where}"
 
     @property
     def works(self) -> bool:
@@ -240,11 +237,7 @@ class _Case:
         places = Counter(seen.place.what for seen in self.waiting)
         self.what = places.most_common(1)[0][0] if places else ""
         self.folded = grouping.lines(seen.look for seen in ranks)
-        self.lines = (
-            *_recorder_lines(second),
-            *grouping.ras_lines(second),
-            *_node_lines(first, second),
-        )
+        self.lines = (*_recorder_lines(second), *grouping.ras_lines(second), *_node_lines(first, second))
 
     def _say(
         self,
@@ -402,8 +395,10 @@ class _Case:
             words = f"{self._waiters()}, and data flows ({show_bytes(rate)}/s on {node} {name})"
             return known or Verdict("flowing", words, tuple(self.folded), (), self.what, self.is_idle)
         # Between processes of one node, data takes the loopback interface.
-        if found := [seen for seen in self.waiting if seen.move and seen.move.transfers]:
-            seen = max(found, key=lambda one: one.tcp_bytes_per_s)
+        if found := [
+            (seen.move.tcp_bytes, seen) for seen in self.waiting if seen.move and seen.move.transfers
+        ]:
+            seen = max(found, key=lambda pair: pair[0])[1]
             words = f"{grouping.name(seen.look)} ({seen.look.node}) transfers {seen.tcp_rate}"
             return Verdict("flowing", f"{self._waiters()}, and {words}", tuple(self.folded), (), self.what)
         # The recorder comes first, because it knows each call's size and type.  In RAS, a rank that waits in
