@@ -107,9 +107,7 @@ def run(args: argparse.Namespace) -> int:
     args.scripts += line
     with progress.line(f"reading {plural(len(files), 'script')}"):
         examined = lint.examine(files, nearby)
-    starts = {
-        p: lint.how_to_start(t, p, partial(nearby, "")) for p, t in files.items() if lint.is_script(p, t)
-    }
+    starts = starts_of(files)
     notes = fixes.not_ignored(of_one_process(starts), files)
     findings = fixes.not_ignored(examined.findings, files) + notes
     if any(finding.rule in fixes.REPAIRS for finding in findings):
@@ -158,6 +156,14 @@ def run(args: argparse.Namespace) -> int:
     if any(f.severity == "error" for f in findings):
         return 1
     return 3 if args.strict and (left_unread or INTERNAL_ERRORS) else 0
+
+
+def starts_of(files: Mapping[str, str]) -> dict[str, HowToStart]:
+    """How each of the scripts among the files is started."""
+    from ringup import lint
+
+    scripts = ((path, text) for path, text in files.items() if lint.is_script(path, text))
+    return {path: lint.how_to_start(text, path, partial(nearby, "")) for path, text in scripts}
 
 
 def of_one_process(starts: Mapping[str, HowToStart]) -> list[Finding]:
