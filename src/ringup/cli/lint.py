@@ -131,28 +131,25 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(sarif_junit.sarif(findings), indent=1))
     elif form == "github":
         print("\n".join(sarif_junit.github(findings)))
+    elif form == "json":
+        terminal.print_json(
+            findings=[console.finding_json(f) for f in findings],
+            **({"fixed": [console.finding_json(f) for f in done]} if args.fix else {}),
+            launches=[one.as_json() for job in examined.jobs for one in job.launches],
+            not_read=[{"file": n.path, "line": n.line, "reason": printable(n.reason)} for n in left_unread],
+            not_checked=skipped_json(INTERNAL_ERRORS.values()),
+            start={path: vars(start) for path, start in starts.items()},
+        )
     else:
-        if form == "json":
-            terminal.print_json(
-                findings=[console.finding_json(f) for f in findings],
-                **({"fixed": [console.finding_json(f) for f in done]} if args.fix else {}),
-                launches=[one.as_json() for job in examined.jobs for one in job.launches],
-                not_read=[
-                    {"file": n.path, "line": n.line, "reason": printable(n.reason)} for n in left_unread
-                ],
-                not_checked=skipped_json(INTERNAL_ERRORS.values()),
-                start={path: vars(start) for path, start in starts.items()},
-            )
-        else:
-            is_read = any(job.launches or is_configuration(job) for job in examined.jobs)
-            has_checked = bool(findings or starts or done or is_read)
-            counts = after_counts(args.fix, len(done), bool(findings), has_checked)
-            show_fixed(done if args.fix else [], files)
-            if not args.quiet:
-                show_read(examined, left_unread)
-            show(findings, starts, args.quiet, counts)
-            if args.fix:
-                show_right_files(examined, findings)
+        is_read = any(job.launches or is_configuration(job) for job in examined.jobs)
+        has_checked = bool(findings or starts or done or is_read)
+        counts = after_counts(args.fix, len(done), bool(findings), has_checked)
+        show_fixed(done if args.fix else [], files)
+        if not args.quiet:
+            show_read(examined, left_unread)
+        show(findings, starts, args.quiet, counts)
+        if args.fix:
+            show_right_files(examined, findings)
     if any(f.severity == "error" for f in findings):
         return 1
     return 3 if args.strict and (left_unread or INTERNAL_ERRORS) else 0
