@@ -13,7 +13,7 @@ from ringup.bundle import whole
 from ringup.cli.lint import files_of
 from ringup.runtime.record import replace_file
 from ringup.runtime.slurm import Submitted
-from ringup.safe_files import fresh_for, regular
+from ringup.safe_files import regular, replacing
 
 
 def test_a_fifo_in_the_place_of_a_file_blocks_nobody(tmp_path: Path) -> None:
@@ -34,7 +34,8 @@ def test_what_a_stranger_has_put_at_a_temporary_name_is_not_written(tmp_path: Pa
     with whole(target) as place:
         place.write_text("newer")
     assert target.read_text() == "newer" and victim.read_text() == "mine"
-    assert fresh_for(target) != fresh_for(target)
+    with replacing(target) as one, replacing(target) as other:
+        assert one != other
 
 
 def test_a_mask_applies_to_a_replaced_file(tmp_path: Path) -> None:

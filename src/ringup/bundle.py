@@ -17,7 +17,7 @@ import msgspec
 
 from ringup.errors import BundleError, writing
 from ringup.model import Cluster, Container, Job, Limits, Node
-from ringup.safe_files import fresh_for
+from ringup.safe_files import replacing
 from ringup.secrets import redact_data, redact_env
 from ringup.version import __version__
 
@@ -25,7 +25,6 @@ SCHEMA = 1
 LARGEST_BYTES = 1 << 30
 MOST_GPUS, MOST_RANKS = 4096, 1 << 20
 HINT = "give a file written by `ringup check --save F` (pasted output: `ringup predict --output F`)"
-
 
 Kind = TypeVar("Kind")
 
@@ -55,9 +54,7 @@ def _encodable(value: Any) -> Any:
         return "unlimited"
     if isinstance(value, dict):
         return {k: _encodable(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encodable(v) for v in value]
-    return value
+    return [_encodable(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def to_json(cluster: Cluster) -> bytes:
@@ -89,14 +86,7 @@ def from_json(data: bytes) -> Cluster:
             words = f"more than {MOST_GPUS} GPUs or {MOST_RANKS} ranks on a node, or fewer than none"
             raise ValueError(words)
         return Cluster(**{**saved, "nodes": nodes, "job": job})
-    except (
-        msgspec.MsgspecError,
-        ValueError,
-        TypeError,
-        LookupError,
-        RecursionError,
-        AttributeError,
-    ) as error:
+    except (ValueError, TypeError, LookupError, RecursionError, AttributeError) as error:
         raise BundleError(f"not a saved collection: {str(error)[:200]}", hint=HINT) from error
 
 
@@ -106,9 +96,7 @@ def _unlimited(saved: dict[str, Any], kind: type[Kind]) -> Kind:
 
 def _node(saved: dict[str, Any]) -> Node:
     """A node.  Facts that an earlier version did not collect are unknown, not empty."""
-    limited: dict[str, Any] = {
-        name: _unlimited(saved[name], kind) for name, kind in _LIMITED.items() if name in saved
-    }
+    limited: Any = {name: _unlimited(saved[name], kind) for name, kind in _LIMITED.items() if name in saved}
     unknown = dict(saved.get("unknown", {}))
     for name in (name for name in _FACTS if name not in saved):
         unknown.setdefault(name, "an earlier version did not collect it")
@@ -120,21 +108,13 @@ def whole(path: Path) -> Iterator[Path]:
     """
     A temporary file that replaces `path` if the block succeeds.  Raises OSError.
 
-    If `path` is not a regular file (/dev/null, a pipe), it is opened and written: root could otherwise
-    replace it.
+    A `path` that is not a regular file (/dev/null, a pipe) is written itself: root could replace it.
     """
     if path.exists() and not path.is_file():
         yield path
         return
-    target = path.resolve()
-    fresh = fresh_for(target)
-    try:
+    with replacing(path.resolve()) as fresh:
         yield fresh
-        fresh.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise
 
 
 def save(cluster: Cluster, path: Path) -> None:

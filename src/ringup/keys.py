@@ -62,6 +62,7 @@ class Authority:
         utc = datetime.timezone.utc
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ringup authority")])
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = (
             x509.CertificateBuilder(issuer, subject, public_key)
             .serial_number(int.from_bytes(os.urandom(16), "big") | 1)
@@ -69,9 +70,7 @@ class Authority:
             .not_valid_after(datetime.datetime(9999, 12, 31, tzinfo=utc))
             .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
+            .add_extension(signer, critical=False)
         )
         signs = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
         own = signs if is_authority else x509.SubjectAlternativeName([x509.DNSName(name)])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,12 +20,19 @@ def regular(path: Path) -> BinaryIO:
     return os.fdopen(number, "rb")
 
 
-def fresh_for(path: Path, mode: int = 0o666) -> Path:
+@contextlib.contextmanager
+def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
     """
-    A new, empty file in the folder of `path`, to be written and moved to it.  Raises OSError.
+    A new, empty file in the folder of `path`, which replaces it if the block succeeds.  Raises OSError.
 
     Its name cannot be guessed, so nobody has put a link there; the umask applies to `mode`.
     """
     fresh = path.with_name(f".{path.name[:200]}.{secrets.token_hex(8)}")
     os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode))
-    return fresh
+    try:
+        yield fresh
+        fresh.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise

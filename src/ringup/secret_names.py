@@ -124,9 +124,8 @@ def strength(name: str) -> int:
         return 0 if before in _OTHER_KEYS else 2 if before and words[-1] == "key" else 1
     if last in _PASSES:
         return 0 if before in _COUNTED or (last == "pw" and len(words) == 1) else 2
-    if any(
-        w.startswith(_BEGINS) or w.rstrip("0123456789").endswith(_ENDS) for w in words if w != "secretary"
-    ):
+    others = (word for word in words if word != "secretary")
+    if any(word.startswith(_BEGINS) or word.rstrip("0123456789").endswith(_ENDS) for word in others):
         return 2
     is_joined = last.endswith(("token", "passwd", "password", "pwd", "pass")) and len(last) > 5
     if is_joined and last not in _LOOK_ALIKE:
@@ -174,26 +173,21 @@ def is_plain(name: str, value: str) -> bool:
     if last == "token" and _PATH.match(value):
         return True
     number = value.replace(".", "", 1).replace(",", "").isdigit()
-    if (
-        last in ("pwd", "pass", "token", "cookie", "cookies")
-        and len(words) == 1
-        and not name.startswith("--")
-    ):
+    is_alone = len(words) == 1 and not name.startswith("--")
+    if is_alone and last in ("pwd", "pass", "token", "cookie", "cookies"):
         if number or (last == "pwd" and value[:1] in "/~"):
             return True
         is_word = value.isalpha() and (len(value) < 8 or last == "pass")
         is_identifier = last == "pass" and "_" in value and value.islower()
         return is_word or is_identifier or not value.isascii() or len(value) < 4
-    if last == "key" and (
-        number or (len(words) > 1 and words[-2] not in _SECRET_KEYS and not name.isupper())
-    ):
+    is_other = len(words) > 1 and words[-2] not in _SECRET_KEYS and not name.isupper()
+    if last == "key" and (number or is_other):
         return not looks_random(value)
     if any(word in ("pass", "password", "passwd", "pwd", "pw", "passphrase") for word in words):
         return False
     # A path in place of a secret is the name of its file.
-    return (number and len(value) < 10) or (
-        value.startswith(("/", "~/", "./")) and "=" not in value and "+" not in value
-    )
+    is_path = value.startswith(("/", "~/", "./")) and "=" not in value and "+" not in value
+    return is_path or (number and len(value) < 10)
 
 
 _CODE = re.compile(

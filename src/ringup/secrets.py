@@ -53,10 +53,8 @@ def _tree(words: Iterable[str]) -> str:
     branches = grouped((word[:1], word[1:]) for word in words)
     if not branches:
         return ""
-    made = [
-        re.escape(first) + _tree(rest) if first else ""
-        for first, rest in sorted(branches.items(), reverse=True)
-    ]
+    ordered = sorted(branches.items(), reverse=True)
+    made = [re.escape(first) + _tree(rest) if first else "" for first, rest in ordered]
     return made[0] if len(made) == 1 else f"(?:{'|'.join(made)})"
 
 
@@ -276,17 +274,12 @@ def _key_parts(lines: list[str], found: set[int]) -> set[int]:
     """Numbers of the lines that contain only a part of a private key."""
     parts: set[int] = set()
     for at in sorted(found):
-        marks = [mark.lastgroup for mark in _MARK.finditer(lines[at])]
+        marks, below = [mark.lastgroup for mark in _MARK.finditer(lines[at])], "".join(lines[at + 1 : at + 2])
         if marks[:1] == ["end"]:
             parts.update(_touching(lines, at, -1))
         if marks[-1:] == ["begin"]:
             parts.update(_touching(lines, at, 1))
-        elif (
-            not marks
-            and at not in parts
-            and _is_body_alone(lines[at])
-            and _is_body("".join(lines[at + 1 : at + 2]))
-        ):
+        elif not marks and at not in parts and _is_body_alone(lines[at]) and _is_body(below):
             parts.update([at, *_touching(lines, at, 1)])
     return parts
 
@@ -485,9 +478,8 @@ def _follows(line: str, gap: re.Match[str], start: int, name: str, opened: str) 
     if gap[0][-1] == "\t" or "|" in gap[0]:  # a table
         return True
     if inner != value and _OPENER.match(value):
-        return not inner.isalpha() and (
-            _bare(name) not in ("token", "key", "secret", "pass") or looks_random(inner)
-        )
+        is_usual = _bare(name) in ("token", "key", "secret", "pass")
+        return not inner.isalpha() and (not is_usual or looks_random(inner))
     # After HF_TOKEN or "with password" a value may follow without a separator.
     is_loud = name.isupper() and "_" in name
     is_loud = is_loud or (command in ("with", "using", "use") and _bare(name) == "password")
@@ -591,9 +583,7 @@ def redact_data(value: Any) -> Any:
         words = _shown_words([v if isinstance(v, str) else "" for v in value])
         shown = [redact_data(word if isinstance(v, str) else v) for v, word in zip(value, words, strict=True)]
         return shown if isinstance(value, list) else tuple(shown)
-    if isinstance(value, dict):
-        return _mapping(value)
-    return value
+    return _mapping(value) if isinstance(value, dict) else value
 
 
 def _mapping(value: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -81,9 +81,7 @@ def show_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes} min"
-    return f"{hours // 24} d {hours % 24} h"
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
@@ -219,9 +217,8 @@ def printable(text: str, limit: int = 400) -> str:
     """
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     # Bidirectional controls and line separators can hide text too (Unicode TR 36).
-    return "".join(
-        c if c.isprintable() or c == " " else c.encode("unicode_escape").decode("ascii") for c in cut
-    )
+    safe = (c if c.isprintable() or c == " " else c.encode("unicode_escape").decode("ascii") for c in cut)
+    return "".join(safe)
 
 
 def safe_data(value: Any, longest: int = 400) -> Any:

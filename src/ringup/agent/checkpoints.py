@@ -194,8 +194,7 @@ def main(path, folder, limit_s):
     """The answer, computed in a child process: a file server that is down would block this process."""
 
     def work(write_end):
-        text = json.dumps(answer(path, folder, limit_s))
-        data = text.encode("ascii")
+        data = json.dumps(answer(path, folder, limit_s)).encode("ascii")
         while data:
             data = data[os.write(write_end, data) :]
 

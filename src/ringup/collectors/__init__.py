@@ -37,8 +37,7 @@ REVERSE_ADDRESSES = 2
 
 def peers_of(position: int, hosts: Sequence[Host]) -> list[Host]:
     """
-    The nodes whose names a node resolves: all others, in a very large cluster only the next ones and the
-    head.
+    The nodes whose names a node resolves: all others; in a very large cluster the next ones and the head.
 
     >>> [h.name for h in peers_of(1, [Host("a"), Host("b"), Host("c")])]
     ['c', 'a']

@@ -63,7 +63,7 @@ def gpu_fields(raw: Mapping[str, Any], why_missing: str) -> tuple[dict[str, Any]
         elif raw[key] is not None:
             try:
                 found, missing = reader(raw[key])
-            except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+            except (ValueError, TypeError, OverflowError, RecursionError) as error:
                 found, missing = {}, dict.fromkeys(fields, f"garbage: {printable(str(error), 200)}")
             values |= found
             unknown |= missing

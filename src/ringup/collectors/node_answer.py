@@ -72,9 +72,7 @@ _POSSIBLE: dict[type, Callable[[Any], object]] = {
     Address: lambda a: 0 <= a.prefix_length <= ip_address(a.address).max_prefixlen,
     Listener: lambda one: ip_address(one.address) and _is_port(one.port),
     PortRanges: lambda ports: _is_port(ports.ephemeral_first) and _is_port(ports.ephemeral_last),
-    PciDevice: lambda device: (
-        len(device.above) <= MOST_BRIDGES and all(map(_BUS_ID.fullmatch, (device.bus_id, *device.above)))
-    ),
+    PciDevice: lambda d: len(d.above) <= MOST_BRIDGES and all(map(_BUS_ID.fullmatch, (d.bus_id, *d.above))),
     Resolution: lambda found: [ip_address(address) for address in found.addresses] or True,
     int: lambda number: 0 <= number <= 1 << 62,
     float: lambda number: number >= 0,  # false for NaN

@@ -1,8 +1,7 @@
 """
 The schedule of the pair tests: which node tries which address.
 
-Subnets order the attempts and add some; every address of a peer is also tried without a bound source, as NCCL
-and Gloo do it.
+Subnets order the attempts and add some; every address of a peer is also tried unbound, as NCCL and Gloo do.
 """
 
 from __future__ import annotations
@@ -91,8 +90,7 @@ def endpoints(node: Node) -> tuple[Endpoint, ...]:
 
 def partners(names: Sequence[str]) -> dict[str, list[str]]:
     """
-    The nodes that each node tries: all, or neighbours at distances 1, 2, 4, ... in both directions of the
-    ring.
+    The nodes that each node tries: all, or neighbours in a ring at distances 1, 2, 4, ... both ways.
 
     >>> partners(["a", "b", "c"])["b"]
     ['a', 'c']

@@ -281,10 +281,8 @@ def prove(
         progress.show(f"pairs: {sum(bool(v.ready) for v in clients)} of {len(clients)} nodes listen")
 
     def show_tried() -> None:
-        wanted = sum(len(v.targets) for v in clients)
-        progress.show(
-            f"pairs: {min(wanted, sum(len(v.rows) for v in clients))} of {wanted} connections tried"
-        )
+        wanted, tried = sum(len(v.targets) for v in clients), sum(len(v.rows) for v in clients)
+        progress.show(f"pairs: {min(wanted, tried)} of {wanted} connections tried")
 
     slowest_s = max((v.node.answer_s for v in clients), default=0.0)
     start_s = max(budget_s - ROUND_S, min(LEAST_START_S, budget_s / 2))

@@ -1,8 +1,7 @@
 """
 The `sh` script for a node: it runs the Python program, or lists the Pythons that cannot run it.
 
-It runs in the job's shell: after `cd` to its directory and after `--setup`, which may set a python3, a PATH
-or limits.
+It runs in the job's shell: after `cd` to its directory and `--setup`, which may set python3, PATH or limits.
 """
 
 from __future__ import annotations

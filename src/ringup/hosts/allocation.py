@@ -7,15 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ringup.errors import NodesError
-from ringup.hosts.nodeset import (
-    LONGEST_HOSTFILE,
-    MOST_NODES,
-    checked,
-    expand,
-    named_host,
-    read_hostfile,
-    refuse,
-)
+from ringup.hosts import nodeset
+from ringup.hosts.nodeset import MOST_NODES, expand, read_hostfile, refuse
 from ringup.model import Host
 from ringup.units import printable
 
@@ -87,7 +80,7 @@ def _pbs_lsf(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
         if hosts is None and (path := environ.get(variable)):
             try:
                 with open(path, encoding="utf-8", errors="replace") as file:
-                    hosts = read_hostfile(file.read(LONGEST_HOSTFILE))
+                    hosts = read_hostfile(file.read(nodeset.LONGEST_HOSTFILE))
             except OSError as error:
                 problem = f"{variable} names {printable(path, 200)}: {error.strerror}"
                 raise NodesError(problem, hint="name the nodes with -H") from error
@@ -112,4 +105,4 @@ def _kubernetes(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
         refuse("HOSTNAME does not end with JOB_COMPLETION_INDEX", "name the nodes with -H")
     service = environ.get("RINGUP_SERVICE") or environ.get("SERVICE_NAME") or ""
     suffix = f".{service}" if service else ""
-    return checked([named_host(f"{job}-{i}{suffix}", "") for i in range(int(count))])
+    return nodeset.checked([nodeset.named_host(f"{job}-{i}{suffix}", "") for i in range(int(count))])

@@ -26,9 +26,7 @@ def node_set(names: Iterable[str], most: int = MOST_LISTED) -> str:
     ('b, a', 'node[0-11] (12 nodes)')
     """
     every = tuple(dict.fromkeys(names))
-    if len(every) <= most:
-        return ", ".join(every)
-    return f"{_bounded(every)} ({len(every):,} nodes)"
+    return ", ".join(every) if len(every) <= most else f"{_bounded(every)} ({len(every):,} nodes)"
 
 
 @functools.lru_cache(maxsize=64)

@@ -81,9 +81,7 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Pod | None:
 def _check_alone(environ: Mapping[str, str]) -> None:
     """Raise NodesError for one of several pods without the token: each would train alone."""
     hint = "every pod needs the same RINGUP_TOKEN (docs/how/pods.md); --local 1 takes this pod alone"
-    if ours := next(
-        (name for name in ("RINGUP_NODES", "RINGUP_HEAD", "RINGUP_SERVICE") if environ.get(name)), ""
-    ):
+    if ours := next(filter(environ.get, ("RINGUP_NODES", "RINGUP_HEAD", "RINGUP_SERVICE")), ""):
         raise NodesError(f"{ours} is set, and RINGUP_TOKEN is not", hint=hint)
     if index := environ.get("JOB_COMPLETION_INDEX"):
         missing = "RINGUP_TOKEN and RINGUP_NODES are not set"
@@ -176,9 +174,7 @@ def _bits_per_character(token: str) -> float:
         return math.log2(10)
     if kinds <= set("0123456789abcdef") or kinds <= set("0123456789ABCDEF"):
         return 4.0
-    if token == token.lower() or token == token.upper():
-        return 5.0
-    return 6.0
+    return 5.0 if token == token.lower() or token == token.upper() else 6.0
 
 
 def _predictable(token: str) -> set[int]:

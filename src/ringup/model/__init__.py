@@ -148,8 +148,7 @@ class Risen:
 
 def risen(before: Sequence[Counters], after: Sequence[Counters]) -> tuple[Risen, ...]:
     """
-    The rises between two readings.  A device with only one reading is left out; a counter that fell was
-    reset.
+    The rises between two readings, without devices that have only one; a counter that fell was reset.
 
     >>> risen([Counters("tcp", 1.0, {"a": 3, "b": 9})], [Counters("tcp", 3.5, {"a": 5, "b": 2, "c": 1})])
     (Risen(of='tcp', over_s=2.5, by={'a': 2, 'c': 1}),)
@@ -427,12 +426,8 @@ def unreached_node(host: Host, failure: Unreached) -> Node:
     """A node that could not be queried: every fact is unknown, for that reason."""
     known = {"name", "host", "unreached", "unknown"}
     reason = f"not reached: {failure.words}"
-    return Node(
-        name=host.name,
-        host=host,
-        unreached=failure,
-        unknown={f.name: reason for f in dataclasses.fields(Node) if f.name not in known},
-    )
+    unknown = {f.name: reason for f in dataclasses.fields(Node) if f.name not in known}
+    return Node(host.name, host, failure, unknown=unknown)
 
 
 Answer = TypeVar("Answer")
@@ -463,8 +458,7 @@ class Link:
     One attempt to connect from `src` to an address of `dst`.
 
     `bound`: "routed" as NCCL and Gloo do it, "source" from an address of `src_interface`, "device" from that
-    interface (both only to explain a failure).  If routed, the kernel chose `src_interface`, "" if it is
-    unknown.
+    interface (both only to explain a failure).  If routed, the kernel chose `src_interface`, "" if unknown.
     """
 
     src: str

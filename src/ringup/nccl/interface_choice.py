@@ -1,8 +1,7 @@
 """
 The IP interfaces that NCCL takes, and why: `ncclFindInterfaces` (src/misc/socket.cc).
 
-The bootstrap takes the first one in the kernel's order, reachable or not; sockets for data use all that
-match.
+The bootstrap takes the first in the kernel's order, reachable or not; sockets for data take all that match.
 """
 
 from __future__ import annotations

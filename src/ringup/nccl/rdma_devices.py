@@ -99,9 +99,8 @@ def ports(
         if port.state not in ("ACTIVE", ""):
             because.append(f"{port.name} is {port.state}: NCCL takes ACTIVE ports only")
         elif not port.can_open:
-            because.append(
-                f"{port.name} cannot be opened: /dev/infiniband is missing, or this user cannot open it"
-            )
+            why = "/dev/infiniband is missing, or this user cannot open it"
+            because.append(f"{port.name} cannot be opened: {why}")
         elif port.link_layer not in ("InfiniBand", "Ethernet", ""):
             because.append(f"{port.name} has link layer {port.link_layer}: only a plugin can use it")
         elif not accepted.accepts(port.device, port.number):

@@ -114,10 +114,8 @@ class _Choosing:
         )
 
     def _made(self, network: str, log_line: str = "", **more: Any) -> Prediction:
-        first = interface_choice.bootstrap_line(self.first, self.version) if self.first else ""
-        return Prediction(
-            self.node.name, self.first, network, bootstrap_line=first, log_line=log_line, **more
-        )
+        boot = interface_choice.bootstrap_line(self.first, self.version) if self.first else ""
+        return Prediction(self.node.name, self.first, network, bootstrap_line=boot, log_line=log_line, **more)
 
     def _interfaces(self, limit: int) -> tuple[Choice, ...]:
         return interface_choice.interfaces(self.node.interfaces, self.environment, self.version, limit)
@@ -136,9 +134,8 @@ class _Choosing:
             )
         is_sorted = not self.known.interfaces_in_kernel_order
         if is_sorted and (len(self._interfaces(2)) > 1 or len(self.node.interfaces) > 2):
-            self.doubt(
-                "ifconfig sorts interfaces by name, NCCL takes the kernel's order (`ip addr` shows it)"
-            )
+            order = "the kernel's order (`ip addr` shows it)"
+            self.doubt(f"ifconfig sorts interfaces by name, NCCL takes {order}")
         return first
 
     def _as_asked(self, ours: Choice | None) -> Choice | None:

@@ -3,8 +3,7 @@ The environment variables of `variables.json`: reader, releases, effect, and clo
 
 Names and releases are from `NCCL_PARAM` and `ncclGetEnv` in the sources of every NCCL from 2.3.5 to 2.30.7;
 all releases from 2.18 on read a row without `since` and `until`.  The clouds' variables are from their own
-guides: Google's GPUDirect-TCPX, FasTrak (TCPXO) and gIB plugins, AWS's aws-ofi-nccl with EFA, Azure's ND
-topology files.
+guides: Google's GPUDirect-TCPX, FasTrak (TCPXO), gIB; AWS's aws-ofi-nccl with EFA; Azure's ND topology files.
 """
 
 from __future__ import annotations

@@ -52,10 +52,9 @@ def uncounted(cluster: Cluster) -> list[Node]:
 
 def known(node: Node) -> Known:
     """A node's own facts as input of the prediction."""
-    version, tree = node.interpreter.nccl, pci.topology(node)
-    return Known(
-        node, interface_choice.version_of(version), bool(version), topology=tree, is_live_tree=bool(tree.cpus)
-    )
+    text, tree = node.interpreter.nccl, pci.topology(node)
+    version = interface_choice.version_of(text)
+    return Known(node, version, bool(text), topology=tree, is_live_tree=bool(tree.cpus))
 
 
 @dataclass(frozen=True)
@@ -184,9 +183,8 @@ class Selection:
     def announced(self) -> Prediction:
         """Gloo's choice as a prediction: the address that its ranks announce."""
         node = self.node
-        missing = [
-            f"{name} ({node.unknown[name]})" for name in ("interfaces", "own_name") if name in node.unknown
-        ]
+        absent = (name for name in ("interfaces", "own_name") if name in node.unknown)
+        missing = [f"{name} ({node.unknown[name]})" for name in absent]
         named = self.environment.get("GLOO_SOCKET_IFNAME", "")
         if not missing and node.own_name.is_late and not named:
             missing = [f"own_name ({node.own_name.error})"]
@@ -288,10 +286,8 @@ class Predictions:
 
     @cached_property
     def nodes(self) -> dict[str, Selection]:
-        job = self.cluster.job
-        return {
-            n.name: Selection(n, job, {**job.env, **self.env.get(n.name, {})}) for n in self.cluster.nodes
-        }
+        job, nodes = self.cluster.job, self.cluster.nodes
+        return {n.name: Selection(n, job, {**job.env, **self.env.get(n.name, {})}) for n in nodes}
 
     def of(self, node: Node) -> Selection:
         """A node's selection, even if a saved file has two nodes with one name."""

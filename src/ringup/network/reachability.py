@@ -61,9 +61,8 @@ class Place:
 @once
 def routed(cluster: Cluster) -> tuple[Link, ...]:
     """Attempts to an interface's address over the kernel's routes, as NCCL and Gloo make them."""
-    return tuple(
-        li for li in cluster.links if li.purpose == "interface" and li.bound == "routed" and li.src != li.dst
-    )
+    tried = (li for li in cluster.links if li.purpose == "interface" and li.bound == "routed")
+    return tuple(li for li in tried if li.src != li.dst)
 
 
 def cut_pairs(cluster: Cluster) -> tuple[tuple[str, str], ...]:
@@ -90,8 +89,7 @@ def networks(cluster: Cluster) -> tuple[Network, ...]:
     The networks that ranks can use, the best first; () if a node has no working address.
 
     One for each working address of the head, with the best fitting address of each other node: the same
-    subnet, the interface that reaches the head, the same name.  Networks that fit on all nodes hide the
-    others.
+    subnet, the interface that reaches the head, the same name.  Those that fit on all nodes hide the others.
     """
     if len(cluster.nodes) < 2 or any(n.unreached for n in cluster.nodes):
         return ()
@@ -191,12 +189,8 @@ def rank(cluster: Cluster, found: list[Network]) -> tuple[Network, ...]:
 @once
 def port_filters(cluster: Cluster) -> dict[tuple[str, str, str], tuple[int, ...]]:
     """(src, dst, address) -> its open ports if others do not answer: packet filters go by port."""
-    not_tried = ("port held", "own address")
-    tried = [
-        li
-        for li in cluster.links
-        if li.bound == "routed" and li.error not in not_tried and not li.answered_by
-    ]
+    by_route = (li for li in cluster.links if li.bound == "routed" and not li.answered_by)
+    tried = [li for li in by_route if li.error not in ("port held", "own address")]
     closed = {(li.src, li.dst, li.address) for li in tried if not li.ok}
     ways = (((li.src, li.dst, li.address), li.port) for li in tried if closed and li.ok)
     return {key: tuple(sorted(ports)) for key, ports in grouped(ways).items() if key in closed}

@@ -15,9 +15,7 @@ _GPU_LINE = re.compile(r"^GPU (\d+): (.{0,300}?)(?: \(UUID: ([\w-]+)\))?[ \t\r]*
 _BUS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _NOTHING = ("N/A", "[N/A]", "[Not Supported]", "Not Supported", "[Unknown]", "")
-_TROUBLE = re.compile(
-    r"\[?(GPU requires reset|GPU is lost|Unknown Error|Insufficient Permissions)\]?", re.IGNORECASE
-)
+_TROUBLE = re.compile(r"(?i)\[?(GPU requires reset|GPU is lost|Unknown Error|Insufficient Permissions)\]?")
 _LINK = re.compile(r"^\s*Link (\d+): (?:([\d.]+) GB/s|(<inactive>))")
 _ALL_INACTIVE = re.compile("all links are inActive")
 _ERRORS = re.compile(r"^\s*Link (\d+): (?:Replay|Recovery|CRC) Errors: (\d+)")
@@ -47,9 +45,7 @@ def visible_count(total: int, cuda_visible_devices: str | None) -> int:
     >>> visible_count(8, "GPU-1a2b,GPU-3c4d"), visible_count(8, "-1"), visible_count(4, "1,1")
     (2, 0, 0)
     """
-    if cuda_visible_devices is None:
-        return total
-    return min(len(_chosen(total, cuda_visible_devices)), total)
+    return total if cuda_visible_devices is None else min(len(_chosen(total, cuda_visible_devices)), total)
 
 
 def _chosen(total: int, cuda_visible_devices: str) -> list[str]:

@@ -67,9 +67,8 @@ def parse_nccl_conf(*files: Iterable[str]) -> dict[str, str]:
     """
     Variables in files, the user's before /etc/nccl.conf: lines that begin with `#` or lack `=` are skipped.
 
-    The first line with a name has priority.  As in setEnvFile of NCCL's src/misc/param.cc, blanks are not
-    stripped, so `NCCL_DEBUG = INFO` sets a variable "NCCL_DEBUG " without effect; names and values end after
-    1023 bytes.
+    The first line with a name has priority.  As in setEnvFile of NCCL's src/misc/param.cc, names and values
+    end after 1023 bytes, and blanks stay: `NCCL_DEBUG = INFO` sets "NCCL_DEBUG ", which has no effect.
 
     >>> parse_nccl_conf(["# a comment", "NCCL_DEBUG=INFO", " NCCL_IB_DISABLE=1"], ["NCCL_DEBUG=WARN", "off"])
     {'NCCL_DEBUG': 'INFO', ' NCCL_IB_DISABLE': '1'}

@@ -160,9 +160,8 @@ def parse_ibdev2netdev(text: str) -> list[RdmaPort]:
     [('mlx5_1:1', 'ib0', 'InfiniBand', ''), ('mlx5_2:1', 'ens17np0', 'Ethernet', 'DOWN')]
     """
     found = []
-    for bus, device, number, state, netdev, up in map(
-        re.Match.groups, _rows(_BLANKS.sub(" ", text), _NETDEV)
-    ):
+    rows = _rows(_BLANKS.sub(" ", text), _NETDEV)
+    for bus, device, number, state, netdev, up in map(re.Match.groups, rows):
         layers = (layer for layer, names in _LAYERS.items() for n in (device, netdev) if names.fullmatch(n))
         layer = next(layers, "")
         known = "ACTIVE" if up == "Up" else "DOWN" if layer == "Ethernet" else ""

@@ -1,8 +1,7 @@
 """
 RDMA devices, the GID index, jobs on CPUs: only the variables that NCCL and frameworks need.
 
-A variable is set only if NCCL would choose wrongly without it, and never on a single machine, which uses no
-network.
+A variable is set only if NCCL would choose wrongly without it, and never on a single machine.
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ NOT_MULTI_GPU = ("--config_file", "--use_fsdp", "--use_deepspeed", "--use_megatr
 RANKS = "RINGUP_RANKS"
 """Makes the shim start this node's ranks: "FIRST:COUNT" (agent/rank/rank.py)."""
 
-
 AS = {"script": (), "module": ("--module",), "command": ("--no_python",)}
 """Options of torchrun, accelerate and deepspeed for the kind of a script."""
 
@@ -170,8 +169,7 @@ def llamafactory(place: Place, job: Job) -> Start:
 
     The CLI reads its node rank from RANK up to 0.9.0 and from NODE_RANK since, takes a random port without
     MASTER_PORT, runs any `torchrun` on PATH, splits arguments at spaces, and with RDZV_ID leaves out
-    `is_host` and `--local-addr`.  None of that matters here; the variables with which it tunes torch are the
-    same.
+    `is_host` and `--local-addr`.  None of that matters here; it tunes torch by the same variables.
     """
     tuned = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True TORCH_NCCL_AVOID_RECORD_STREAMS=1"
     is_tuned = job.env.get("OPTIM_TORCH", "1").lower() in ("1", "true", "y")
@@ -185,7 +183,6 @@ ACCELERATE = (
     "--rdzv_backend=%s --rdzv_conf=%s --max_restarts=0 %s --gpu_ids=all "
     "--deepspeed_multinode_launcher=standard"
 )
-
 
 _DEFAULTS = ("--mixed_precision", "--dynamo_backend")
 """Options of accelerate that a node's configuration would set otherwise."""
@@ -360,8 +357,7 @@ LAUNCHERS: dict[str, Launcher] = {
     "deepspeed": Launcher(deepspeed, note="deepspeed: its launcher of one node, without pdsh and ssh"),
     # `colossalai run` reaches the nodes by its own ssh client (paramiko) and sends them the head's
     # environment in double quotes, so that each node's own variables are lost and `$` expands.  It runs any
-    # `torchrun` on PATH, and leaves all of it running when it ends.  The command there is plain static
-    # torchrun.
+    # `torchrun` on PATH, and leaves all of it running when it ends.  Its command is plain static torchrun.
     "colossalai": Launcher(
         torchrun, BOTH, note="colossalai run: what it starts on each node, without its own ssh"
     ),

@@ -1,8 +1,7 @@
 """
 Findings weighed against the plan: a finding that the plan avoids becomes a warning that explains how.
 
-An interface counts as avoided only if NCCL and Gloo are predicted to select another one with the plan's
-variables.
+An interface counts as avoided only if NCCL and Gloo are predicted to select another one under the plan.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
 The ranks' interface, the rendezvous address and port, and the variables of the job.
 
-Reachability decides; subnets and names never do.  A variable is set only if NCCL or Gloo would choose
-otherwise without it.
+Reachability decides, never subnets or names.  A variable is set only if NCCL or Gloo would differ without it.
 """
 
 from __future__ import annotations

@@ -58,8 +58,7 @@ def kept(cluster: Cluster) -> tuple[Kept, ...]:
 def judged(selection: Selection, interface: str = "") -> Iterator[Kept]:
     """The variables of one node's ranks, each judged; `interface` is the planned interface of the ranks."""
     working = selection
-    # If the bootstrap fails, no variable has a visible effect: the others are judged without the one that
-    # causes it.
+    # If the bootstrap fails, no variable has a visible effect: others are judged without the one at fault.
     for name in ("NCCL_COMM_ID", "NCCL_SOCKET_FAMILY", "NCCL_SOCKET_IFNAME"):
         if working.environment.get(name) and working.choice.bootstrap is None:
             working = working.with_env(**{name: ""})
@@ -237,8 +236,7 @@ def try_s(ack_timeout: int) -> float:
     return float(4.096e-6 * 2 ** min(31, max(0, ack_timeout)))
 
 
-# RoCE settings are explained but never set: a node cannot see which traffic class is lossless, or how many
-# paths there are.
+# RoCE settings are explained, never set: a node sees neither the lossless traffic class nor the paths.
 
 RETRIES = 7
 """Default of NCCL_IB_RETRY_CNT."""

@@ -5,8 +5,7 @@ An option that ringup also has becomes ringup's.  For options that ringup decide
 address, rendezvous), the user gets the reason.  Options of only the launcher are passed on to it; any other
 option is an error.  No word of a line is dropped silently.
 
-`launchfiles.start` parses the words, as it does for job files.  Further sources: axolotl 0.13 `cli/main.py`,
-trl 0.24 `cli.py`.
+`launchfiles.start` parses the words.  Further sources: axolotl 0.13 `cli/main.py`, trl 0.24 `cli.py`.
 """
 
 from __future__ import annotations
@@ -220,9 +219,7 @@ def _started_by(line: StartLine, found: start.CommandLine, words: Sequence[str])
         return _swift(line, left[1:])
     if program in LAUNCHERS and not launcher:
         _refuse(" ".join(left[:2]), f"a job starts with `{program} {LAUNCHERS[program][1]}`")
-    if PYTHON.fullmatch(program):
-        return _interpreted(line, left)
-    return _bare(line, left, program)
+    return _interpreted(line, left) if PYTHON.fullmatch(program) else _bare(line, left, program)
 
 
 def _unwrapped(words: Sequence[str]) -> tuple[Sequence[str], StartLine]:

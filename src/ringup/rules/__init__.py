@@ -150,9 +150,8 @@ def described(name: str, severity: Severity, text: str) -> Problem:
     """
     summary, *parts = (" ".join((part or "").split()) for part in _SECTION.split(text))
     sections = tuple(zip(parts[::3], parts[1::3], parts[2::3], strict=True))
-    why, fix, in_logs = (
-        " ".join(text for of, _, text in sections if of == label) for label in ("Why", "Fix", "In logs")
-    )
+    labels = ("Why", "Fix", "In logs")
+    why, fix, in_logs = (" ".join(text for of, _, text in sections if of == label) for label in labels)
     if not (summary and why and fix):
         raise ValueError(f"rule {name}: its text needs a summary, `Why:` and `Fix:`")
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
@@ -245,12 +244,8 @@ def _answers(rule: Rule, cluster: Cluster) -> Iterator[Finding | Skipped]:
         return
     names = inspect.signature(rule.function).parameters
     given = {name: GIVEN[name](cluster) for name in names if name in GIVEN}
-    results: Iterable[Iterator[Finding | Skipped]] = (
-        [rule.function(**given)]
-        if "node" not in names
-        else (rule.function(node=node, **given) for node in cluster.nodes)
-    )
-    for answer in itertools.chain.from_iterable(results):
+    each = [{**given, "node": node} for node in cluster.nodes] if "node" in names else [given]
+    for answer in itertools.chain.from_iterable(rule.function(**one) for one in each):
         if isinstance(answer, Skipped):
             yield replace(answer, rule=rule.problem.name)
         else:

@@ -16,9 +16,9 @@ from ringup.model import Unreached
 from ringup.runtime import Options, RunResult
 from ringup.runtime.blame import End
 from ringup.runtime.detach import Detached
-from ringup.runtime.node_state import ACKNOWLEDGE_EVERY_BYTES, LONGEST_WORDS, NodeRun
+from ringup.runtime.node_state import LONGEST_WORDS, NodeRun
 from ringup.runtime.output import clean
-from ringup.runtime.ssh import BEAT_S, Followed
+from ringup.runtime.ssh import Followed
 from ringup.timeline.marks import Began
 from ringup.transport import Transport
 from ringup.transport.interrupts import Interrupts
@@ -65,10 +65,9 @@ class Follower(Followed):
             self.record.started_s -= time.time() - self.detached.started
             self.nodes[0].give_up(self.head_lost)
             return self.finish(interrupted=0, reopen={node.name for node in self.nodes})
-        label, arguments = f"ringup-attach:{self.detached.run}", (self.head.run_dir,)
-        self.channel = self.options.reach.start(
-            self.head.node, program("guard.attach"), arguments, self, label=label
-        )
+        label, own = f"ringup-attach:{self.detached.run}", (self.head.run_dir,)
+        start, node = self.options.reach.start, self.head.node
+        self.channel = start(node, program("guard.attach"), own, self, label=label)
         is_left = self.follow()
         name, run = printable(self.head.node), self.detached.run
         if self.state == "lost":
@@ -95,7 +94,7 @@ class Follower(Followed):
         self.options.reach.turn(0.1)
         now = time.monotonic()
         if now >= self._next_beat_s:
-            self._next_beat_s = now + BEAT_S
+            self._next_beat_s = now + messages.BEAT_S
             self.beat()
             self.output.on_time(now)
         return self.state == "following"
@@ -114,7 +113,7 @@ class Follower(Followed):
     def on_output(self, node: str, data: bytes) -> None:
         for line in self._lines.feed(data):
             self._read(line)
-        if self._received - self._acknowledged > ACKNOWLEDGE_EVERY_BYTES:
+        if self._received - self._acknowledged > messages.ACKNOWLEDGE_EVERY_BYTES:
             self.beat()
 
     def on_errors(self, node: str, data: bytes) -> None:

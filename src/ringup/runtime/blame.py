@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from signal import Signals
+from signal import SIGABRT, SIGKILL, SIGTERM, Signals
 from typing import Literal
 
 from ringup.units import grouped
@@ -17,9 +17,6 @@ from ringup.units import grouped
 TRACEBACK = "Traceback (most recent call last):"
 TRACEBACK_COUNTS_S = 60.0
 """Seconds before the end in which a traceback may still be its cause: NCCL's shutdown takes time."""
-SIGTERM = 15
-SIGKILL = 9
-SIGABRT = 6
 # C++'s message if a destructor meets a running thread. torch 2.13 causes it if Python ends with an open Gloo
 # process group, after the exception that ended it and in place of exit code 1.
 _TEARDOWN = "terminate called without an active exception"
@@ -127,8 +124,7 @@ def blame_class(end: End, siblings: Iterable[End], is_consequence: Callable[[str
     The distance of an end from the cause. 0: failed first. 1: ended by ringup, some time after a traceback.
 
     2: its last output blames a peer. 3: ended by SIGTERM after a sibling on its node (launchers do that),
-    without an exception of its own. 4: ended by ringup. 5: a launcher, which only reports the end of its
-    ranks.
+    without an exception of its own. 4: ended by ringup. 5: a launcher, which only reports its ranks' end.
     """
     before = [s for s in siblings if s is not end and s.kind == "rank" and s.failed_s <= end.failed_s]
     if end.kind == "launcher" and before:

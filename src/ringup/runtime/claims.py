@@ -55,7 +55,6 @@ def _is_ours(folder: Path, run_id: str) -> bool:
 
 def newest(folder: Path) -> Path:
     """The folder of the latest run in `folder`: itself, or a folder inside it of a later run."""
-    begun = {
-        p.parent: p.stat().st_mtime_ns for p in (folder / OWNER, *folder.glob(f"*/{OWNER}")) if p.exists()
-    }
+    owners = (folder / OWNER, *folder.glob(f"*/{OWNER}"))
+    begun = {p.parent: p.stat().st_mtime_ns for p in owners if p.exists()}
     return max(begun, key=lambda p: begun[p], default=folder)

@@ -87,8 +87,7 @@ _Answer: Any = msgspec.defstruct("_Answer", [*_FOUND.items()])
 def leftovers(reach: Transport, *, kill: bool) -> tuple[NodeLeftovers, ...]:
     """Query every node in parallel; `kill` ends proven leftovers."""
     nodes = _leftovers(reach, kill=kill)
-    # Ending a lost start may close connections that kept ranks on other nodes alive; those become orphans
-    # only now.
+    # Ending a lost start may close connections that kept ranks elsewhere alive; those become orphans now.
     follows = len(nodes) > 1 and any(node.ended for node in nodes)
     quiet = 0
     while follows and quiet < QUIET_ROUNDS:

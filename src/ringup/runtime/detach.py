@@ -47,8 +47,7 @@ class HandOver:
         self._address, self._port, self._nodes = plan.master_addr, plan.master_port, nodes
         names = [HEAD, *(f"node-{node.plan.rank}" for node in nodes[1:])] if len(nodes) > 1 else []
         authority = Authority()
-        # A key and certificate for each node, the head's first; the authority's key is deleted with this
-        # function.
+        # A key and certificate for each node, the head's first; the authority's key ends with this function.
         self._identities = [dataclasses.asdict(authority.issue(name)) for name in names]
         self._missing = {node.name for node in nodes[1:]}
 

@@ -24,10 +24,7 @@ from ringup.transport.bootstrap import UNHEARD
 from ringup.units import plural, show_seconds
 
 ERRORS_KEPT_BYTES = 16 << 10
-ACKNOWLEDGE_EVERY_BYTES = 64 << 10
 LONGEST_WORDS = 400
-DRIFT = 100e-6
-"""Most seconds per second by which the clocks of two machines drift apart."""
 MOST_TAILS = 256
 """Failed ranks of a node whose last lines are stored."""
 UNHEARD_REASON = "no contact with the "
@@ -87,14 +84,15 @@ class Clock:
     @property
     def error_s(self) -> float | None:
         """Error of `ahead_s` at the latest beat; None if nothing was measured."""
-        return self.round_trip_s / 2 + DRIFT * self.age_s if math.isfinite(self.round_trip_s) else None
+        drift_s = messages.DRIFT * self.age_s
+        return self.round_trip_s / 2 + drift_s if math.isfinite(self.round_trip_s) else None
 
     def hear(self, sent_s: float, clock_s: float, now_s: float) -> None:
         """A beat sent at `sent_s` has returned; the node's clock showed `clock_s`."""
         round_trip_s = now_s - sent_s
         self.age_s += max(0.0, now_s - self._latest_s) if self._latest_s else 0.0
         self._latest_s = now_s
-        if 0 <= round_trip_s < self.round_trip_s + 2 * DRIFT * self.age_s:
+        if 0 <= round_trip_s < self.round_trip_s + 2 * messages.DRIFT * self.age_s:
             self.round_trip_s, self.age_s = round_trip_s, 0.0
             self.ahead_s = clock_s - (sent_s + now_s) / 2
 
@@ -163,7 +161,7 @@ class NodeRun:
         for line in self._lines.feed(data):
             if line.strip():
                 self.hear(messages.parse(line) or {})
-        if self.received_bytes - self._acknowledged >= ACKNOWLEDGE_EVERY_BYTES:
+        if self.received_bytes - self._acknowledged >= messages.ACKNOWLEDGE_EVERY_BYTES:
             self._acknowledged = self.received_bytes
             self.tell(type="ack", acknowledged=self.received_bytes)
 
@@ -330,10 +328,9 @@ class NodeRun:
             kind = "launcher" if self.plan.has_shims else "job"
             self._fail(self._end(message, kind, code, None))
         elif self.plan.has_shims and codes.count(0) < nproc and not message["sigterm_at"]:
-            words = (
-                f"it exited with 0, but {codes.count(0)} of its {plural(nproc, 'rank')} had run to their end"
-            )
-            self._fail(replace(self._end(message, "launcher", code, None), words=words))
+            ended = f"{codes.count(0)} of its {plural(nproc, 'rank')} had run to their end"
+            end = self._end(message, "launcher", code, None)
+            self._fail(replace(end, words=f"it exited with 0, but {ended}"))
 
     def _on_guard_lost(self, message: Message) -> None:
         status, last = message["status"], self._last_error()

@@ -90,9 +90,7 @@ def file_name(node: NodePlan, rank: int) -> str:
     'rank-00003-fe80__1_eth0.log'
     """
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", node.node)[:100]
-    if rank == LAUNCHER:
-        return f"node{node.rank}-launcher.log"
-    return f"rank-{rank:05d}-{safe}.log"
+    return f"node{node.rank}-launcher.log" if rank == LAUNCHER else f"rank-{rank:05d}-{safe}.log"
 
 
 @dataclass

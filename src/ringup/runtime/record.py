@@ -24,7 +24,7 @@ from ringup.runtime import LAUNCHER, Failure, Options, Outcome, RankEnd, RunResu
 from ringup.runtime.blame import TRACEBACK, End
 from ringup.runtime.node_state import NodeRun
 from ringup.runtime.output import Output, end_words, file_name
-from ringup.safe_files import fresh_for
+from ringup.safe_files import replacing
 from ringup.secrets import HIDDEN, holds_secret, redact, redact_data, redact_env, redact_words, safe
 from ringup.units import printable, show_ranks, show_seconds, summarize_names, word
 from ringup.version import __version__
@@ -168,16 +168,8 @@ def write(log_dir: Path, content: Mapping[str, Any]) -> None:
 
 def replace_file(path: Path, text: str, mode: int = 0o666) -> None:
     """Readers see the old or the new text, never a part; the umask applies to `mode`.  Raises OSError."""
-    fresh = fresh_for(path, mode)
-    try:
-        fresh.write_text(
-            text, encoding="ascii"
-        )  # JSON escapes bytes that are not text (names of nodes, files)
-        fresh.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise
+    with replacing(path, mode) as fresh:  # JSON escapes bytes that are not text (names of nodes, files)
+        fresh.write_text(text, encoding="ascii")
 
 
 def short(end: End) -> str:
@@ -207,10 +199,7 @@ class RunRecord:
         self.started = time.time()
         self.started_s = time.monotonic()
         self.ended_s = 0.0
-        """
-        On the clock of `started_s`, for a detached run that of its head node; 0 means now, on this machine's
-        clock.
-        """
+        """On the clock of `started_s` (a detached run's: the head's); 0: now, on this machine's clock."""
         self.hung = False
         self.hung_then = False
         """Whether it made no progress when it was interrupted."""
@@ -318,6 +307,8 @@ class RunRecord:
         except OSError as error:  # the command shows how the run ended anyway
             notes.append(f"{self.log_dir}/{FILE} has no outcome: it cannot be written: {error.strerror}")
             content["notes"] = list(notes)
+        # Times from a head node are not on our clock.
+        heard_s = (time.monotonic() if self.ended_s else node.heard_s for node in nodes if node.lost)
         return RunResult(
             self.plan.run_id,
             outcome,
@@ -331,11 +322,7 @@ class RunRecord:
             content,
             output.problem,
             tuple(node.name for node in nodes if node.lost),
-            # Times from a head node are not on our clock.
-            max(
-                (time.monotonic() if self.ended_s else node.heard_s for node in nodes if node.lost),
-                default=0.0,
-            ),
+            max(heard_s, default=0.0),
             self._phases(nodes, failure),
         )
 
@@ -487,6 +474,4 @@ def _groups(nodes: Sequence[NodeRun]) -> Iterator[list[tuple[str, int]]]:
 def _group_words(group: Sequence[tuple[str, int]]) -> str:
     names = summarize_names(printable(name, 64) for name, _ in group)
     ranks = [rank for _, rank in group]
-    if -1 in ranks:
-        return f"{names} (all of its ranks)"
-    return f"{show_ranks(ranks)} on {names}"
+    return f"{names} (all of its ranks)" if -1 in ranks else f"{show_ranks(ranks)} on {names}"

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
+from ringup.agent.guard import messages
 from ringup.agent_bundle import program, source
 from ringup.planning import NodePlan, Plan
 from ringup.planning.minimal_env import sets_nccl_debug
@@ -27,9 +28,6 @@ from ringup.transport import Transport
 from ringup.transport.interrupts import Interrupts
 from ringup.units import show_seconds
 
-BEAT_S = 2.0
-FIRST_BEATS_S = 0.1
-"""Interval of the beats in the first second: short runs need a good clock offset, too."""
 UNKILLABLE_S = 10.0
 """Seconds for a guard after the grace period: 6 s for processes that do not end, the rest for the network."""
 AWAY_S = 2.0
@@ -172,9 +170,8 @@ class Followed:
         self.on_event(Event("looking", "checking every node for leftovers"))
         options, grace_s = self.options, self.options.grace_s
         wait_s, limit_s = (1.0, 4.0) if hurried else (grace_s + 2, grace_s + 14)
-        cleanup = final_sweep(
-            options.reach, self.plan, reopen=reopen, wait_s=wait_s, limit_s=limit_s, lease_s=options.lease_s
-        )
+        limits = {"wait_s": wait_s, "limit_s": limit_s, "lease_s": options.lease_s}
+        cleanup = final_sweep(options.reach, self.plan, reopen=reopen, **limits)
         result = self.record.result(self.nodes, self.output, cleanup, interrupted=interrupted)
         return replace(result, signal=int(self.interrupts.first or 0))
 
@@ -220,9 +217,8 @@ class Ssh(Followed):
         for plan in self.plan.nodes:
             node = NodeRun(plan, self.output, self.on_change, absence_s=self._absence_s)
             self.nodes.append(node)
-            node.send = options.reach.start(
-                plan.node, program("guard.main"), (), node, label=label, outlives=True
-            ).write
+            start = options.reach.start
+            node.send = start(plan.node, program("guard.main"), (), node, label=label, outlives=True).write
             node.tell(**order(self.plan, plan, lease_s=options.lease_s, grace_s=options.grace_s))
         if options.detach:
             self.hand_over = HandOver(self.plan, self.nodes)
@@ -258,8 +254,8 @@ class Ssh(Followed):
         now = time.monotonic()
         self._note_absence(now)
         if now >= self._next_beat_s:
-            young = now - self.started_s < 1.0
-            self._next_beat_s = now + (FIRST_BEATS_S if young else min(BEAT_S, self.options.lease_s / 5))
+            usual_s = min(messages.BEAT_S, self.options.lease_s / 5)
+            self._next_beat_s = now + (messages.FIRST_BEATS_S if now - self.started_s < 1.0 else usual_s)
             for node in self.nodes:
                 node.beat(now)
             self.output.on_time(now)
@@ -292,9 +288,8 @@ class Ssh(Followed):
                 if now - self.started_s > limit_s:
                     node.give_up(f"its guard was not ready within {show_seconds(limit_s)}")
             elif now - node.heard_s > 0.7 * self.options.lease_s:
-                node.give_up(
-                    f"no contact for {show_seconds(now - node.heard_s)}: the node or its network is down"
-                )
+                silent = show_seconds(now - node.heard_s)
+                node.give_up(f"no contact for {silent}: the node or its network is down")
 
     def _is_drained(self, now: float) -> bool:
         """Whether the job is gone on all nodes, and no more output arrives."""

@@ -17,15 +17,11 @@ from collections.abc import Iterator
 
 MARK = b"\x01"
 UNHEARD = 75
-"""
-A program's exit code for a lost launcher.  The loop ends with it, because after a cut cable sshd notices
-nothing for up to two hours.
-"""
+"""Exit code for a lost launcher; it ends the loop, as sshd notices no cut cable for up to two hours."""
 
 # A PATH broken by start-up files must not lose the request.  The names begin with ru_, because an exported
 # variable of the user named "n" would otherwise reach the scripts changed.  `ready` and `end` go to both
-# streams: sshd forwards them in no fixed order, so the noise is over, or an answer complete, only when both
-# streams have the mark.
+# streams: sshd forwards them in no fixed order, so only both marks end the noise, or complete an answer.
 _LOOP = (
     ": ringup; ru_T={token}; "
     'printf "\\001$ru_T ready\\n"; printf "\\001$ru_T ready\\n" >&2; '

@@ -89,8 +89,7 @@ class Client:
         self._is_spared = False
         self._killed_at = math.inf
         self._waited_s = 0.0
-        # In its own session, so that the terminal's Ctrl-C reaches only us; if we die, the end of file on
-        # stdin ends it.
+        # In its own session: the terminal's Ctrl-C reaches only us; if we die, end of file on stdin ends it.
         self._process = subprocess.Popen(
             list(argv),
             stdin=subprocess.PIPE,
@@ -221,12 +220,7 @@ class Client:
             self._wait(math.inf)
 
     def _poll(self) -> int | None:
-        """
-        The exit code once the process has ended.
-
-        Not by Popen: an exception of a signal handler can leave its lock taken, and `wait` then never
-        returns.
-        """
+        """The exit code at the end; not by Popen, whose lock a signal handler's exception can leave taken."""
         process = self._process
         if process.returncode is None:
             try:

@@ -8,17 +8,8 @@ from enum import IntEnum
 from ringup.model import Unreached
 from ringup.units import show_seconds, signal_name
 
-
-class Phase(IntEnum):
-    """Progress of a connection, in order."""
-
-    BEGUN = 0
-    PROXIED = 1
-    RESOLVED = 2
-    CONNECTED = 3
-    BANNER = 4
-    KEYS = 5
-    LOGGED_IN = 6
+Phase = IntEnum("Phase", "BEGUN PROXIED RESOLVED CONNECTED BANNER KEYS LOGGED_IN", start=0)
+"""Progress of a connection, in order."""
 
 
 class Errors:
@@ -115,6 +106,4 @@ def how_ended(client: str, code: int) -> str:
     >>> how_ended("ssh", -9), how_ended("ssh", 255)
     ('ssh was ended by SIGKILL', 'ssh ended with 255')
     """
-    if code >= 0:
-        return f"{client} ended with {code}"
-    return f"{client} was ended by {signal_name(-code)}"
+    return f"{client} ended with {code}" if code >= 0 else f"{client} was ended by {signal_name(-code)}"

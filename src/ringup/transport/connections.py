@@ -69,8 +69,7 @@ class Transport:
         Begin the connections to all nodes, `fanout` at a time, and return at once.
 
         `connect_timeout_s`: seconds of silence allowed for each of TCP connect, key exchange and login;
-        `answer_timeout_s`: seconds for a node's login shell to start after that; `pods`: they have opened the
-        connections.
+        `answer_timeout_s`: seconds for a login shell to start after that; `pods` have opened the connections.
         """
         self.hosts = tuple(hosts)
         self._pods = pods
@@ -295,8 +294,7 @@ class Transport:
         """
         End every connection; may be called twice.  After 1 s only processes that outlive it are left here.
 
-        Programs of `start` get end of file; wait for their `on_exit` first if their clean-up must be
-        finished.
+        Programs of `start` get end of file; wait for `on_exit` first if their clean-up must be finished.
         """
         if self._closed:
             return
@@ -401,8 +399,7 @@ class PathProbe:
     A second connection to a node whose answer does not come: is the script slow, or the path broken?
 
     TCP delivers in order: after one lost long packet nothing arrives any more, which looks like a slow
-    script.  A second connection must transfer long packets for its key exchange, and gets a request with a
-    long answer.
+    script.  A second connection needs long packets for its key exchange, and for the answer requested.
     """
 
     def __init__(self, watched: Session, fresh: Session) -> None:
@@ -428,8 +425,7 @@ class PathProbe:
         if time.monotonic() - self.fresh.last_byte_s < self._limit_s:
             return True
         phase = self.fresh.errors.phase
-        # If even sshd's banner, which is short, is missing, the node hangs or is starved, and the path is not
-        # at fault.
+        # Without even sshd's banner, which is short, the node hangs or is starved: the path is not at fault.
         if Phase.BANNER <= phase < Phase.KEYS or self.fresh.state == "ready":
             request = self.watched.current
             lost = "its long answer" if request is not None and request.has_begun else "the long request"

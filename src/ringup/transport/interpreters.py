@@ -14,8 +14,7 @@ TRAINING = ("torch", "jax")
 
 def default_interpreter(environ: Mapping[str, str]) -> str:
     """
-    The Python of the active environment, else the one that runs us if its environment has torch; a node uses
-    it if it has that path.
+    The Python of the active environment, else ours if that has torch; a node uses it if it has that path.
 
     >>> default_interpreter({"VIRTUAL_ENV": "/v", "CONDA_PREFIX": "/c"})
     '/v/bin/python'

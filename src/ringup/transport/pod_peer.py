@@ -113,9 +113,8 @@ class Peer:
             if time.monotonic() > until:
                 hint = "is index 0 running, is its name in the DNS (headless service), is the port open, "
                 hint += "does it have the same token?"
-                raise NodesError(
-                    f"no first pod at {where} within {show_seconds(pod.wait_s)}: {why}", hint=hint
-                )
+                late = f"no first pod at {where} within {show_seconds(pod.wait_s)}: {why}"
+                raise NodesError(late, hint=hint)
             if why != waits_for:
                 self.say(f"waiting for the first pod at {where}: {why}")
                 waits_for = why

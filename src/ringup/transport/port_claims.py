@@ -12,8 +12,7 @@ class PortClaims(contextlib.ExitStack):
     Ports that no other run here may choose until the end of the block.
 
     Two runs that begin in the same seconds both find a port free, because neither listens yet.  A claim is a
-    name of a Unix socket without a file: like the port it exists once per network namespace, for all users,
-    and ends with the process.
+    name of a Unix socket without a file: like a port it exists once per network namespace, and ends with us.
     """
 
     def take(self, port: int) -> bool:

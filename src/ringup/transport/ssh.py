@@ -26,15 +26,6 @@ _PHASES = {
     Phase.KEYS: re.compile(rb"debug1: SSH2_MSG_NEWKEYS received"),
     Phase.LOGGED_IN: re.compile(rb"(debug1: Authentication succeeded|Authenticated to )"),
 }
-_CHATTER = (
-    b"debug1: ",
-    b"debug2: ",
-    b"debug3: ",
-    b"OpenSSH_",
-    b"Authenticated to ",
-    b"Transferred: sent ",
-    b"Bytes per second: ",
-)
 _ENDPOINT = re.compile(rb"debug1: Connecting to .* (\[\S+\] port \d+)")
 
 _WORDS: dict[ReachFailure, re.Pattern[str]] = {
@@ -52,8 +43,7 @@ _WORDS: dict[ReachFailure, re.Pattern[str]] = {
 }
 _SECONDARY = re.compile(r"^(@{5,}|\s*$|\*\* |Warning: Permanently added|kex_exchange_identification:$)")
 
-# sshd's MaxStartups (10:30:100 by default) drops connections before the banner if many arrive at once, as on
-# a jump host.
+# sshd's MaxStartups (10:30:100) drops connections before the banner if many arrive at once (jump hosts).
 _DROPPED = re.compile(r"(kex|ssh)_exchange_identification: (Connection closed|read: Connection reset)")
 
 OWN_LIMIT_S = 10.0
@@ -70,8 +60,7 @@ def command(
     RemoteCommand and a tty from the user's configuration would break or delay this.
 
     A control socket is used only if `shared`: a master that is killed or hangs takes its connections with it,
-    and no deadline works on it.  But if a login needs a code typed by hand, the user's own master is the only
-    way.
+    and no deadline works on it.  But a login with a code typed by hand needs the user's own master.
     """
     options = [
         "BatchMode=yes",
@@ -96,9 +85,8 @@ def command(
 def has_control_path(argv: Sequence[str]) -> bool:
     """Whether the user's configuration has a control socket for this host; no machine is contacted."""
     try:
-        shown = subprocess.run(
-            [argv[0], "-G", *argv[1:-1]], capture_output=True, timeout=2, check=False
-        ).stdout
+        words = [argv[0], "-G", *argv[1:-1]]
+        shown = subprocess.run(words, capture_output=True, timeout=2, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return False
     paths = re.findall(rb"^controlpath (.*)$", shown, re.MULTILINE)
@@ -108,7 +96,10 @@ def has_control_path(argv: Sequence[str]) -> bool:
 class Errors(ClientErrors):
     """ssh's stderr, with ssh's progress."""
 
-    CHATTER = _CHATTER
+    CHATTER = (
+        *(b"debug1: ", b"debug2: ", b"debug3: ", b"OpenSSH_"),
+        *(b"Authenticated to ", b"Transferred: sent ", b"Bytes per second: "),
+    )
     MARKS = (b"\r",)
 
     def __init__(self) -> None:

@@ -25,9 +25,7 @@ ROUNDS = 3
 KILL_S = 3.0
 MOST = 200
 """Entries of each kind in the answer."""
-
 SETTLED_TRIES = 20
-"""PROC_PID_INIT_INO of linux/proc_ns.h: from any other, processes outside cannot be seen."""
 
 
 def rendezvous(env):
@@ -55,10 +53,8 @@ class Jobs:
             if any(self.table.environment(pid).get(tree.TAG) in self.judge.guarded for pid in pids):
                 fates[top] = "running: the guard of its run lives"
         self._spare_daemons(fates)
-        self.ports = {}
-        for _, port, uid, inode in processes.listening(""):
-            if uid == self.table.uid:
-                self.ports["socket:[%s]" % inode] = port
+        listening = [one for one in processes.listening("") if one[2] == self.table.uid]
+        self.ports = {"socket:[%s]" % inode: port for _, port, _, inode in listening}
         self.running = [self._entry(top, fates[top]) for top in fates if fates[top][:7] == "running"]
         self.left = [self._entry(top, fates[top]) for top in fates if fates[top][:6] == "orphan"]
 
@@ -67,8 +63,7 @@ class Jobs:
         Read all processes; False if the moment is unsuitable and the caller must try again.
 
         A shell that is ending stays the parent of its children after its command line has become empty
-        (do_exit frees its memory before it gives its children away).  It would be taken for the topmost
-        process.
+        (do_exit frees its memory before it gives them away): it would be taken for the topmost process.
         """
         self.table = processes.ProcessTable("")
         self.jobs = processes.jobs_of(self.table)
@@ -129,13 +124,10 @@ class Jobs:
         held = {fd for pid in victims for fd in descriptors(pid)}
         if proof.gpus(held):
             entry["evidence"] += "; has open " + ", ".join(proof.gpus(held))
-        doubt = ""
-        if fate.startswith("orphan"):
-            proofs = [why for _, why, _ in self.verdicts(top) if why]
-            if proofs:
-                entry["evidence"] += "; " + proofs[0]
-            else:
-                doubt = self.verdicts(top)[0][2]
+        verdicts = self.verdicts(top) if fate.startswith("orphan") else []
+        proofs = [why for _, why, _ in verdicts if why]
+        entry["evidence"] += "; " + proofs[0] if proofs else ""
+        doubt = verdicts[0][2] if verdicts and not proofs else ""
         ports = sorted({self.ports[name] for name in held if name in self.ports})
         run = self.table.environment(first).get(tree.TAG, "")
         entry.update(started=self.table.starts[top], run=run, ports=ports)
@@ -192,13 +184,9 @@ def end_proven(grace_s):
 
 
 def unseen(table):
-    words = []
-    others = set()
-    for pid in table.parents:
-        uid = table.uids[pid]
-        # Root has many processes everywhere: only a launcher of root is reported.
-        if uid != table.uid and (uid or programs.launcher(table.words(pid))):
-            others.add(uid)
+    words, foreign = [], {pid: table.uids[pid] for pid in table.parents if table.uids[pid] != table.uid}
+    # Root has many processes everywhere: only a launcher of root is reported.
+    others = {uid for pid, uid in foreign.items() if uid or programs.launcher(table.words(pid))}
     if others:
         names = sorted(table.users.get(uid, str(uid)) for uid in others)
         more = ", ..." if len(names) > 8 else ""

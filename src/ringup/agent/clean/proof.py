@@ -150,8 +150,7 @@ def reads(table, pipe, own):
 class Judge:
     def __init__(self, table, strays, guarded):
         self.table, self.strays, self.guarded = table, strays, guarded
-        ends = {"socket:[%s]" % inode: (port(own), port(peer)) for own, peer, _, inode in tcp()}
-        self.sockets = ends
+        self.sockets = {"socket:[%s]" % inode: (port(own), port(peer)) for own, peer, _, inode in tcp()}
         """Name -> (own port, the peer's port) of every TCP socket; the peer's port of a listener is 0."""
         low, high = (read(EPHEMERAL) or b"32768 60999").split()[:2]
         self.ephemeral = range(int(low), int(high) + 1)

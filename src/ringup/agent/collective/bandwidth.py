@@ -128,8 +128,7 @@ def measure(world, group, case, budget_s=LONGEST_S):
     One size, for every rank: mean, median and p99 time in seconds, whether results are right, and the time
     its threads waited for a CPU and ran on one.  All times are per call.
 
-    Warm-ups first (NCCL sets up channels on the first call of a size), then max(20 calls, 0.5 s) within
-    `budget_s`.
+    Warm-ups first (NCCL sets up channels on a size's first call), then max(20 calls, 0.5 s) in `budget_s`.
     """
     world.begin()
     fine = case.check()
@@ -163,8 +162,7 @@ def measure(world, group, case, budget_s=LONGEST_S):
 
 def starved(by_rank):
     """The largest share of a call's time that may be lost to waiting for a CPU, 0 to 1."""
-    # Of the two ranks that waited longest: a step needs both ends of a link; other ranks wait at the same
-    # time.
+    # Of the two ranks that waited longest: a step needs both ends of a link; others wait meanwhile.
     seconds = sum(one[0] for one in by_rank) / len(by_rank)
     return min(1.0, sum(sorted(one[4] for one in by_rank)[-2:]) / max(seconds, 1e-9))
 

@@ -139,10 +139,8 @@ class World:
     def join(self):
         """Join the process group.  Its limit applies to operations (NCCL's: `wait` is earlier than that)."""
         self.begin()
-        store, timeout = dist.PrefixStore("prove", self.store), self.timeout()
-        dist.init_process_group(
-            self.backend, store=store, rank=self.rank, world_size=self.size, timeout=timeout
-        )
+        own = {"store": dist.PrefixStore("prove", self.store), "timeout": self.timeout()}
+        dist.init_process_group(self.backend, rank=self.rank, world_size=self.size, **own)
 
     def timeout(self):
         """Timeout of a group's operations; without it torch uses half an hour for every new group."""

@@ -174,9 +174,8 @@ class Joining:
 
     def _fail(self, why):
         self._drop()
-        self.problem = "no connection to the head at %s port %d from %s: %s" % (
-            self.address, self.port, self.own, why,
-        )  # fmt: skip
+        how = (self.address, self.port, self.own, why)
+        self.problem = "no connection to the head at %s port %d from %s: %s" % how
 
     def _drop(self):
         if self.link:

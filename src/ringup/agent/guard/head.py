@@ -13,21 +13,15 @@ import time
 import _socket as socket
 from ringup.agent.guard.gate import Gate, as_link
 from ringup.agent.guard.journal import Cursor, Journal
-from ringup.agent.guard.messages import FROM_READER
+from ringup.agent.guard.messages import ACKNOWLEDGE_EVERY_BYTES, BEAT_S, DRIFT, FIRST_BEATS_S, FROM_READER
 from ringup.agent.guard.ranks import listen_here, own_peers
 from ringup.agent.guard.sentinel import journal_dir
 from ringup.agent.guard.spool import encode
 from ringup.agent.guard.tls import missing
 
 ATTACH = "attach.sock"
-BEAT_S = 2.0
-FIRST_BEATS_S = 0.1
-"""Frequent in the first second, for good clock offsets."""
-DRIFT = 100e-6
-"""Most seconds per second by which the clocks of two nodes drift apart."""
 COMPARE_EVERY_S = 600.0
 """Times a tenth of the nodes: clocks drift for days, and the journal has little room."""
-ACKNOWLEDGE_EVERY_BYTES = 64 << 10
 MOST_REQUESTED = 64
 MOST_CLIENTS = 16
 LINGER_S = 15.0

@@ -1,9 +1,8 @@
 """
 JSON lines between a guard and its launcher or head, over two pipe ends or one socket.
 
-Between nodes they travel inside TLS (tls.py).  Output waits in the spool until earlier output is
-acknowledged: at most WINDOW_BYTES are in transit, so a slow reader does not delay beats and exits.
-Nothing here blocks.
+Between nodes they travel inside TLS (tls.py).  Nothing here blocks.  Output waits in the spool until earlier
+output is acknowledged: at most WINDOW_BYTES are in transit, so a slow reader delays no beats and no exits.
 """
 
 import collections

@@ -3,8 +3,7 @@ The messages of guards: every kind, the bounds of its fields, and how many are a
 
 Nodes and the launching side use the same tables.  A message is accepted or dropped as a whole: its kind has a
 row, every field is within its bounds, no field is missing (except `maybe`), and the row's count is not used
-up.  Fields that are not in the row are dropped.  No message carries code: programs come with the order,
-through ssh or srun.
+up.  Other fields are dropped.  No message carries code: programs come with the order, through ssh or srun.
 
 A new message is a new row here; tests/test_guard_messages.py then sends it with arbitrary values.
 """
@@ -12,6 +11,11 @@ A new message is a new row here; tests/test_guard_messages.py then sends it with
 import json
 import time
 
+BEAT_S, FIRST_BEATS_S = 2.0, 0.1
+"""Seconds between beats: frequent in the first second, for good clock offsets, which short runs need too."""
+DRIFT = 100e-6
+"""Most seconds per second by which the clocks of two machines drift apart."""
+ACKNOWLEDGE_EVERY_BYTES = 64 << 10
 LONGEST_LINE_BYTES = 8 << 20
 """The answer to a `look` may have 6 MiB."""
 MOST_PARTS = 1 << 20

@@ -177,9 +177,8 @@ class Ranks:
 
     def _begin(self, rank, numbers, fds):
         rank.rank, rank.local_rank, _, rank.pid = numbers
-        rank.outputs = [
-            Output(fd, rank.rank, stream, rank.tail, self.loop, self.up) for stream, fd in enumerate(fds, 1)
-        ]
+        own = (rank.tail, self.loop, self.up)
+        rank.outputs = [Output(fd, rank.rank, stream, *own) for stream, fd in enumerate(fds, 1)]
         self.up().send({
             "type": "rank", "rank": rank.rank, "local_rank": rank.local_rank, "pid": rank.pid,
             "at": time.monotonic(),

@@ -62,9 +62,8 @@ class Tls:
         self._ssl = ssl
         self._in, self.out = ssl.MemoryBIO(), ssl.MemoryBIO()
         """`out`: for the socket: the handshake, records, alerts."""
-        self._object = context.wrap_bio(
-            self._in, self.out, server_side=side, server_hostname=None if side is SERVER else HEAD
-        )
+        name = None if side is SERVER else HEAD
+        self._object = context.wrap_bio(self._in, self.out, server_side=side, server_hostname=name)
         self._shaking_bytes = 0
         self.is_open = False
         """Whether the other side has authenticated."""

@@ -32,6 +32,7 @@ SHM_NAMES = ("nccl-", "torch_", "sem.mp-", "sem.loky-")
 """NCCL's buffers, torch's tensors, semaphores of Python's multiprocessing and of joblib."""
 LONGEST_MAPS_BYTES = 16 << 20
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""PROC_PID_INIT_INO of linux/proc_ns.h: from any other, processes outside cannot be seen."""
 USED_S = 2.0
 """Most seconds for the search of who uses the job's files at its end."""
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
@@ -91,11 +92,9 @@ def members(run_id, place="", root=0, not_before=0, spare=()):
     """The run's processes without `spare`: below `root`, tagged since `not_before`, and their descendants."""
     known, children = family()
     spare = {*spare, os.getpid()}
-    roots = list(children.get(root, ())) if root else []
-    for pid, (_, started) in known.items():
-        if started >= not_before and pid not in spare and is_tagged(pid, run_id, place):
-            roots.append(pid)
-    roots = [pid for pid in roots if pid not in spare]
+    young = [pid for pid, (_, started) in known.items() if started >= not_before and pid not in spare]
+    roots = [pid for pid in (children.get(root, ()) if root else ()) if pid not in spare]
+    roots += [pid for pid in young if is_tagged(pid, run_id, place)]
     return {pid: known[pid][1] for pid in below(roots, children, lambda pid: pid in spare)}
 
 
@@ -207,14 +206,12 @@ def send(pid, started, number):
 
 def reap():
     ended = {}
-    while True:
-        try:
+    with contextlib.suppress(OSError):
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        while pid:
+            ended[pid] = status
             pid, status = os.waitpid(-1, os.WNOHANG)
-        except OSError:
-            return ended
-        if pid == 0:
-            return ended
-        ended[pid] = status
+    return ended
 
 
 def kill_all(find, limit_s):

@@ -225,8 +225,7 @@ class Attempt:
         self.small_at = 0.0
 
     def open(self):
-        # A second connection before the first is established means a lost SYN; later ones may mean a slow
-        # peer.
+        # A second connection before the first is established means a lost SYN, a later one maybe a slow peer.
         self.unheard += self.opened > 0 and self.stage == 0
         self.opened += 1
         try:

@@ -18,15 +18,8 @@ from _thread import start_new_thread
 
 from ringup.agent.facts.counters import all_counters
 from ringup.agent.facts.names import Lookups, reverse
-from ringup.agent.pairtest.connections import (
-    EXPLAIN_PATIENCE_S,
-    HALF_OPEN_AFTER_S,
-    MAGIC,
-    TICK_S,
-    Attempt,
-    Incoming,
-    words,
-)
+from ringup.agent.pairtest import connections
+from ringup.agent.pairtest.connections import MAGIC, TICK_S, Attempt, Incoming, words
 from ringup.agent.proc.process import waited_s
 from ringup.agent.proc.sockets import ASKED_FOR, end, family, tcp
 
@@ -156,10 +149,8 @@ class Node:
             return error.errno
         return 0
 
-    def bind(self, address, port, dualstack=False):
-        sock = socket.create_server(
-            (address, port), family=family(address), backlog=512, dualstack_ipv6=dualstack
-        )
+    def bind(self, address, port, both=False):
+        sock = socket.create_server((address, port), family=family(address), backlog=512, dualstack_ipv6=both)
         sock.setblocking(False)
         port = sock.getsockname()[1]
         self.ports.add(port)
@@ -185,7 +176,7 @@ class Node:
             if not attempt.over:
                 attempt.tick(now)
         self.active = [a for a in self.active if not a.over]
-        if not self.looked and now - self.tried_at > HALF_OPEN_AFTER_S and not self.done:
+        if not self.looked and now - self.tried_at > connections.HALF_OPEN_AFTER_S and not self.done:
             self.looked = True
             self.say(op="half", seen=self.half_open())
         finished = not self.active and not self.waiting
@@ -210,7 +201,7 @@ class Node:
         ways, attempt.explain = attempt.explain, []
         for kind, value, always in ways:
             if not always and self.has_room():
-                other = Attempt(self, attempt.target, kind, value, EXPLAIN_PATIENCE_S)
+                other = Attempt(self, attempt.target, kind, value, connections.EXPLAIN_PATIENCE_S)
                 self.active.append(other)
                 other.open()
 

@@ -131,8 +131,7 @@ def raw_environ(pid, root=""):
 
     While a process executes another program, /proc shows neither its command line nor its variables (Linux
     fs/proc/base.c: env_end is 0).  A member of the run would be missed at that moment, so this function
-    waits.  A process without variables has their addresses (env_start, env_end of proc(5)), which do not
-    change.
+    waits.  A process without variables has their addresses (env_start, env_end of proc(5)), and keeps them.
     """
     folder = "%s/proc/%s/" % (root, pid)
     place = []

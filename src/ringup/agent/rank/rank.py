@@ -4,8 +4,7 @@ The shim: starts one rank and keeps its exit code and its output apart from othe
 torchrun returns 1 for every failure of a rank, and writes all output to one terminal.  It runs this
 file instead of the training script.  The shim runs RINGUP_SCRIPT (a file, "-m MODULE" or
 "--no-python COMMAND") as its child, gives the read ends of the child's pipes to the node's guard, forwards
-signals, and ends as the child ended.  Without a guard it becomes the script.  Its imports are cheap: each
-rank pays for them.
+signals, and ends as the child ended.  Without a guard it becomes the script.  Each rank pays for its imports.
 """
 
 import os
@@ -238,9 +237,8 @@ def main():
     os.set_blocking(world_pipe, False)
     pid = start(pipes, world_end)
     os.close(world_end)
-    hello = "hello %s %s %d %d" % (
-        os.environ.get("RANK", "-1"), os.environ.get("LOCAL_RANK", "-1"), os.getpid(), pid,
-    )  # fmt: skip
+    numbers = [os.environ.get(name, "-1") for name in ("RANK", "LOCAL_RANK")]
+    hello = "hello %s %s %d %d" % (*numbers, os.getpid(), pid)
     ends = b"".join(read_end.to_bytes(4, sys.byteorder) for read_end, _ in pipes)
     try:
         guard.sendmsg([hello.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, ends)])

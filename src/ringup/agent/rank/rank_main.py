@@ -1,8 +1,7 @@
 """
 Runs the training script as `python SCRIPT` does, and makes its stack readable from outside.
 
-`rank.py` starts it as `rank_main.py SCRIPT ARGS` or `rank_main.py -m NAME ARGS`.  There are two ways to read
-its stack:
+`rank.py` starts it as `rank_main.py SCRIPT ARGS` or `rank_main.py -m NAME ARGS`.  Two ways read its stack:
 
 A thread writes the stacks on request.  It holds the interpreter's lock, so no frame changes meanwhile.  It
 starts when the script imports a framework: Python 3.12 warns a process with threads that forks, and
@@ -173,8 +172,7 @@ def start_threads():
 def report_end(fd, ended_well):
     """
     At the interpreter's exit, write the world size of the script's framework to the shim, and whether the
-    script ended well.  Registered first, so run last: threads are joined by then, and the script's own
-    handlers have run.
+    script ended well.  Registered first, so run last: after the threads' end and the script's own handlers.
 
     Accelerate's number has priority over torch's, because its training used it. -1 with an engine that forms
     a world within each rank.  Nothing is imported or started here.
