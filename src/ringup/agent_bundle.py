@@ -47,8 +47,7 @@ def program(name: str, *others: str) -> str:
     found: dict[str, str] = {}
     todo = [f"ringup.agent.{one}" for one in (name, *others)]
     while todo:
-        module = todo.pop()
-        if module not in found:
+        if (module := todo.pop()) not in found:
             text = _read(module) or ""
             found[module] = without_docstrings(text)
             todo += imported(text)

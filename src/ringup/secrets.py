@@ -446,8 +446,7 @@ def _secret_of(line: str, start: int, end: int, name: str) -> tuple[int, int] | 
         is_value = pair and (is_option or _LAST_OF_PAIR.match(line, pair.end()))
         return _value(line, pair.end(), name) if pair and is_value else None
     if is_option and not opened and (comma := _COMMA.match(line, end)) and _is_listed(line, start):
-        follows = _follows(line, comma, start, name, opened)
-        return _value(line, comma.end(), name) if follows else None
+        return _value(line, comma.end(), name) if _follows(line, comma, start, name, opened) else None
     gap = (None if is_option else _PROSE.match(line, end)) or _SPACE.match(line, end)
     if gap and (gap.re is _PROSE or _follows(line, gap, start, name, opened)):
         return _value(line, gap.end(), name, opened)
@@ -592,11 +591,10 @@ def _mapping(value: Mapping[Any, Any]) -> dict[Any, Any]:
     is_k8s = value.get("kind") == "Secret"
     shown = {}
     for key, inner in value.items():
-        called = name if is_pair and key == "value" else key
         if is_k8s and key in ("data", "stringData") and isinstance(inner, dict):
             shown[key] = dict.fromkeys(inner, HIDDEN)
         else:
-            shown[key] = _under(called, inner)
+            shown[key] = _under(name if is_pair and key == "value" else key, inner)
     return shown
 
 

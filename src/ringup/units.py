@@ -28,8 +28,7 @@ def parse_size_bytes(text: str) -> int:
     >>> parse_size_bytes("64M"), parse_size_bytes("1GiB"), parse_size_bytes("512")
     (67108864, 1073741824, 512)
     """
-    match = _SIZE.match(text)
-    if not match:
+    if not (match := _SIZE.match(text)):
         raise ValueError(f"not a size: {text!r}")
     return int(float(match[1]) * 1024 ** _POWERS[match[2].upper()])
 
@@ -43,8 +42,7 @@ def parse_rate_gbit_s(text: str) -> float:
     >>> parse_rate_gbit_s("200 Gb/sec (4X HDR)"), parse_rate_gbit_s("1000Mb/s")
     (200.0, 1.0)
     """
-    match = _RATE.match(text)
-    if not match:
+    if not (match := _RATE.match(text)):
         raise ValueError(f"not a rate: {text!r}")
     return float(match[1]) * 1000.0 ** (_POWERS[match[2].upper()] - 3)
 
@@ -77,8 +75,7 @@ def show_seconds(seconds: float) -> str:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 120:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    if minutes < 60:
+    if (minutes := int(seconds // 60)) < 60:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"

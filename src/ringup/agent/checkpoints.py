@@ -139,8 +139,7 @@ def below(top, until):
                     seen += 1
                     if seen > MOST_ENTRIES:
                         break
-                    is_folder = one.is_dir(follow_symlinks=False)
-                    (folders if is_folder else files).append(one.name)
+                    (folders if one.is_dir(follow_symlinks=False) else files).append(one.name)
         except OSError:
             continue
         yield folder, files
@@ -170,8 +169,7 @@ def of_markers(top, until):
                     )
             except OSError:
                 continue
-    steps = [one for one in complete if one["kind"] == "step"]
-    return steps or complete, incomplete
+    return [one for one in complete if one["kind"] == "step"] or complete, incomplete
 
 
 def answer(path, folder, limit_s):

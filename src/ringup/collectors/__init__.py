@@ -120,8 +120,7 @@ def facts_deadline_s(count: int, job: Job, timeout_s: float) -> float:
     >>> facts_deadline_s(2, Job(), 60.0), facts_deadline_s(2, Job(), 6.0)
     (20.3, 4.0)
     """
-    wanted = FACTS_S + PER_NODE_S * count + (SETUP_LIMIT_S if job.setup else 0)
-    return min(wanted, timeout_s * 2 / 3)
+    return min(FACTS_S + PER_NODE_S * count + (SETUP_LIMIT_S if job.setup else 0), timeout_s * 2 / 3)
 
 
 def names_to_ask(nodes: Sequence[Node]) -> list[str]:
@@ -199,8 +198,7 @@ def with_rises(node: Node, talk: pairs.Round) -> Node:
 
 
 def with_names(node: Node, talk: pairs.Round) -> Node:
-    client = talk.clients.get(node.name)
-    if client is None:
+    if (client := talk.clients.get(node.name)) is None:
         return node
     unknown = dict(node.unknown)
     names, reverse_s = node.peer_names, node.reverse_lookup_s

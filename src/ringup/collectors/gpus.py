@@ -89,8 +89,7 @@ def _nvidia(raw: Any) -> tuple[dict[str, Any], dict[str, str]]:
     if not answers.outputs:
         return {"gpu_driver": driver}, dict.fromkeys(SMI_FIELDS, NO_TOOL)
     answer = answers.outputs.get("gpus", _Output())
-    gpus = parse.parse_gpus(answer.lines, answers.fields)
-    if not gpus:
+    if not (gpus := parse.parse_gpus(answer.lines, answers.fields)):
         return {"gpu_driver": driver}, dict.fromkeys(SMI_FIELDS, f"nvidia-smi: {_why(answer)}")
     unknown = {}
     links, errors = answers.outputs.get("nvlink", _Output()), answers.outputs.get("nvlink_errors", _Output())

@@ -301,28 +301,24 @@ def why_no_answer(answer: Answer, frames: Frames) -> Unreached | None:
 def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") -> tuple[Node, str]:
     """The node of an answer, and a Python (3.8+) on it or ""; `heard_s`: time.time() at the answer's end."""
     frames = split_frames(answer.stdout, asked.token)
-    failure = why_no_answer(answer, frames)
-    if failure is not None:
+    if (failure := why_no_answer(answer, frames)) is not None:
         return unreached_node(asked.host, failure), ""
     values, unknown, head = _decoded(frames, asked)
     if "gpus" in values:
         environment = {**values.get("environment", {}), **asked.env}
         visible, order = environment.get("CUDA_VISIBLE_DEVICES"), environment.get("CUDA_DEVICE_ORDER")
         values["gpus"] = shown_to(values["gpus"], visible, order)
-        shown = sum(g.is_visible for g in values["gpus"])
-        if shown and "gpu_count" in values:
+        if (shown := sum(g.is_visible for g in values["gpus"])) and "gpu_count" in values:
             # A scheduler's cgroup hides GPUs but not their files; a lost GPU also still has its files.
             values["gpu_count"] = min(values["gpu_count"], shown)
     if "nccl_conf" in values:
         release = version_of(values["interpreter"].nccl if "interpreter" in values else "")
         values["nccl_conf"] = of_release(values["nccl_conf"], release)
-    setup_error = _setup_error(frames)
-    if setup_error:
+    if setup_error := _setup_error(frames):
         unknown.update(dict.fromkeys(AFTER_SETUP, f"--setup failed: {setup_error}"))
         values = {k: v for k, v in values.items() if k not in AFTER_SETUP}
     values["load"] = head.load or 0.0
-    clock = clock_between(asked.began_s, head.begin, head.end, heard_s)
-    if clock is None:
+    if (clock := clock_between(asked.began_s, head.begin, head.end, heard_s)) is None:
         unknown["clock"] = "the node reported no usable time"
     else:
         values["clock"] = clock

@@ -95,8 +95,7 @@ def partners(names: Sequence[str]) -> dict[str, list[str]]:
     >>> partners(["a", "b", "c"])["b"]
     ['a', 'c']
     """
-    count = len(names)
-    if count <= ALL_PAIRS_MAX_NODES:
+    if (count := len(names)) <= ALL_PAIRS_MAX_NODES:
         return {n: [m for m in names if m != n] for n in names}
     steps = [2**k for k in range(count.bit_length()) if 2**k <= count // 2]
     found = {}

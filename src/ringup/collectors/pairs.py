@@ -177,8 +177,7 @@ class Round:
         """Nodes of `unknown` that were CPU-starved."""
 
     def begin(self, names: Sequence[str], reverse: Sequence[str], deadline_s: float) -> None:
-        asked = [v.node for v in self.clients.values()]
-        if not asked:
+        if not (asked := [v.node for v in self.clients.values()]):
             return
         dice, run, head = random.Random(secrets.randbits(64)), secrets.token_hex(16), self.nodes[0]
         spread = pair_schedule.ephemeral_ports(asked, dice)
@@ -205,8 +204,7 @@ class Round:
     def wait(self, until: Callable[[PairClient], bool], deadline: float, on_turn: Callable[[], None]) -> None:
         """Turn until `until` is true for every node that has not failed, or until a monotonic deadline."""
         while any(not v.failure and not until(v) for v in self.clients.values()):
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if (left := deadline - time.monotonic()) <= 0:
                 return
             self.reach.turn(min(left, TURN_S))
             on_turn()

@@ -25,8 +25,7 @@ def local_nodes(count: int) -> tuple[Host, ...]:
     """
     if not 1 <= count <= 200:
         refuse(f"--local {count}", "1 to 200 nodes can be simulated on one machine")
-    addresses = [f"127.0.0.{2 + i}" for i in range(count)]
-    return tuple(Host(name=a, local=True, address=a) for a in addresses)
+    return tuple(Host(name=a, local=True, address=a) for a in map("127.0.0.{}".format, range(2, count + 2)))
 
 
 def this_machine() -> tuple[Host, ...]:

@@ -21,8 +21,7 @@ def from_allocation(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
 
 def _slurm(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
     """SLURM_JOB_NODELIST is a node set in Slurm's order; SLURM_TASKS_PER_NODE (`4(x2),3`) follows it."""
-    nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
-    if not nodes:
+    if not (nodes := environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")):
         return None
     tasks, task = environ.get("SLURM_STEP_NUM_TASKS", ""), environ.get("SLURM_PROCID", "")
     if tasks.isdecimal() and int(tasks) > 1:
@@ -67,8 +66,7 @@ def _slurm_counts(text: str) -> Iterator[int]:
     [4, 4, 3]
     """
     for part in text.split(",") if text else ():
-        match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,5})\))?", part)
-        if not match:
+        if not (match := re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,5})\))?", part)):
             return
         yield from [int(match[1])] * min(int(match[2] or 1), MOST_NODES + 1)
 

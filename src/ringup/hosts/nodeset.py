@@ -77,8 +77,7 @@ def _expand_word(word: str, room: int, allow_groups: bool) -> list[Host]:
     user, at, rest = word.rpartition("@")
     if at and not _USER.fullmatch(user):
         refuse(f"{printable(user, 80)!r} is not a user name")
-    address = ipv6(rest)
-    if address:
+    if address := ipv6(rest):
         return [Host(address, user)]
     if "[" not in rest:
         return [named_host(rest, user)]
@@ -126,8 +125,7 @@ def _names(word: str, room: int) -> list[str]:
 
 def _range(part: str, word: str) -> tuple[range, int]:
     """The numbers of `1-8`, `01-10` or `0-6/2`, and their least width."""
-    match = _RANGE.fullmatch(part)
-    if not match:
+    if not (match := _RANGE.fullmatch(part)):
         refuse(f"{printable(part, 40)!r} in {printable(word, 80)!r} is not a range such as 1-8 or 0-6/2")
     first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
     if last < first or step < 1:

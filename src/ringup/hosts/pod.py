@@ -66,14 +66,13 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Pod | None:
     own = hostname.split(".")[0]
     service = environ.get("RINGUP_SERVICE", "")
     name = f"{own}.{service}" if service else own
-    wait_s = _number(environ, 1, 86400, "RINGUP_WAIT_S", default=int(WAIT_S))
     return Pod(
         index,
         count,
         _name(name, "this pod"),
         _head(environ, own, service, index),
         _number(environ, 1, 65535, "RINGUP_PORT", default=PORT),
-        float(wait_s),
+        float(_number(environ, 1, 86400, "RINGUP_WAIT_S", default=int(WAIT_S))),
         _token(environ),
     )
 
@@ -109,8 +108,7 @@ def _number(
 
 def _head(environ: Mapping[str, str], own: str, service: str, index: int) -> str:
     """RINGUP_HEAD, else JOB-0.SERVICE from this pod's own JOB-INDEX."""
-    given = environ.get("RINGUP_HEAD", "")
-    if given:
+    if given := environ.get("RINGUP_HEAD", ""):
         return _name(given, "RINGUP_HEAD")
     job, dash, number = own.rpartition("-")
     if not dash or number != str(index):
@@ -160,8 +158,7 @@ def strength_bits(token: str) -> float:
     guessed = _predictable(token)
     runs = _LETTERS.finditer(token)
     words = [word for word in runs if sum(c in "aeiou" for c in word[0].lower()) * 4 >= len(word[0])]
-    spelt = guessed.union(*(range(*word.span()) for word in words))
-    plain = len(token) - len(spelt)
+    plain = len(token) - len(guessed.union(*(range(*word.span()) for word in words)))
     # A few characters of a random token may by chance continue others or look like a word.
     if plain <= 0.4 * len(token) or len(guessed) >= 0.4 * len(token):
         return plain * _bits_per_character(token) / 2 + len(words) * WORD_BITS

@@ -204,7 +204,6 @@ class Stuck:
     """Processes that neither run nor end."""
 
     processes: int = 0
-    """Number of all such processes."""
     zombies: int = 0
     own_zombies: int = 0
     """Zombies of the user who runs the check."""

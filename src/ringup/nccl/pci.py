@@ -38,8 +38,7 @@ def distance(one: PciDevice, other: PciDevice) -> Distance:
     """
     shared = len(posixpath.commonprefix([(*one.above, one.bus_id), (*other.above, other.bus_id)]))
     if shared:
-        rest = max(len(one.above), len(other.above)) - shared
-        return "PIX" if rest <= 1 else "PXB"
+        return "PIX" if max(len(one.above), len(other.above)) - shared <= 1 else "PXB"
     if one.root == other.root:
         return "PHB"
     known = one.numa_node is not None and other.numa_node is not None

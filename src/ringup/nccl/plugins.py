@@ -51,8 +51,7 @@ def wanted(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def loads(node: Node, environment: Mapping[str, str]) -> str | None:
     """The plugin that NCCL will load, "" for none, None if unknown."""
-    names = wanted(environment)
-    if not names:
+    if not (names := wanted(environment)):
         return ""
     answer = node.nccl_answer
     as_asked = environment.get("NCCL_NET_PLUGIN", "") == answer.asked_with.get("NCCL_NET_PLUGIN", "")

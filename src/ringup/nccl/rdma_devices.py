@@ -65,7 +65,6 @@ class Ports:
     doubts: tuple[str, ...] = ()
     """Why the list may differ."""
     missing: tuple[str, ...] = ()
-    """Missing facts."""
 
 
 def is_disabled(environment: Mapping[str, str]) -> bool:

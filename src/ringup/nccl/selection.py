@@ -254,8 +254,7 @@ class _Choosing:
             passed_over = rdma_devices.is_disabled(self.environment) or self.net.lower() == "socket"
             is_known = passed_over or "rdma_ports" not in node.unknown  # else no network is likely
             return self._made("Socket" if is_known else "")
-        chosen = self._interfaces(interface_choice.MAX_INTERFACES)
-        if not chosen:
+        if not (chosen := self._interfaces(interface_choice.MAX_INTERFACES)):
             self.note("no interface is left for sockets: init fails")
             return self._made("")
         if len(chosen) > 1:

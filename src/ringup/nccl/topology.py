@@ -216,12 +216,10 @@ def choose(
     uses: list[Use] = []
     doubts: list[str] = []
     for gpu, options in found.items():
-        near = best(options)
-        if not near:
+        if not (near := best(options)):
             continue
         # The GPUs with the best path to the device.
-        to_it = {str(g): o[near[0]] for g, o in found.items() if near[0] in o}
-        sharing = [int(g) for g in best(to_it)]
+        sharing = [int(g) for g in best({str(g): o[near[0]] for g, o in found.items() if near[0] in o})]
         for name in _spread(gpu, near, sharing, environment, version):
             uses.append(Use(gpu, name, _reason(name, options, near), options[name].gpudirect))
     if any(len(o) > 1 and not all(path.is_known for path in o.values()) for o in found.values()):
@@ -254,8 +252,7 @@ def _spread(
 
 def _reason(name: str, options: Mapping[str, Path], near: list[str]) -> str:
     best_first = sorted(options.items(), key=lambda pair: (-pair[1].gbyte_s, ORDER.index(pair[1].kind)))
-    listed = [f"{n} {p}" for n, p in best_first]
-    shown = f"({summarize_names(listed)})"
+    shown = f"({summarize_names(f'{n} {p}' for n, p in best_first)})"
     if options[name].gpudirect:
         shown += ", with GPUDirect RDMA"
     if len(options) == 1:

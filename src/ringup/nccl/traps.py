@@ -62,8 +62,7 @@ def spelling(name: str, value: str, limit: int = 16) -> Iterator[str]:
         yield f"{setting}: quotes are part of the name, nothing matches; leave them out of the value itself"
     if any(item != item.strip() for item in rest.lstrip("=").split(",")):
         yield f"{setting}: blanks count as part of the name, so the entry never matches; remove them"
-    items = [item for item in rest.lstrip("=").split(",") if item]
-    if len(items) > limit:
+    if len([*filter(None, rest.lstrip("=").split(","))]) > limit:
         yield f"{setting}: only the first {limit} names count, the rest is ignored"
 
 
@@ -82,8 +81,7 @@ def _socket_traps(
     environment: Mapping[str, str], interfaces: Sequence[Interface], ports: Sequence[RdmaPort]
 ) -> Iterator[str]:
     value = environment.get("NCCL_SOCKET_IFNAME", "")
-    family = environment.get("NCCL_SOCKET_FAMILY", "")
-    if family not in ("", "AF_INET", "AF_INET6"):
+    if (family := environment.get("NCCL_SOCKET_FAMILY", "")) not in ("", "AF_INET", "AF_INET6"):
         yield f"NCCL_SOCKET_FAMILY={family} is neither AF_INET nor AF_INET6 and so restricts nothing"
     if not value:
         return
@@ -119,8 +117,7 @@ def _hca_traps(
     ports: Sequence[RdmaPort],
     version: Version,
 ) -> Iterator[str]:
-    value = environment.get("NCCL_IB_HCA", "")
-    if not value:
+    if not (value := environment.get("NCCL_IB_HCA", "")):
         return
     setting = f"NCCL_IB_HCA={value}"
     if is_disabled(environment):
@@ -135,8 +132,7 @@ def _hca_traps(
     for item, port in parsed.items:
         taken = _takes(parsed, item, known)
         if not taken and item in netdevs:
-            device = netdevs[item].device
-            yield f"{setting}: {item} is an interface, not an RDMA device: it is {device}'s"
+            yield f"{setting}: {item} is an interface, not an RDMA device: it is {netdevs[item].device}'s"
         elif not taken and item in others:
             yield f"{setting}: {item} is an interface with no RDMA device known, no device matches"
         elif known and not taken:
@@ -150,15 +146,12 @@ def _switch_traps(
     environment: Mapping[str, str], ports: Sequence[RdmaPort], version: Version
 ) -> Iterator[str]:
     for name in ("NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX"):
-        value = environment.get(name, "")
-        if value and not value.strip().lstrip("+-")[:1].isdigit():
+        if (value := environment.get(name, "")) and not value.strip().lstrip("+-")[:1].isdigit():
             yield f"{name}={value} is not a number and counts as 0"
-    level = environment.get("NCCL_DEBUG", "")
-    if level and level.upper() not in LOG_LEVELS:
+    if (level := environment.get("NCCL_DEBUG", "")) and level.upper() not in LOG_LEVELS:
         yield f"NCCL_DEBUG={level} is none of NCCL's levels, nothing is logged: {', '.join(LOG_LEVELS)}"
     for name in ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL"):
-        value = environment.get(name, "")
-        if value and value not in LEVELS and not value[:1].isdigit():
+        if (value := environment.get(name, "")) and value not in LEVELS and not value[:1].isdigit():
             yield f"{name}={value} is none of NCCL's levels and has no effect: {', '.join(LEVELS)}"
     if environment.get("NCCL_IB_GID_INDEX") and not is_disabled(environment):
         index = number(environment, "NCCL_IB_GID_INDEX", 0)

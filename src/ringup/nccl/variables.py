@@ -149,8 +149,7 @@ def number(environment: Mapping[str, str], name: str, default: int) -> int:
     >>> number({"A": "0x2"}, "A", 5), number({"A": "true"}, "A", 5), number({"A": ""}, "A", 5)
     (2, 0, 5)
     """
-    text = environment.get(name, "")
-    if not text:
+    if not (text := environment.get(name, "")):
         return default
     match = re.match(r"\s*([+-]?)(?:0[xX]([0-9a-fA-F]{1,20})|(0[0-7]{0,20})|(\d{1,20}))", text)
     if not match:

@@ -52,8 +52,7 @@ def _chosen(total: int, cuda_visible_devices: str) -> list[str]:
     chosen: list[str] = []
     for word in cuda_visible_devices.split(","):
         name = word.strip()
-        digits = re.match(r"[+-]?\d+", name)
-        if digits:
+        if digits := re.match(r"[+-]?\d+", name):
             if not 0 <= int(digits[0]) < total:
                 break
             name = str(int(digits[0]))
@@ -95,8 +94,7 @@ def bus_id(text: str) -> str:
     >>> bus_id("00000000:1A:00.0"), bus_id("0000:3b:00"), bus_id("x")
     ('0000:1a:00.0', '0000:3b:00.0', '')
     """
-    match = _BUS.fullmatch(text.strip())
-    if not match:
+    if not (match := _BUS.fullmatch(text.strip())):
         return ""
     return f"{int(match[1] or '0', 16):04x}:{match[2]}:{match[3]}.{match[4] or '0'}".lower()
 
@@ -210,8 +208,7 @@ def parse_nvlinks(status: Sequence[str], errors: Iterable[str] = ()) -> dict[int
 def _of_gpus(lines: Iterable[str], pattern: re.Pattern[str]) -> Iterable[tuple[int, re.Match[str]]]:
     gpu = -1
     for line in lines:
-        head = _GPU_LINE.match(line)
-        if head:
+        if head := _GPU_LINE.match(line):
             gpu = int(head[1][:6])
         elif 0 <= gpu < MOST_GPUS and (match := pattern.search(line)):
             yield gpu, match

@@ -37,18 +37,14 @@ _UNUSED = {
 }
 """Tools -> one of their lines; NCCL's choice does not depend on them."""
 _KNOWN = re.compile(
-    "|".join(
-        (
-            r"\s*\d+: |\s*(?:link/|inet6? |valid_lft|altname|GID\[)|\s*[A-Za-z_][\w ./()-]{0,60}:",
-            r".*==>|.*\bstate \S+ physical_state|Infiniband device|CA '|hca_id|n_gids_found|-\[",
-            r"\s*(?:DEV\s|-{3})|\s*\w+\s+\d+\s+\d+\s+[0-9a-fA-F:]{39}|\s*(?:GPU|NIC|mlx|CPU)\S*\s+\S",
-            r"\s*(?:X|SYS|NODE|PHB|PXB|PIX|NV#|OK|[CGT]?NS|DR|U)\s+=|\S+\s+Link encap",
-            r"[\w.@:-]+\s+(?:UP|DOWN|UNKNOWN)\b",
-            r"\s+(?:RX|TX|ether|UP|collisions|inet|unspec|loop|infiniband|device)\b|\s*[|+\\-]",
-            r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] |\s*\d+\s*$|\s+[\d,x./a-zA-Z]+\s*$",
-            r"\s*(?:port|phys|max|active|sm_|lid|state|rate|Legend|NIC Legend)\b",
-        )
-    )
+    r"\s*\d+: |\s*(?:link/|inet6? |valid_lft|altname|GID\[)|\s*[A-Za-z_][\w ./()-]{0,60}:"
+    r"|.*==>|.*\bstate \S+ physical_state|Infiniband device|CA '|hca_id|n_gids_found|-\["
+    r"|\s*(?:DEV\s|-{3})|\s*\w+\s+\d+\s+\d+\s+[0-9a-fA-F:]{39}|\s*(?:GPU|NIC|mlx|CPU)\S*\s+\S"
+    r"|\s*(?:X|SYS|NODE|PHB|PXB|PIX|NV#|OK|[CGT]?NS|DR|U)\s+=|\S+\s+Link encap"
+    r"|[\w.@:-]+\s+(?:UP|DOWN|UNKNOWN)\b"
+    r"|\s+(?:RX|TX|ether|UP|collisions|inet|unspec|loop|infiniband|device)\b|\s*[|+\\-]"
+    r"|[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] |\s*\d+\s*$|\s+[\d,x./a-zA-Z]+\s*$"
+    r"|\s*(?:port|phys|max|active|sm_|lid|state|rate|Legend|NIC Legend)\b"
 )
 """Beginnings of lines that a supported tool prints."""
 
@@ -167,8 +163,7 @@ def hosts_in(text: str) -> dict[str, str]:
         return found if len(names) > 1 else {"": "".join(found.values())}
     found, current = {"": ""}, ""
     for at, line in enumerate(lines):
-        head = _HEAD.fullmatch("".join(lines[max(0, at - 2) : at + 1]))
-        if head:
+        if head := _HEAD.fullmatch("".join(lines[max(0, at - 2) : at + 1])):
             found[current] = found[current].removesuffix("".join(lines[at - 2 : at]))
         if match := head or PROMPT.match(line):
             current = match[1] or match[2]

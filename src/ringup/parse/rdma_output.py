@@ -200,8 +200,7 @@ def parse_show_gids(text: str) -> list[RdmaPort]:
     found: dict[tuple[str, int], list[Gid]] = {}
     for device, port, index, gid, version, netdev in map(re.Match.groups, _rows(text, _GIDS_ROW)):
         kind = "RoCE v2" if version == "2" else "IB/RoCE v1"
-        table = found.setdefault((device, int(port)), [])
-        table.append(Gid(int(index), gid_of(gid), kind, netdev or ""))
+        found.setdefault((device, int(port)), []).append(Gid(int(index), gid_of(gid), kind, netdev or ""))
     made = []
     for key, gids in found.items():
         # Only RoCE has version 2.

@@ -87,8 +87,7 @@ def parse_topology(text: str) -> Topology:
     # XML entities could make a small file huge; NCCL writes none.
     if len(text) > MOST_BYTES or "<!" in text.replace("<!--", ""):
         raise ValueError("too large, or with a document type: not a topology dump")
-    start = text.find("<system")
-    if start < 0:
+    if (start := text.find("<system")) < 0:
         raise ValueError("no <system> element: not a topology dump")
     try:
         root = ElementTree.fromstring(text[start : text.rindex("</system>") + len("</system>")])
@@ -152,9 +151,8 @@ def parse_topo_matrix(text: str) -> Matrix:
     """
     lines = lines_of(text)
     legend = {match[1]: match[2] for line in lines if (match := _LEGEND.match(line))}
-    cells = gpu_table(lines).items()
     return {
         (gpu, legend.get(name, name)): cell
-        for (gpu, name), cell in cells
+        for (gpu, name), cell in gpu_table(lines).items()
         if cell in _CELLS and not name.startswith(("GPU", "CPU", "NUMA", "Affinity"))
     }

@@ -161,6 +161,5 @@ def k8s(env: Sequence[EnvVar], machine: Machine) -> str:
     return "\n".join(lines)
 
 
-FORMATS: dict[str, Callable[[Sequence[EnvVar], Machine], str]]
 FORMATS = {"shell": shell, "slurm": slurm, "docker": docker, "k8s": k8s}
 """Name of a format -> its writer; the command itself writes `json`."""

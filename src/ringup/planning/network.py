@@ -47,18 +47,14 @@ def decide(cluster: Cluster, run_id: str = "", claim: Callable[[int], bool] | No
     if not nodes or any(n.unreached or not n.interpreter.path for n in nodes):
         return None
     network = choose_network(cluster)
-    if len(nodes) > 1 and network is None:
-        return None
-    port = choose_port(cluster, network, claim)
-    if port is None:
+    if (len(nodes) > 1 and not network) or (port := choose_port(cluster, network, claim)) is None:
         return None
     job = cluster.job
     head_address = job.env.get("MASTER_ADDR") or (network.addresses[nodes[0].name] if network else LOOPBACK)
     pins, notes = pin_interfaces(cluster, network)
     undecided: list[str] = []
     # With one process per node, it uses all GPUs there.
-    by_node = launchers.known(job).by_node
-    ranks = [job.nproc or 1 if by_node else cluster.ranks_on(node) for node in nodes]
+    ranks = [job.nproc or 1 if launchers.known(job).by_node else cluster.ranks_on(node) for node in nodes]
     found = (*pins, *devices.variables(cluster, undecided), *devices.for_cpus(cluster, sum(ranks)))
     doubt = {"yes": "", "no": NO_GPU, "unknown": UNKNOWN_GPUS}[uses_nccl(cluster)]
     env = tuple(replace(v, because=v.because + doubt * v.name.startswith("NCCL_")) for v in found)
@@ -158,8 +154,7 @@ def pin(
     prefix: str = "",
 ) -> list[EnvVar]:
     """One variable for every node if any node needs it; one per node if interface names differ."""
-    because = "; ".join(dict.fromkeys(why for why in reasons.values() if why))
-    if not because:
+    if not (because := "; ".join(dict.fromkeys(why for why in reasons.values() if why))):
         return []
     own = {n.name: user_value(cluster.job, n, name) for n in cluster.nodes}
     notes += [f"{name}={value} on {n} is kept: set by you" for n, value in own.items() if value is not None]

@@ -64,8 +64,7 @@ def judged(selection: Selection, interface: str = "") -> Iterator[Kept]:
             working = working.with_env(**{name: ""})
     for name, value in sorted(selection.environment.items()):
         if name.startswith(PREFIXES) and name not in OF_IMAGES:
-            is_set = working.environment[name] == value
-            one = working if is_set else working.with_env(**{name: value})
+            one = working if working.environment[name] == value else working.with_env(**{name: value})
             verdict, because = judge(name, one, interface)
             places = (("the shell", selection.node.environment), ("nccl.conf", selection.node.nccl_conf))
             losing = [f"{where} has {own[name]}" for where, own in places if own.get(name, value) != value]
@@ -80,8 +79,7 @@ def judge(name: str, one: Selection, interface: str = "") -> tuple[Verdict, str]
     if meant := variables.meant(name):
         return "typo", f"no program reads this name; {meant} is similar"
     # Whether it is read depends on the release, which may be an assumption.
-    unread = variables.unread(name, one.version) if one.node.interpreter.nccl else ""
-    if unread:
+    if unread := variables.unread(name, one.version) if one.node.interpreter.nccl else "":
         return "obsolete", unread
     if foreign := _foreign(name, one):
         return foreign
@@ -104,8 +102,7 @@ def _foreign(name: str, one: Selection) -> tuple[Verdict, str] | None:
 
 
 def _debugging(name: str, one: Selection, _interface: str) -> tuple[Verdict, str]:
-    value = one.environment[name]
-    if name == "NCCL_DEBUG_FILE" and "%p" not in value:
+    if name == "NCCL_DEBUG_FILE" and "%p" not in one.environment[name]:
         return "harmful", "all ranks of a node write into one file; %h and %p make it one for each"
     return "debugging", variables.row_of(name).what
 
@@ -172,16 +169,14 @@ def used_ports(one: Selection) -> tuple[RdmaPort, ...]:
 
 def _gid_index(_name: str, one: Selection, _interface: str) -> tuple[Verdict, str]:
     """Compares it with the entry that NCCL would take without it."""
-    ports = [p for p in used_ports(one) if p.link_layer == "Ethernet"]
-    if not ports:
+    if not (ports := [p for p in used_ports(one) if p.link_layer == "Ethernet"]):
         return "no-op", "it is read for RoCE only, and no RoCE port is used here"
     without = one.with_env(NCCL_IB_GID_INDEX="").environment
     own = [one.gid(p) for p in ports]
     best = [rdma_devices.gid_index(p, without, max(one.version, rdma_devices.CHOOSES_GIDS)) for p in ports]
     if any(b.index is None for b in best):
         return "site", "the GID tables are not known: whether the index is right is unknown"
-    wrong = [(o, b) for o, b in zip(own, best, strict=True) if o.index != b.index]
-    if not wrong:
+    if not (wrong := [(o, b) for o, b in zip(own, best, strict=True) if o.index != b.index]):
         if one.version >= rdma_devices.CHOOSES_GIDS:
             return "no-op", "NCCL takes the same entry without it (from 2.21 on it looks for it)"
         return "right", "before 2.21 NCCL takes index 0 without it, a link-local entry of RoCE v1"
@@ -282,8 +277,7 @@ def _traffic_class(users: Sequence[Selection]) -> str:
     if values := _set_to("NCCL_IB_TC", users):
         shown = ", ".join(f"{v} (DSCP {int(v) >> 2})" if v.isdecimal() else v for v in values)
         return f"{shown} is the site's, and kept; right if the switches' lossless class has it"
-    marked = sorted({p.traffic_class for s in users for p in s.roce_ports if p.traffic_class})
-    if marked:
+    if marked := sorted({p.traffic_class for s in users for p in s.roce_ports if p.traffic_class}):
         shown = ", ".join(f"{v} (DSCP {v >> 2})" for v in marked)
         return f"leave it; the driver marks all RoCE traffic here with {shown}"
     return (

@@ -60,7 +60,6 @@ class StartLine:
     """A shell command that runs first: the environment of `conda run`."""
     chdir: str = ""
     forwarded: tuple[str, ...] = ()
-    """Variables that are forwarded by name."""
     scheduled: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """As written -> (option of ringup, value): a job file's requests to the scheduler."""
     wrapper: tuple[str, ...] = ()
@@ -330,8 +329,7 @@ def _check_kept(step: start.Step, words: Sequence[str]) -> None:
         _refuse(unknown, "only the ranks know its value: write it into the script")
     if step.program == "env" and not step.has("-u", "--unset"):
         _refuse(" ".join(words[:2]), "give the variables in front of the line: NAME=VALUE torchrun ...")
-    hiding = [o.name for o in step.options if o.name in HIDING and _is_container(step.program)]
-    if hiding:
+    if hiding := [o.name for o in step.options if o.name in HIDING and _is_container(step.program)]:
         hint = "leave it out: the ranks' variables and process ids must be the same outside the image"
         _refuse(f"{step.program} {hiding[0]}", hint)
 
@@ -641,8 +639,8 @@ def _trl(line: StartLine, left: list[str]) -> StartLine:
             own += [word] if equals or meaning.endswith("=") else [word, next(words, "")]
         else:
             kept.append(word)
-    words_of_it = ["accelerate", *own, "-m", f"trl.scripts.{left[0]}", *kept]
-    return _started(replace(line, launcher="accelerate"), words_of_it)
+    own += ["-m", f"trl.scripts.{left[0]}", *kept]
+    return _started(replace(line, launcher="accelerate"), ["accelerate", *own])
 
 
 _BY_OTHERS = {"axolotl": _axolotl, "tune": _tune, "fabric": _fabric, "trl": _trl}

@@ -92,8 +92,7 @@ class Follower(Followed):
 
     def poll(self) -> bool:
         self.options.reach.turn(0.1)
-        now = time.monotonic()
-        if now >= self._next_beat_s:
+        if (now := time.monotonic()) >= self._next_beat_s:
             self._next_beat_s = now + messages.BEAT_S
             self.beat()
             self.output.on_time(now)

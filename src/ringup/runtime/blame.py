@@ -95,8 +95,7 @@ class End:
         """The intended exit code: 1 for an exception, for `mp.spawn` that of the failed process."""
         if not self.raised:
             return self.code
-        spawned = _SPAWNED.match(self.raised)
-        if not spawned:
+        if not (spawned := _SPAWNED.match(self.raised)):
             return 1
         number, signal_name = spawned.groups()
         return int(number) if number else -Signals[signal_name]

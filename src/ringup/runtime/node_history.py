@@ -41,8 +41,7 @@ class _File(msgspec.Struct):
 
 def cache_dir() -> Path:
     """The only directory outside the logs that ringup writes to."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "ringup"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ringup"
 
 
 def add(run: str, nodes: Sequence[str], blamed: Collection[str] = (), cause: str = "") -> bool:
@@ -63,8 +62,7 @@ def add(run: str, nodes: Sequence[str], blamed: Collection[str] = (), cause: str
 
 def _note(entries: list[_Entry], new: _Entry) -> None:
     """Add a run; for a recorded run only its cause."""
-    same = next((one for one in entries if one.run == new.run), None)
-    if same is None:
+    if (same := next((one for one in entries if one.run == new.run), None)) is None:
         entries.append(new)
     elif new.cause:
         same.at_s, same.cause = new.at_s, new.cause
@@ -80,8 +78,7 @@ def forget(node: str) -> bool:
     """Remove a node from the record; returns whether it was in it.  Raises OSError."""
     with _locked():
         known = _load()
-        is_known = known.pop(node, None) is not None
-        if is_known:
+        if is_known := known.pop(node, None) is not None:
             _save(known)
         return is_known
 

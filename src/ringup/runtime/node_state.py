@@ -289,7 +289,6 @@ class NodeRun:
 
     def _end(self, message: Message, kind: Any, code: int, rank: int | None) -> End:
         tail = blob(message["tail"]) if len(self.ends) < MOST_TAILS else b""
-        lines = tail.decode("utf-8", "replace").split("\n")
         return End(
             kind,
             self.name,
@@ -298,7 +297,7 @@ class NodeRun:
             code,
             self.clock.ours(message.get("traceback_at", 0)),
             self.clock.ours(message["sigterm_at"]),
-            tuple(clean(line) for line in lines if line.strip()),
+            tuple(clean(line) for line in tail.decode("utf-8", "replace").split("\n") if line.strip()),
         )
 
     def _on_exit(self, message: Message) -> None:
@@ -325,8 +324,7 @@ class NodeRun:
             # torchrun's own shutdown may fail after all ranks are done; the ranks' exit codes decide.
             self.notes.append(f"{self.name}: all ranks exited 0, their launcher exited {code}")
         elif code != 0:
-            kind = "launcher" if self.plan.has_shims else "job"
-            self._fail(self._end(message, kind, code, None))
+            self._fail(self._end(message, "launcher" if self.plan.has_shims else "job", code, None))
         elif self.plan.has_shims and codes.count(0) < nproc and not message["sigterm_at"]:
             ended = f"{codes.count(0)} of its {plural(nproc, 'rank')} had run to their end"
             end = self._end(message, "launcher", code, None)

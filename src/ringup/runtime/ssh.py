@@ -272,8 +272,7 @@ class Ssh(Followed):
 
     def _note_absence(self, now: float) -> None:
         """Silence while this process itself was suspended is not the nodes' fault."""
-        away_s = now - self._turned_s
-        if away_s >= AWAY_S:
+        if (away_s := now - self._turned_s) >= AWAY_S:
             self._away_s = max(self._away_s, away_s)
             for node in self.nodes:
                 node.heard_s = min(now, node.heard_s + away_s)

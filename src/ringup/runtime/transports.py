@@ -67,8 +67,7 @@ class Transports:
         is_news, seen.network = seen.network != network, network
         if not is_news or not expected or not expected.network or seen.node in self._differ:
             return
-        words = self._difference(seen, expected)
-        if not words:
+        if not (words := self._difference(seen, expected)):
             return
         self._differ.add(seen.node)
         if len(self._differ) > MOST_REPORTED:

@@ -238,8 +238,7 @@ class Transport:
 
     def turn(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` (0.1 s at most) for one batch from any node, and call the listeners."""
-        now = time.monotonic()
-        if now >= self._next_tick:
+        if (now := time.monotonic()) >= self._next_tick:
             self._tick(now)
         if self._closed:
             return

@@ -112,8 +112,7 @@ class Admission:
     def _make_room(self, most: int) -> None:
         if len(self._guests) <= most or not self._guests:
             return
-        held = Counter(guest.source for guest in self._guests.values())
-        crowd = held.most_common(1)[0][0]
+        crowd = Counter(guest.source for guest in self._guests.values()).most_common(1)[0][0]
         oldest = next(guest for guest in self._guests.values() if guest.source == crowd)
         self._turn_away(oldest, oldest.address, CROWDED)
 
@@ -127,8 +126,7 @@ class Admission:
                 raise Refused("it sent data too early")
             self._on_hello(guest.link, guest.address, hello)
         except (Refused, ConnectionError) as error:
-            is_final = not isinstance(error, Refused) or error.final
-            guest.link.say(Refusal(str(error), is_final))
+            guest.link.say(Refusal(str(error), not isinstance(error, Refused) or error.final))
             self._turn_away(guest, who, str(error))
         else:
             del self._guests[guest.link]

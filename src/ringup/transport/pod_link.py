@@ -262,8 +262,7 @@ class Link:
     def _read(self) -> None:
         # At most one record: more data inside OpenSSL would not wake the selector.
         while True:
-            data = self._tls.recv(LONGEST_FRAME_BYTES)
-            if not data:
+            if not (data := self._tls.recv(LONGEST_FRAME_BYTES)):
                 raise ConnectionError("the connection was closed")
             self._received += data
             self._hand_on()

@@ -141,8 +141,7 @@ class _Gathering:
         reported = time.monotonic() + REPORT_EVERY_S
         while missing := self.missing():
             self._admission.turn(0.2)
-            now = time.monotonic()
-            if now > until:
+            if (now := time.monotonic()) > until:
                 late = f"did not come within {show_seconds(self.pod.wait_s)}"
                 lost = f"{indices(missing)} of {self.pod.count} {late}"
                 where = f"{self.pod.name} port {self.pod.port}"

@@ -18,8 +18,7 @@ class PortClaims(contextlib.ExitStack):
     def take(self, port: int) -> bool:
         """Whether no other run has claimed the port; also true on systems without such names."""
         try:
-            claim = self.enter_context(socket.socket(socket.AF_UNIX))
-            claim.bind(f"\0ringup-port-{port}")
+            self.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0ringup-port-{port}")
         except OSError as error:
             return error.errno != errno.EADDRINUSE
         return True

@@ -167,8 +167,7 @@ class Session:
 
     @property
     def is_logging_in(self) -> bool:
-        is_through = self._way.is_ssh and self.errors.phase is Phase.LOGGED_IN
-        return self.state == "connecting" and not is_through
+        return self.state == "connecting" and not (self._way.is_ssh and self.errors.phase is Phase.LOGGED_IN)
 
     def is_overdue(self, now: float, silent_s: float) -> bool:
         """Whether a script was sent over ssh and has been silent for too long."""

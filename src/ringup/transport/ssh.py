@@ -159,8 +159,7 @@ class Errors(ClientErrors):
     def lost(self, code: int) -> Unreached:
         if code < 0:
             return Unreached("ssh-failed", how_ended("the ssh client", code))
-        kind = classify(self.said())
-        if kind not in ("ssh-timeout", "ssh-no-route"):
+        if (kind := classify(self.said())) not in ("ssh-timeout", "ssh-no-route"):
             kind = "ssh-failed"
         return Unreached(kind, f"connection lost: {self.words() or f'ssh ended with {code}'}")
 

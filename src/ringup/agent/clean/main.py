@@ -169,8 +169,7 @@ def end_proven(grace_s):
     """End leftovers that two successive searches find; (pid, start time) -> entry with the signal."""
     ended = {}
     for _ in range(ROUNDS):
-        seen = {same(entry) for entry in Jobs().left if not entry["doubt"]}
-        if not seen:
+        if not (seen := {same(entry) for entry in Jobs().left if not entry["doubt"]}):
             break
         look = Jobs()
         for entry in look.left:

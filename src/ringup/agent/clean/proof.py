@@ -84,21 +84,18 @@ def strays(table, jobs):
         if pid in jobs or (parent not in (0, 1) and table.commands.get(parent, "") != "systemd"):
             continue
         if processes.fate(table, pid, {pid: ""}).startswith("orphan"):
-            verdict = stray(table, pid, usual)
-            if verdict:
+            if verdict := stray(table, pid, usual):
                 found[pid] = verdict
     return found
 
 
 def stray(table, pid, usual):
     """(evidence, doubt) of one process, or None."""
-    words = table.words(pid)
-    if not words:
+    if not (words := table.words(pid)):
         return None
     program, text = os.path.basename(words[0]), " ".join(words[1:])
     if program in processes.REMOTE:
-        start = remote_start(program, words[1:])
-        if start:
+        if start := remote_start(program, words[1:]):
             return "%s that started %s" % (program, start), ""
         return ("%s that started python" % program, UNSURE) if "python" in text else None
     if not programs.is_python(words):
@@ -112,8 +109,7 @@ def stray(table, pid, usual):
         return "a Python process that has spawned ranks", "" if is_lost else UNSURE
     if gpus(held):
         return "a Python process that holds a GPU", UNSURE
-    ports = sorted({usual[name] for name in held if name in usual})
-    if ports:
+    if ports := sorted({usual[name] for name in held if name in usual}):
         return "a Python process that listens on port %d" % ports[0], UNSURE
     return None
 
@@ -158,16 +154,13 @@ class Judge:
 
     def judge(self, pid, own):
         """(proof, doubt) of a process without a parent; one of them is "".  `own` are its descendants."""
-        away = self.elsewhere(pid)
-        if away:
+        if away := self.elsewhere(pid):
             return "", "it belongs to " + away
-        run = self.table.environment(pid).get(tree.TAG)
-        if run:
+        if run := self.table.environment(pid).get(tree.TAG):
             proof = self._of_ringup(pid, run)
             return proof, "" if proof else "it may only have inherited the tag of run %s" % run[:80]
         is_worker = self._is_torchrun_worker(pid)
-        doubt = "" if is_worker else self._wanted(pid, own)
-        if doubt:
+        if doubt := "" if is_worker else self._wanted(pid, own):
             return "", doubt
         if pid in self.strays:
             evidence, doubt = self.strays[pid]
@@ -206,8 +199,7 @@ class Judge:
         meets = self._meeting_port(pid)
         if meets and any((own == meets and not peer) or peer == meets for own, peer in self._held(pid)):
             return "it has a socket of its job's port %d" % meets, ""
-        serves = self._serves(pid)
-        if serves:
+        if serves := self._serves(pid):
             return "", serves
         if is_worker:
             return "torchrun has made %s for it" % os.path.dirname(env["TORCHELASTIC_ERROR_FILE"]), ""

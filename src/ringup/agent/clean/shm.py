@@ -13,8 +13,7 @@ FILES_S = 8.0
 
 def shared_files(folder, first_namespace):
     """Files of NCCL and torch in shared memory that nobody uses."""
-    candidates = tree.own_files(folder)
-    if not candidates:
+    if not (candidates := tree.own_files(folder)):
         return []
     table = processes.ProcessTable("")
     readable = [pid for pid in table.parents if table.may_read(pid)]

@@ -119,8 +119,7 @@ def spent(world, group, case, count):
         if cuda:
             stamps[-1].record()
     world.wait()
-    pairs = zip(stamps, stamps[1:])
-    return [a.elapsed_time(b) / 1000 if cuda else b - a for a, b in pairs]
+    return [a.elapsed_time(b) / 1000 if cuda else b - a for a, b in zip(stamps, stamps[1:])]
 
 
 def measure(world, group, case, budget_s=LONGEST_S):
@@ -275,8 +274,7 @@ def tcp_counters():
 def that_fit(world, sizes):
     """The sizes for which every rank has enough memory; rank 0 reports the others."""
     by_rank = world.agree("memory", world.free_bytes())
-    known = [(free, rank) for rank, free in enumerate(by_rank) if free is not None]
-    if not known:
+    if not (known := [(free, rank) for rank, free in enumerate(by_rank) if free is not None]):
         return sizes
     free, rank = min(known)
     fit = [size for size in sizes if size * ROOM <= free]

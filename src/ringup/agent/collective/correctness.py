@@ -60,8 +60,7 @@ def all_gather(world, members, group, count):
     dist.all_gather(parts, base + (world.rank + 1) * 1000, group=group)
     world.wait()
     for rank, part in zip(members, parts):
-        wrong = first_difference(part, base + (rank + 1) * 1000)
-        if wrong:
+        if wrong := first_difference(part, base + (rank + 1) * 1000):
             wrong.update({"count": count, "from": rank})
             return wrong
     return None
@@ -78,8 +77,7 @@ CHECKS = {
 def memory(world):
     """Write a pattern to the device's memory and read it back; None if it is unchanged."""
     written = torch.arange(PATTERN, dtype=torch.uint8).repeat(MEMORY_BYTES // PATTERN)
-    there = written.to(world.device)
-    back = (there ^ 255).to("cpu")
+    back = (written.to(world.device) ^ 255).to("cpu")
     return first_difference(back, written ^ 255)
 
 

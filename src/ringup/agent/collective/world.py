@@ -101,8 +101,7 @@ class World:
         report("hello", torch=torch.__version__, backend=backend, **known)
         self.arrive_s = arrive_s
         self.began_s = time.monotonic()
-        wait = datetime.timedelta(seconds=arrive_s)
-        self.store = next(iter(dist.rendezvous("env://", timeout=wait)))[0]
+        self.store = next(iter(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=arrive_s))))[0]
         self.nodes = {}
         self.rounds = 0
 
@@ -175,8 +174,7 @@ class World:
         """Memory this rank may fill: its GPU's, or its share of the node's; None if unknown."""
         if self.device.type == "cuda":
             return torch.cuda.mem_get_info()[0]
-        available = numbers("/proc/meminfo", ("MemAvailable",)).get("MemAvailable")
-        if not available:
+        if not (available := numbers("/proc/meminfo", ("MemAvailable",)).get("MemAvailable")):
             return None
         limited = machine.memory_left("")  # of a container or a job
         free = available * 1024 if limited is None else min(available * 1024, limited)

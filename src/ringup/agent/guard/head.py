@@ -238,8 +238,7 @@ class Head:
     def flush(self):
         """Write this node's output to the journal, and to each link as much as it takes without waiting."""
         while self.spool.wait_s() <= 0:
-            popped = self.spool.pop()
-            if popped is None:
+            if (popped := self.spool.pop()) is None:
                 break
             self.journal.add_output(b'{"node":%d,' % self.own + popped[0][1:])
         for link in self._links():

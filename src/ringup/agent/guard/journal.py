@@ -106,8 +106,7 @@ class Cursor:
 
     def pop(self):
         """(lines, their bytes), or None."""
-        segments = self.journal.segments
-        if not segments:
+        if not (segments := self.journal.segments):
             return None
         if self.number < min(segments):
             self.number, self.offset = min(segments), 0

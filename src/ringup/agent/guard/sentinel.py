@@ -104,8 +104,7 @@ def watch(guard, pulse, patience_s):
     poll.register(pulse, select.POLLIN)
     while True:
         if poll.poll(1000):
-            data = os.read(pulse, 4096)
-            if not data:
+            if not (data := os.read(pulse, 4096)):
                 break
             pulse_at = time.monotonic()
             if DETACHED in data and DETACHED[0] not in marks:
@@ -174,5 +173,4 @@ def sentinel(order, run_guard):
     os.close(life_read)
     for number in ENDING:
         signal.signal(number, lambda n, frame: os.kill(guard, n))
-    patience_s = float(order["lease_s"]) + SENTINEL_PATIENCE_S
-    return clean_up(order, began, *watch(guard, pulse_read, patience_s))
+    return clean_up(order, began, *watch(guard, pulse_read, order["lease_s"] + SENTINEL_PATIENCE_S))

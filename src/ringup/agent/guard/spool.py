@@ -79,8 +79,7 @@ class Tail:
     def feed(self, stream, at, data):
         """More output, read at a monotonic time."""
         text = self.rest[stream] + data
-        found = text.rfind(TRACEBACK)
-        if found >= 0:
+        if (found := text.rfind(TRACEBACK)) >= 0:
             before = (*self.lines, *text[:found][-500:].split(b"\n"))
             last = next((line for line in reversed(before) if line.strip()), b"")
             # In a chain of exceptions the first traceback counts.

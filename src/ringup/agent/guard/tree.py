@@ -64,8 +64,7 @@ def elsewhere(pid, found):
     for name in BATCH:
         if found.get(name, b"") not in (b"", os.environb.get(name, b"")):
             return "batch job %s=%s" % (name.decode(), found[name].decode("utf-8", "replace")[:40])
-    others = confined(pid) - confined("self")
-    if others:
+    if others := confined(pid) - confined("self"):
         return "container or batch job %s" % min(others)[:80]
     namespace = link("/proc/%d/ns/pid" % pid)
     return "another container" if namespace and namespace != link("/proc/self/ns/pid") else ""
@@ -174,8 +173,7 @@ def own_files(folder):
 
 def remove_file(path, status):
     """Remove a file of `own_files` if it is unchanged; whether it is gone.  Raises OSError."""
-    is_same = os.path.samestat(os.lstat(path), status)
-    if is_same:
+    if is_same := os.path.samestat(os.lstat(path), status):
         os.unlink(path)
     return is_same
 

@@ -75,11 +75,9 @@ class World:
         root_of = {pid: root for root, pids in trees.items() for pid in pids}
         owner = {name: root for pid, root in root_of.items() for name in descriptors(pid)}
         ends = {}
-        namespaces = {link("/proc/%d/ns/net" % pid): pid for pid in root_of}
-        for name, pid in namespaces.items():
+        for name, pid in {link("/proc/%d/ns/net" % pid): pid for pid in root_of}.items():
             for local, remote, _, inode in tcp(ESTABLISHED, "/proc/%d" % pid) if name else ():
-                root = owner.get("socket:[%s]" % inode)
-                if root is not None:
+                if (root := owner.get("socket:[%s]" % inode)) is not None:
                     ends[name, end(local), end(remote)] = root
         for root, pids in trees.items():
             seen = self.seen.setdefault(root, Connections())
@@ -109,8 +107,7 @@ class World:
                 "has_group": seen.has_group, "is_joined": seen.is_joined,
                 "remote": sorted(seen.remote)[:MOST_ADDRESSES],
             })  # fmt: skip
-        addresses = sorted(self.own or ())[:MOST_ADDRESSES]
-        up.send({"type": "world", "addresses": addresses, "ranks": ranks})
+        up.send({"type": "world", "addresses": sorted(self.own or ())[:MOST_ADDRESSES], "ranks": ranks})
 
 
 def own_addresses():

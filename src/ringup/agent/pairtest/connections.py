@@ -156,8 +156,7 @@ class Try(Connection):
         attempt, sock = self.attempt, self.sock
         self.connect()
         yield WRITE
-        number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if number:
+        if number := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise OSError(number, "")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.send(self.node.hello + attempt.size.to_bytes(4, "big"))
@@ -194,8 +193,7 @@ class Try(Connection):
         attempt.source = attempt.source or self.sock.getsockname()[0]
 
     def receive(self):
-        data = self.sock.recv(LARGEST_READ)
-        if not data:
+        if not (data := self.sock.recv(LARGEST_READ)):
             raise OSError(errno.ECONNRESET, "")
         return data
 

@@ -44,8 +44,7 @@ class Node:
         self.resolves, self.looked_up = False, None
 
     def watch(self, sock, handler, mask):
-        before = self.watched.get(sock)
-        if before is None:
+        if (before := self.watched.get(sock)) is None:
             self.selector.register(sock, mask, handler)
         elif before != mask:
             self.selector.modify(sock, mask, handler)
@@ -85,8 +84,7 @@ class Node:
         print(json.dumps(message), flush=True)
 
     def take_orders(self, mask):
-        data = os.read(0, 1 << 16)
-        if not data:
+        if not (data := os.read(0, 1 << 16)):
             os._exit(0)
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:

@@ -40,8 +40,7 @@ def stat(pid):
 
 def table():
     """Every living process: pid -> (parent, start time)."""
-    found = {pid: stat(pid) for pid in numbered("/proc")}
-    return {pid: known for pid, known in found.items() if known}
+    return {pid: known for pid in numbered("/proc") if (known := stat(pid))}
 
 
 def children_of(parents):

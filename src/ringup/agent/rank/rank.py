@@ -125,8 +125,7 @@ def watch(guard, pid, wake):
                 continue
             for number in os.read(wake, 64):
                 if number == signal.SIGCHLD:
-                    status = reap(pid)
-                    if status is not None:
+                    if (status := reap(pid)) is not None:
                         return status
                 elif number != signal.SIGTERM or not term_sent or time.monotonic() - term_sent > TERM_ONCE_S:
                     if number == signal.SIGTERM:

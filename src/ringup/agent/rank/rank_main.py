@@ -157,8 +157,7 @@ def start_threads():
         """Finds no module; only notices imports."""
 
         def find_spec(self, name, path=None, target=None):
-            prepare = waiting.pop(name, None)
-            if prepare:
+            if prepare := waiting.pop(name, None):
                 for other in [other for other in waiting if waiting[other] is prepare]:
                     waiting.pop(other, None)
                 try:
