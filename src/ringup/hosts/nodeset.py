@@ -49,9 +49,8 @@ def expand(hosts: str, *, allow_groups: bool = False) -> tuple[Host, ...]:
     """
     if len(hosts) > LONGEST_TEXT:
         refuse(f"the node list is {len(hosts)} characters long")
-    for character in hosts:
-        if not character.isprintable():
-            refuse(f"the node list holds the character {printable(character)}")
+    if strange := next((character for character in hosts if not character.isprintable()), ""):
+        refuse(f"the node list holds the character {printable(strange)}")
     found: list[Host] = []
     for word in _words(hosts):
         found += _expand_word(word, MOST_NODES - len(found), allow_groups)

@@ -204,6 +204,7 @@ class Stuck:
     """Processes that neither run nor end."""
 
     processes: int = 0
+    """Number of all such processes."""
     zombies: int = 0
     own_zombies: int = 0
     """Zombies of the user who runs the check."""
@@ -457,7 +458,8 @@ class Link:
     One attempt to connect from `src` to an address of `dst`.
 
     `bound`: "routed" as NCCL and Gloo do it, "source" from an address of `src_interface`, "device" from that
-    interface (both only to explain a failure).  If routed, the kernel chose `src_interface`, "" if unknown.
+    interface (both only to explain a failure).  If routed, the kernel chose `src_interface`, "" if it is
+    unknown.
     """
 
     src: str

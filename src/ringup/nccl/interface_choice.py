@@ -93,9 +93,8 @@ def version_of(text: str) -> Version:
     ((2, 20, 5), (2, 27, 7))
     """
     parts = text.split("+")[0].split(".")
-    if len(parts) >= 2 and all(p.isdecimal() for p in parts[:3]):
-        return tuple(int(p) for p in parts[:3])
-    return ASSUMED
+    is_known = len(parts) >= 2 and all(p.isdecimal() for p in parts[:3])
+    return tuple(map(int, parts[:3])) if is_known else ASSUMED
 
 
 def effective(node: Node, env: Mapping[str, str]) -> dict[str, str]:
@@ -150,14 +149,10 @@ def addresses(
     all_interfaces: Sequence[Interface], family: str, version: Version
 ) -> Iterator[tuple[Interface, Address]]:
     """Addresses in getifaddrs' order: all IPv4 by ifindex, then IPv6, each interface's global ones first."""
-    wanted = {"AF_INET": "inet", "AF_INET6": "inet6"}.get(family)
-    ordered = sorted(all_interfaces, key=lambda i: i.index)
-    for kind in ("inet", "inet6"):
-        if wanted not in (None, kind):
-            continue
+    usable = (i for i in all_interfaces if version < SKIPS_DOWN or i.is_linked)
+    ordered = sorted(usable, key=lambda i: i.index)
+    for kind in {"AF_INET": ("inet",), "AF_INET6": ("inet6",)}.get(family, ("inet", "inet6")):
         for interface in ordered:
-            if version >= SKIPS_DOWN and not (interface.is_up and interface.has_carrier):
-                continue
             own = [a for a in interface.addresses if a.family == kind and a.address != "::1"]
             for address in sorted(own, key=lambda a: kind == "inet6" and a.scope == "link"):
                 yield interface, address

@@ -103,12 +103,10 @@ def topology(node: Node) -> Topology:
             ),
         )
 
-    cpus = []
-    for numa in sorted(numa for numa, parent in below if not parent):
-        arch = {"aarch64": "arm64", "ppc64le": "ppc64"}.get(node.machine, node.machine)
-        cpu, elements = node.processor, tuple(element(numa, bus) for bus in below[numa, ""])
-        cpus.append(Cpu(numa, arch, cpu.vendor, cpu.family, cpu.model, elements))
-    return Topology(tuple(cpus))
+    arch, cpu = {"aarch64": "arm64", "ppc64le": "ppc64"}.get(node.machine, node.machine), node.processor
+    roots = ((numa, found) for (numa, parent), found in sorted(below.items()) if not parent)
+    trees = ((numa, tuple(element(numa, bus) for bus in found)) for numa, found in roots)
+    return Topology(tuple(Cpu(numa, arch, cpu.vendor, cpu.family, cpu.model, tree) for numa, tree in trees))
 
 
 def _link(device: PciDevice, by_bus: Mapping[str, PciDevice]) -> tuple[str, int]:

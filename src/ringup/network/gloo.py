@@ -44,8 +44,7 @@ def owner(node: Node, address: str) -> Interface | None:
     found = parsed(address)
     wanted = str(found)  # the kernel also writes addresses in their canonical form
     for interface in node.interfaces if found else ():
-        if interface.kind == "loopback" and is_loopback(address):
-            return interface
-        if any(a.address == wanted for a in interface.addresses):
+        is_own = interface.kind == "loopback" and is_loopback(address)
+        if is_own or any(a.address == wanted for a in interface.addresses):
             return interface
     return None

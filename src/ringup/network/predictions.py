@@ -219,16 +219,12 @@ def together(nodes: Sequence[Node], predictions: Sequence[Prediction]) -> tuple[
         _Seen(n, p, _subnet_of_bootstrap(n, p), tuple(i.rpartition("/")[2] for i in p.interfaces))
         for n, p in zip(nodes, predictions, strict=True)
     ]
-    sample = seen[:MOST_COMPARED]
-    made = []
-    for one in seen:
-        others = [s for s in sample if s.node.name != one.node.name]
-        because = (*one.prediction.because, *_contradictions(one, others))
-        made.append(replace(one.prediction, because=because))
-    return tuple(made)
+    made = ((one.prediction, _contradictions(one, seen[:MOST_COMPARED])) for one in seen)
+    return tuple(replace(own, because=(*own.because, *found)) for own, found in made)
 
 
-def _contradictions(one: _Seen, others: Sequence[_Seen]) -> Iterator[str]:
+def _contradictions(one: _Seen, sample: Sequence[_Seen]) -> Iterator[str]:
+    others = [s for s in sample if s.node.name != one.node.name]
     own, boot = one.prediction.network, one.prediction.bootstrap
     kinds = Counter(s.prediction.network for s in others if s.prediction.network)
     if own and kinds and own not in kinds:

@@ -67,10 +67,8 @@ def routed(cluster: Cluster) -> tuple[Link, ...]:
 
 def cut_pairs(cluster: Cluster) -> tuple[tuple[str, str], ...]:
     """(src, dst) if no address of dst answered src at all, in the order of the attempts."""
-    answered: dict[tuple[str, str], bool] = {}
-    for li in routed(cluster):
-        answered[li.src, li.dst] = li.ok or answered.get((li.src, li.dst), False)
-    return tuple(pair for pair, ok in answered.items() if not ok)
+    answers = grouped(((li.src, li.dst), li.ok) for li in routed(cluster))
+    return tuple(pair for pair, answered in answers.items() if not any(answered))
 
 
 @once

@@ -31,10 +31,8 @@ def minimal_env(cluster: Cluster, *, debug: bool = False, log_dir: str = ".") ->
     """The environment for a job on these nodes; debugging output goes to `log_dir`."""
     plan, notes = network.decide(cluster), list[str]()
     env = plan.env if plan else tuple(devices.variables(cluster, notes))
-    if plan:
-        notes += plan.open
-    else:
-        notes.append("no interface could be proven to join all nodes: `ringup check` says why")
+    unproven = "no interface could be proven to join all nodes: `ringup check` says why"
+    notes += plan.open if plan else (unproven,)
     env += tuple(debugging(cluster, log_dir) if debug else ())
     return MinimalEnv(env, kept(cluster), tuple(notes), tuple(roce_explained(cluster)))
 

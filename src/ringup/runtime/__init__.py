@@ -70,6 +70,7 @@ class RunResult:
     run_id: str
     outcome: Outcome
     exit_code: int
+    """The exit code of `ringup run`."""
     failure: Failure | None
     ranks: tuple[RankEnd, ...]
     findings: tuple[Finding, ...]

@@ -119,11 +119,8 @@ class Follower(Followed):
         self.error = printable(data.decode("utf-8", "replace").strip()[-400:])
 
     def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
-        if error is not None:
-            self.state, self.error = "lost", error.words
-        elif code != 0:
-            self.state = "lost"
-            self.error = self.error or f"exit code {code}"
+        if error is not None or code != 0:
+            self.state, self.error = "lost", error.words if error else self.error or f"exit code {code}"
         elif self.state != "gone":
             self.state, self.is_on_its_own = "over", False
             if not self.finished_s and not any(one.lost or one.ends for one in self.nodes):

@@ -126,13 +126,11 @@ class Transport:
             if room <= 0:
                 return
             session = self._waiting.popleft()
-            if session.state != "waiting":
-                continue
-            if session.not_before > now:
+            if session.state == "waiting" and session.not_before > now:
                 self._waiting.append(session)
-                continue
-            session.begin()
-            room -= 1
+            elif session.state == "waiting":
+                session.begin()
+                room -= 1
 
     def _logging_in(self) -> int:
         return sum(session.is_logging_in for session in self._sessions.values())

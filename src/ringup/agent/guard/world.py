@@ -119,9 +119,8 @@ def own_addresses():
             last = words[1]
         elif words[1:] == ["host", "LOCAL"]:
             found.add(last)
-    for line in read("/proc/net/if_inet6", 1 << 20).splitlines():
-        found.add(socket.inet_ntop(socket.AF_INET6, binascii.unhexlify(line.split()[0])))
-    return found
+    lines = read("/proc/net/if_inet6", 1 << 20).splitlines()
+    return found | {socket.inet_ntop(socket.AF_INET6, binascii.unhexlify(line.split()[0])) for line in lines}
 
 
 def has_group_thread(pid):
