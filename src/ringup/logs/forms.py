@@ -90,7 +90,7 @@ def specific(message: str) -> int:
 
 _WAITED = {"work", "work-state", "work-aborted", "watchdog-stuck"}
 _OF_AN_END = {"abort-word", "crash-word", "killed-word", "exit", "exit-signal", "child-failed"}
-_OF_AN_END |= {"closing-signal", "pod-ended"}
+_OF_AN_END |= {"closing-signal"}
 _WORD = re.compile(r"(?<![\[\w])[A-Za-z]{3}")
 _NAMELESS = re.compile(r"\s*(?:Exception|Error):?\s*")
 

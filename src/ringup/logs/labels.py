@@ -34,8 +34,6 @@ _LEVEL = re.compile(
 """Words for a severity or a step, not for a process; and clocks."""
 _RANK = re.compile(r"(?i)(?<![a-z_])(?:global[_-]?)?(?:rank|rk|r)[ =:_-]{0,3}(\d{1,6})\b")
 _OWNER = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?|pod(?:[_-]?name)?|server)[=:] ?([\w.-]{1,63})")
-TASK = re.compile(r"(?i)(?:array|task|job|trial|run)[ =:_#-]{1,3}\d{1,12}(?:_\d{1,6})?$")
-"""A label of one of several jobs that write the same file."""
 _SPLIT = re.compile(r"[\s,/|=@]+")
 
 _PAIR = re.compile(r'([\w.@-]{1,40})=(?:"((?:[^"\\]|\\.)*)"|([^\s"]*))(?:\s+|$)')

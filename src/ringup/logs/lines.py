@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ringup.logs.grammar import bare
-from ringup.logs.labels import TASK, Labels, owner_in, rank_in, unpacked, words_in
+from ringup.logs.labels import Labels, owner_in, rank_in, unpacked, words_in
 from ringup.logs.mentions import SETTINGS, is_mention, quotations, says_no
 from ringup.logs.patterns import PATTERNS
 from ringup.logs.patterns.forms import WRAPPING
@@ -254,8 +254,7 @@ def head_of(text: str, labels: Labels = NO_LABELS) -> Head:
     elif not _LOCAL.match(start):
         label, start = labels.split(start)
         host, rank = owner_in(label) or next(filter(looks_like_host, words_in(label)), ""), rank_in(label)
-        # a rank, a logger or a line of code is in any stream
-        label = label if host or TASK.match(label) else ""
+        label = label if host else ""  # a rank, a logger or a line of code is in any stream
     # Most lines contain none of the words of these forms: searching for words is much quicker.
     is_nccl = "NCCL " in start or "INFO " in start or "WARN " in start or "NET/OFI " in start
     if is_nccl and (nccl := _NCCL.search(start)):

@@ -35,12 +35,6 @@ CODE = re.compile(
 )
 """A shell's trace, prompt or comment, a line of Python or of its patch, an option's help, a remedy."""
 
-_FOUND = re.compile(
-    r"[\w./+-]{1,200}\.\w{1,5}[:-]\d{1,6}[:-](?:\s{2}|\t)"
-    r"|(?:[*|] ){0,3}(?=\d{0,9}[a-f])(?=[a-f]{0,9}\d)[0-9a-f]{7,10} (?:\([^)]{1,120}\) )?[A-Za-z]"
-)
-"""A line of source as `grep -n` prints it, and a commit with its subject."""
-
 _OPENS = re.compile(r"(?<![\w)\]])['\"`](?=\S)")
 _CLOSES = {"'": re.compile(r"'(?!\w)"), '"': re.compile(r'"(?!\w)'), "`": re.compile(r"`(?!\w)")}
 _OF_THE_SPEAKER = re.compile(
@@ -67,7 +61,7 @@ _BY_A_PERSON = re.compile(
 
 def is_mention(body: str) -> bool:
     """
-    Whether a line is a command, code, a commit, a comment, a help text, a remedy, or a person's own sentence.
+    Whether a line is a command, code, a comment, a help text, a remedy, or a person's own sentence.
 
     >>> is_mention("+ pkill -9 train.py"), is_mention("    os.kill(pid, SIGKILL)"), is_mention("Killed")
     (True, True, False)
@@ -76,8 +70,7 @@ def is_mention(body: str) -> bool:
     >>> is_mention("Generated: srun: error: task 3: Segmentation fault")
     True
     """
-    shown = (_FOUND, CODE, _OF_A_MODEL)
-    return any(one.match(body) for one in shown) or bool(_BY_A_PERSON.search(body[:1000]))
+    return bool(CODE.match(body) or _OF_A_MODEL.match(body) or _BY_A_PERSON.search(body[:1000]))
 
 
 def says_no(text: str, end: int) -> bool:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ringup.logs.labels import TASK
 from ringup.logs.lines import DAY_S
 from ringup.logs.mentions import SETTINGS
 from ringup.logs.patterns import OF_ROLE, TAGS
@@ -251,9 +250,6 @@ class Outcome:
             return True
         if event.tag in _OF_A_KERNEL and event.time_s is not None and self._is_of_before(event):
             return True
-        if event.tag == "pod-ended":  # a later pod of the same job completed
-            done = {_job_of(e) for e in self._log.all("pod-assigned", has=r"\bCompleted\b")}
-            return _job_of(event) in done
         if self._handled(event) or self._had_finished(event) or self._finished_after(event):
             return True
         if event.tag not in _NEVER_PASSED and self._worked_before_the_end(event):
@@ -385,10 +381,9 @@ class Outcome:
             return True
         if not any(e["logged"] or e["handled"] for e in here):
             return False
-        # One that the script's own lines log, or of an optional import, begins like one that nobody caught.
-        may_end = any(e["uncaught"] for e in here)
-        is_logged = any(e["logged"] for e in here) or not any(map(_is_uncaught, here))
-        return not may_end or (is_logged and self._is_gone_on(event))
+        uncaught = [e for e in here if _is_uncaught(e)]
+        # A traceback that the script's own lines log begins like one that nobody caught.
+        return not uncaught or (any(e["logged"] for e in here) and self._is_gone_on(event))
 
     def _is_gone_on(self, event: Event) -> bool:
         """Whether the log goes on after a line, and not with the end of a process."""
@@ -407,8 +402,6 @@ class Outcome:
         done = {_who(e) for e in self._last_finishes if self._follows(e, event)}
         if event.rank is not None or not done:
             return event.rank in done
-        if TASK.match(event.label):  # a job of its own
-            return event.label in done
         worlds = self._log.all("rank-of-world")
         again = [w for w in worlds if w.file == event.file and self._follows(w, event)]
         return (set(range(again[-1].number("nranks"))) if again else self._at_work) <= done
@@ -505,9 +498,8 @@ class Outcome:
         """For each file the lines that report that all tests of a session passed."""
         failed = {e.place for e in self._log.all("tests-failed")}
         passed = self._log.all("tests-passed")
-        # googletest reports it in the next line, unittest two lines below
-        is_whole = (e for e in passed if failed.isdisjoint((e.file, e.line + below) for below in (1, 2)))
-        found = grouped(e.place for e in is_whole)
+        # unittest reports it two lines below
+        found = grouped((e.file, e.line) for e in passed if (e.file, e.line + 2) not in failed)
         return defaultdict(list, found)
 
     @cached_property
@@ -548,11 +540,6 @@ def _last_lines(events: Iterable[tuple[Key, Event]]) -> dict[Key, int]:
     for key, event in events:
         last[key] = max(last[key], event.line)
     return last
-
-
-def _job_of(event: Event) -> str:
-    """A pod's name without its random end."""
-    return event["pod"].rpartition("-")[0]
 
 
 def _who(event: Event) -> int | str:

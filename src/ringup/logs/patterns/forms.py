@@ -22,7 +22,7 @@ ERRNO = (
 
 FAILING = (
     r"\b(?:fail(?:ed|s|ure)?|cannot|can't|couldn't|could not|unable to|aborted|aborting|refused|denied|not found|no such|invalid"
-    r"|unsupported|not supported|undefined symbol|mismatch\w*|corrupt\w*|does(?: not|n't) (?:exist|match|fit|support)|crashed|died|panic(?:ked)?"
+    r"|unsupported|not supported|undefined symbol|mismatch\w*|corrupt\w*|does(?: not|n't) (?:exist|match|fit|support)|crashed|died|panic"
     r"|insufficient|unreachable|out of memory|not enough|no available|is not (?:set|valid|divisible|available)|no space left"
     r"|unrecognized|unknown|out of range|must (?:not )?be|should be|expected|exceed(?:s|ed)|missing|unexpected|broken|is dead|requires?)\b"
 )

@@ -61,8 +61,6 @@ TAGS = (
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?P<why>\d{1,6}/\d{1,6} nodes are available: .{1,160})",
         r"FailedScheduling\b|tasks in gang unschedulable|^\s*PodScheduled\s+False\b",
         r"^\s*(?:pod/)?(?P<pod>[\w.-]{1,80})\s+0/\d{1,3}\s+Pending\s+0\s+\d{1,6}[mhd]"),
-    tag("pod-ended", "failure",
-        r"^\s*(?:pod/)?(?P<pod>[a-z0-9][\w.-]{1,80})\s+0/\d{1,3}\s+(?:Init:)?(?:Error|OOMKilled|Evicted|ContainerStatusUnknown|DeadlineExceeded|ExitCode:[1-9]\d{0,2})\s+\d", keep=64),
     tag("pod-assigned", "",
         r"Successfully assigned (?:[\w.-]{1,80}/)?(?P<pod>[\w.-]{1,80}) to ",
         r"^\s*(?:pod/)?(?P<pod>[\w.-]{1,80})\s+\d{1,3}/\d{1,3}\s+(?:Running|Completed)\s+\d"),

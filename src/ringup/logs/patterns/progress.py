@@ -33,13 +33,13 @@ TAGS = (
         keep=0),
     tag("tests-passed", "context",
         r"^=* ?\d+ passed(?:, \d+ (?:skipped|xfailed|xpassed|deselected|warnings?))* in [\d.:]+",
-        r"\b100% tests passed, 0 tests failed|^Ran \d+ tests? in [\d.]+s|^\[  PASSED  \] \d+ tests?\b"),
+        r"\b100% tests passed, 0 tests failed|^Ran \d+ tests? in [\d.]+s"),
     tag("tests-began", "context", r"^=+ test session starts =+|^\[=+\] Running \d+ tests? from |^Test project /|^collected \d+ items?\b|^\s+Start +\d+: "),
     # A shell's trace, and the banners of a job script.
     tag("stage-began", "context setting",
         r"^\++ (?:\S{1,100}/)?(?:torchrun|python[\d.]*|srun|mpirun|mpiexec|deepspeed|accelerate|horovodrun|bash|sh)\s",
         r"^(?:[=#*-]{2,40} ?)(?i:starting|start of|begin|stage|step|phase|part)\b.{0,80}$", keep=50),
-    tag("tests-failed", "context", r"^FAILED \((?:failures|errors)=\d|^\[  FAILED  \] \d+ tests?\b"),
+    tag("tests-failed", "context", r"^FAILED \((?:failures|errors)=\d"),
     tag("p2p-off", "context", r"P2P is disabled between (?:NVLINK )?connected GPUs|Could not enable P2P between dev"),
     # torch prints NCCL's last WARN below it, on a line of its own, which the scanner reads.
     tag("last-error", "context", r"^Last error:\s*(?P<text>.*)$"),

@@ -137,9 +137,5 @@ TAGS = (
     tag("exit-signal", "failure end local",
         r"Signal (?P<signal>\d+) \((?P<name>SIG\w+)\) received by PID (?P<pid>\d+)"),
     tag("closing-signal", "", r"Sending process (?P<pid>\d+) closing signal (?P<name>SIG\w+)"),
-    tag("child-failed", "failure end local",
-        r"ChildFailedError|Root Cause \(first observed failure\)",
-        # of a job: GitHub, Azure, GitLab, Jenkins; conda run
-        r"##\[error\](?:Process completed|Bash exited) with (?:exit )?code '?[1-9]|^ERROR: Job failed: |^Finished: FAILURE\s*$"
-        r"|\bconda\.cli\.main_run:execute\(\d{1,5}\): `conda run .{1,300}` failed"),
+    tag("child-failed", "failure end local", r"ChildFailedError|Root Cause \(first observed failure\)"),
 )
