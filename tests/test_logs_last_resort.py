@@ -131,3 +131,50 @@ def test_a_launcher_that_was_interrupted_has_no_failure_in_its_last_frames(tmp_p
 def test_an_older_kernel_tells_whose_limit_ended_a_task(tmp_path: Path) -> None:
     said = "[Thu Mar 20 21:01:25 2025] Task in /docker/6b45 killed as a result of limit of /docker/6b45\n"
     assert diagnose(tmp_path, said).causes[0].rule == "oom-killer-ran"
+
+
+# -- programs around the command -----------------------------------------------------------------------
+
+WORK = "".join(f"step {n}: loss {3 - n / 50:.3f}\n" for n in range(40)) + "Training completed.\n"
+PODS = "NAME                  READY   STATUS      RESTARTS   AGE\n"
+POD = "train-{0}   0/1     {1}   {2}   12m\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ERROR conda.cli.main_run:execute(125): `conda run python train.py` failed. (See above for error)",
+        "make: *** [Makefile:12: train] Error 1",
+        "##[error]Process completed with exit code 1.",
+        "2026-11-28T07:00:03.0000000Z ##[error]Bash exited with code '1'.",
+        "ERROR: Job failed: exit code 1",
+        "07:00:03  Finished: FAILURE",
+        "error: Recipe `train` failed on line 3 with exit code 1",
+        "\t(1) Normal termination (return value 1)",
+        "1234.batch        batch                  acct         64     FAILED      1:0 ",
+        "thread 'main' panicked at tokenizers/src/models/bpe/model.rs:512:41:\nindex out of bounds: len 5",
+        "thread 'main' (12345) panicked at router/src/main.rs:88:14:\nno entry found for key",
+        *(POD.format("0", why, "2 (3h ago)") for why in ("Error", "Init:Error", "Evicted", "StartError")),
+    ],
+)
+def test_the_end_of_a_command_is_no_success(tmp_path: Path, line: str) -> None:
+    work = WORK.replace("Training completed.\n", "") if "panicked" in line else WORK
+    diagnosis = diagnose(tmp_path, f"{work}UserWarning: an old option is deprecated\n{line}\n")
+    assert [c.rule for c in diagnosis.causes if c.severity == "error"] == ["unnamed-failure"]
+    assert any(part in diagnosis.causes[0].text for part in line.strip().split("\n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "make: [Makefile:3: clean] Error 1 (ignored)\n" + WORK,
+        "make: *** [Makefile:3: clean] Error 1\n" + WORK,
+        WORK + "Finished: SUCCESS\n",
+        PODS + POD.format("0-x7b2k", "Error", 0) + POD.format("0-p4c9z", "Completed", 0),
+        PODS + POD.format("worker-0", "Error", 0) + POD.format("worker-0", "Running", 1),
+        PODS + POD.format("worker-0", "Init:0/1", 0),
+        "Pods Statuses:    0 Active (0 Ready) / 4 Succeeded / 1 Failed\n",
+    ],
+)
+def test_a_command_that_is_run_again_or_that_nobody_needs_is_no_failure(tmp_path: Path, text: str) -> None:
+    assert diagnose(tmp_path, text).healthy

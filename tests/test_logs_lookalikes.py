@@ -107,3 +107,55 @@ def test_ranks_in_different_collectives_do_not_count_parameters(tmp_path: Path) 
     text += [f"{model}, while rank 0 has inconsistent 202 params."]
     found = {c.rule: c.confidence for c in diagnose(tmp_path, "\n".join(text)).causes}
     assert found.get("model-differs-between-ranks", "low") == "low" and "collective-mismatch" in found
+
+
+FELL_BACK = f"no flash_attn, falling back to eager\n{FRAME}ModuleNotFoundError: No module named 'model'\n"
+
+
+def test_a_fallback_excuses_an_import_only_if_the_program_goes_on(tmp_path: Path) -> None:
+    assert not diagnose(tmp_path, FELL_BACK.rstrip()).healthy
+    assert not diagnose(tmp_path, FELL_BACK + EXITS.rstrip()).healthy
+    assert diagnose(tmp_path, FELL_BACK + "Loading the model\nReady").healthy
+
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+RUN = "[ RUN      ] Comm.Oom"
+
+
+@pytest.mark.parametrize(
+    "above, below",
+    [
+        ("[==========] Running 3 tests from 1 test suite.\n" + RUN, "[       OK ] Comm.Oom (7 ms)\n" + RUN),
+        ("=== test session starts ===\ncollected 30 items\n", "PASSED             [  3%]\n"),
+        ("=== test session starts ===\na.py::test_a FAILED  [ 3%]\n", "a.py::test_b PASSED  [ 6%]\n"),
+        ("### Response:\nIt means that there is no memory:\n", ""),
+        ("<|im_start|>assistant\n", "Killed\n\nSegmentation fault (core dumped)\n<|im_end|>\n"),
+        ("<|start_header_id|>assistant<|end_header_id|>\n\n", ""),
+    ],
+)
+def test_text_of_a_model_and_output_of_a_test_that_passed_are_no_failure(
+    tmp_path: Path, above: str, below: str
+) -> None:
+    found = diagnose(tmp_path, f"{above}\n{OOM}\n{below}")
+    assert found.healthy or "FAILED" in found.causes[0].text
+    assert "gpu-out-of-memory" not in {c.rule for c in found.causes if c.severity == "error"}
+
+
+@pytest.mark.parametrize(
+    "above, below",
+    [
+        ("[==========] Running 3 tests from 1 test suite.\n[       OK ] Comm.A (7 ms)\n" + RUN, ""),
+        ("=== test session starts ===\na.py::test_a ", "FAILED  [ 3%]\na.py::test_b PASSED  [ 6%]\n"),
+        ("### Response:\nHello\n" + FRAME, ""),
+        ("<|im_start|>assistant\nHello<|im_end|>\n", ""),
+        ("### Response:\nHello\n2026-11-28 07:00:00,123 ERROR ", ""),
+    ],
+)
+def test_an_error_below_them_is_one(tmp_path: Path, above: str, below: str) -> None:
+    assert diagnose(tmp_path, f"{above}{OOM}\n{below}").causes[0].rule == "gpu-out-of-memory"
+
+
+def test_the_subjects_of_commits_are_no_failures(tmp_path: Path) -> None:
+    subjects = "def5678 Fix CUDA out of memory in eval\n* 0a1b2c3 (HEAD -> main) Segmentation fault\n"
+    assert diagnose(tmp_path, "abc1234 fix NCCL timeout\n" + subjects).healthy
+    assert not diagnose(tmp_path, subjects + OOM).healthy

@@ -236,3 +236,47 @@ def test_a_code_of_the_driver_that_ends_nothing_is_a_note(tmp_path: Path, code: 
     text = f"[ 12.1] NVRM: Xid (PCI:0000:4e:00): {code}, pid='<unknown>', name=<unknown>\n"
     assert errors(diagnose(tmp_path, job=text + STEPS)) == []
     assert errors(diagnose(tmp_path, job=text.replace(f": {code},", ": 48,"))) != []
+
+
+FAILS = "ERROR: failed to reach the head node, giving up\n"
+
+
+@pytest.mark.parametrize(
+    "line, ended",
+    [
+        ("Training completed.\nEvaluation finished.", True),
+        ("Training: 10 of 10 epochs done", True),
+        ("Train step 60/60 done. loss 0.0121", True),
+        ("Training of the model on 8 GPUs finished", True),
+        ("Training: 2 of 10 epochs done", False),
+        ("Train step 6/60 done", False),
+        ("Training stopped before max_steps completed", False),
+        ("Finished training epoch 2", False),
+        ("Evaluation finished.", False),
+        ("Tokenizer training completed.", False),
+        ("Training data preparation finished", False),
+    ],
+)
+def test_only_the_end_of_all_work_excuses_what_follows(tmp_path: Path, line: str, ended: bool) -> None:
+    assert diagnose(tmp_path, job=f"{WORK['steps']}{line}\n{FAILS}").healthy == ended
+
+
+RAISED = 'Traceback (most recent call last):\n  File "/job/t.py", line 9, in <module>\nValueError: lr=abc\n'
+KILLED = "/var/spool/slurmd/job12/slurm_script: line 14: 4242 Killed                  python t.py\n"
+
+
+@pytest.mark.parametrize(
+    "failure, rule", [(RAISED, "rank-raised-exception"), (KILLED, "rank-killed")], ids=["raised", "killed"]
+)
+def test_one_of_several_jobs_in_a_file_failed(tmp_path: Path, failure: str, rule: str) -> None:
+    done = WORK["steps"] + "Training completed.\n"
+    assert errors(diagnose(tmp_path, job=f"== job 1 ==\n{failure}== job 2 ==\n{done}")) == [rule]
+    assert diagnose(tmp_path, job=f"== job 1 ==\n{failure}== job 1 ==\n{done}").healthy
+    assert diagnose(tmp_path, job=f"== attempt 1 ==\n{failure}== attempt 2 ==\n{done}").healthy
+
+
+def test_other_tasks_that_end_well_do_not_excuse_one_that_failed(tmp_path: Path) -> None:
+    ends = [f"task {n}: training finished\n" for n in range(5)]
+    ends[2] = "task 2: exited with code 1\n"
+    assert errors(diagnose(tmp_path, job="".join(ends))) == ["unnamed-failure"]
+    assert diagnose(tmp_path, job="".join([*ends, "task 2: training finished\n"])).healthy

@@ -32,8 +32,9 @@ CODE = re.compile(
     r"|(?:print|echo|export|import|trap)\b\W{1,3}\S{1,200}[=('\"]"
     r"|from \S{1,80} import\b)"
     r"|[-+]?\s+\w[\w.]{0,80}\(.{0,400}[,)](?:\s{1,4}#.{0,200})?$"
+    r"|[*|\\/ ]{0,12}(?=\d{0,9}[a-f])(?=[a-f]{0,9}\d)[0-9a-f]{7,10} (?:\([^)]{1,200}\) )?[A-Za-z\[]"
 )
-"""A shell's trace, prompt or comment, a line of Python or of its patch, an option's help, a remedy."""
+"""A shell's trace, prompt or comment, Python, its patch, an option's help, a remedy, `git log --oneline`."""
 
 _OPENS = re.compile(r"(?<![\w)\]])['\"`](?=\S)")
 _CLOSES = {"'": re.compile(r"'(?!\w)"), '"': re.compile(r'"(?!\w)'), "`": re.compile(r"`(?!\w)")}

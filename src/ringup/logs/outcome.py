@@ -82,6 +82,7 @@ _TRAINS = re.compile(r"(?i)train|epoch|step|iter")
 _MOVES_BYTES = re.compile(r"[kMG]i?B/s|\dB/s|examples/s|files/s")
 _BY_A_SHELL = r"(?: line \d+|^\S*sh): +\d+ |(?:exit|status|code)\W{1,3}(?:code )?\d"
 """How a shell or a container's runtime reports that a program ended."""
+_OF_A_JOB = re.compile(r"(?i)\W{0,40}(?:array )?(task|job|seed|fold|experiment|config)\W{1,3}(\d{1,6})\b")
 _OF_A_GPU = {"illegal-access", "cuda-failure", "gpu-oom", "ecc", "gpu-lost"}
 _PROBES = r"\"(?:GET|HEAD) "
 """Of a server: requests for its health or its metrics."""
@@ -332,17 +333,36 @@ class Outcome:
 
     @cached_property
     def _begun(self) -> defaultdict[int, int]:
-        """The first line of each file that a rank of the job printed, or that shows work."""
+        """The first line of each file that a rank printed, that shows work, or that begins a job."""
         own = (e for e in self._log.events if e.rank is not None or e.pid)
         marks = (m.event for found in self._all_marks.values() for m in found)
-        first: defaultdict[int, int] = defaultdict(lambda: sys.maxsize)
+        first = defaultdict(lambda: sys.maxsize, {file: jobs[0] for file, jobs in self._jobs.items()})
         for event in (*own, *marks):
             first[event.file] = min(first[event.file], event.line)
         return first
 
-    def work_after(self, file: int, line: int) -> int:
-        """The amount of work in the streams of a file after a line: its steps, and its end twice."""
-        return sum(mark.weight for mark in self._all_marks[file] if mark.event.line > line)
+    def work_after(self, event: Event, line: int = 0) -> int:
+        """The amount of work in its file after an event, or a line: the steps, and the end twice."""
+        later = [m for m in self._all_marks[event.file] if m.event.line > (line or event.line)]
+        return sum(mark.weight for mark in later if not self._is_of_another(mark.event, event))
+
+    def _is_of_another(self, later: Event, event: Event) -> bool:
+        """Whether a line is of another of several jobs in one file: by its number, or below its banner."""
+        mine, its = _OF_A_JOB.match(event.text), _OF_A_JOB.match(later.text)
+        if mine and its:
+            return mine[1].lower() == its[1].lower() and mine[2] != its[2]
+        jobs = self._jobs.get(event.file, [])
+        if bisect_right(jobs, event.line) == bisect_right(jobs, later.line):
+            return False
+        here = self._log.at(*event.place)
+        return any(e["uncaught"] or e.tag in _ENDED_A_PROCESS or re.search(_BY_A_SHELL, e.text) for e in here)
+
+    @cached_property
+    def _jobs(self) -> dict[int, list[int]]:
+        """For each file the banners of its jobs, if no number comes again, as that of a retried one does."""
+        found = grouped((e.file, e) for e in self._log.all("stage-began") if e["job"])
+        once = {f: es for f, es in found.items() if len({(e["job"], e["n"]) for e in es}) == len(es)}
+        return {file: [e.line for e in es] for file, es in once.items()}
 
     def worked_before(self, event: Event) -> bool:
         """Whether the line's own rank, else its stream, had worked before it."""
@@ -350,13 +370,14 @@ class Outcome:
 
     def _own_marks(self, event: Event) -> list[_Mark]:
         marks = self._marks.get((event.file, event.label), ())
-        return [m for m in marks if m.event.rank == event.rank or None in (m.event.rank, event.rank)]
+        own = (m for m in marks if m.event.rank == event.rank or None in (m.event.rank, event.rank))
+        return [m for m in own if not self._is_of_another(m.event, event)]
 
     def _follows(self, later: Event, event: Event) -> bool:
         """Whether a line was printed after another: by its position in one stream, else by the clocks."""
         if later.file == event.file:
             together = later.label == event.label or self._first_line[later.file, later.label] < event.line
-            return later.line > event.line and together
+            return later.line > event.line and together and not self._is_of_another(later, event)
         if later.time_s is None or event.time_s is None:
             return False
         dated = later.time_s > DAY_S
@@ -381,9 +402,11 @@ class Outcome:
             return True
         if not any(e["logged"] or e["handled"] for e in here):
             return False
-        uncaught = [e for e in here if _is_uncaught(e)]
-        # A traceback that the script's own lines log begins like one that nobody caught.
-        return not uncaught or (any(e["logged"] for e in here) and self._is_gone_on(event))
+        uncaught = [e for e in here if e["uncaught"]]
+        # A traceback that the script's own lines log begins like one that nobody caught, as does one of an
+        # optional import.
+        may_be_caught = any(e["logged"] for e in here) or not any(map(_is_uncaught, uncaught))
+        return not uncaught or (may_be_caught and self._is_gone_on(event))
 
     def _is_gone_on(self, event: Event) -> bool:
         """Whether the log goes on after a line, and not with the end of a process."""
@@ -430,14 +453,16 @@ class Outcome:
         if self._last_end[event.file]:
             return False
         marks = self._own_marks(event) or (self._all_marks[event.file] if event.rank is None else [])
-        work = (m.event for m in marks if m.event.tag != "saved")
+        work = (m.event for m in marks if m.event.tag != "saved" and not self._is_of_another(m.event, event))
         last = max(work, key=lambda e: e.line, default=None)
         if last is None or last.line >= event.line:
             return False
         begun = (e.line for e in self._log.all("stage-began") if e.file == event.file)
         if any(last.line < line < event.line for line in begun):
             return False
-        return any(map(_is_the_end, self._log.at(last.file, last.line)))
+        ends = [e for e in self._log.at(last.file, last.line) if _is_the_end(e)]
+        trains = self.trained and not self._log.all("finished", eval="")  # an evaluation between
+        return bool(ends) and not (trains and all(e["eval"] for e in ends))
 
     @cached_property
     def _raised(self) -> list[Event]:
@@ -486,6 +511,7 @@ class Outcome:
         passed = next((line for line in self._passed[event.file] if line > event.line), 0)
         before = [e for e in self._session_bounds if e.file == event.file and e.line < passed]
         began = [e.line for e in before if e.tag == "tests-began"] or [e.line for e in before]
+        began += [e.line for e in self._log.all("tests-failed") if e.file == event.file and e.line < passed]
         return bool(passed) and event.line > max(began, default=0)
 
     @cached_property

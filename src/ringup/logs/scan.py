@@ -98,6 +98,13 @@ MOST_LOOKS = 4_000
 """Different lines with words of a failure that are read in a file; of the rest only the last ones."""
 MOST_LATE = 400
 
+MOST_OF_A_REPLY = 40
+"""Lines of a model's text."""
+_ENDS_A_REPLY = re.compile(
+    r"(?i)^#|<\|(?:im_end|eot_id|endoftext|im_start|start_header|user|assistant)|</s>|^Traceback \("
+    r"|\bstep\b|\bepoch\b|\bloss\b|\d%\||^\[|^\S{1,80}(?::\d+|\[\d+\]): |: line \d+: |^srun: |^slurmstepd: "
+    r"|NCCL (?:INFO|WARN)|^terminate called|^Fatal Python error"
+)
 BELOW_A_FRAME = 4
 """Lines from a frame to the exception: the code, and marks below it."""
 
@@ -180,6 +187,8 @@ class Scanner:
         self._headless = False
         self._began: tuple[int, float] | None = None
         self._quotes = False
+        self._reply = 0
+        """Up to this line number, lines may be a model's text."""
         self._indent = 0
         """Blanks in front of every line, or of a block of code in Markdown."""
         self._cut = 0
@@ -306,6 +315,11 @@ class Scanner:
         """Whether a line is quoted by `> `, or is source below a frame, which Python indents by four."""
         if self._quotes and text.startswith("> "):
             return True
+        if number <= self._reply:
+            # Its end, another turn, a program's record or step, or a traceback, which may be the program's.
+            if not (_ENDS_A_REPLY.search(text) or seconds_of(text) or self._labels.split(text)[0]):
+                return True
+            self._reply = number if "<|" in text else 0
         if number - 1 not in (self._framed[1], self._code):
             return False
         if not body_of(text, self._labels).startswith("    "):
@@ -371,6 +385,9 @@ class Scanner:
     def _dispatch(self, match: Match) -> None:
         tag, fields, head = match.tag, match.fields, match.head
         source = head.source
+        if tag == "reply-began":
+            self._reply = self._read_on = match.line + MOST_OF_A_REPLY
+            return
         if tag == "made-do":
             self._made_do, self._title = (source, match.line), match.text
             return
@@ -443,7 +460,9 @@ class Scanner:
                 self._open.clear()
 
     def _keep(self, match: Match) -> None:
-        key = self._key(match)
+        n, of = (match.fields.get(name) or match.fields.get(f"{name}2") for name in ("n", "of"))
+        is_part = match.tag == "finished" and n != of  # of the steps
+        key = None if is_part else self._key(match)
         if key is None:
             return
         first = self._first.setdefault(key, [])

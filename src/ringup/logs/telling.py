@@ -105,7 +105,7 @@ def heartbeat(log: LogEvidence) -> Clue | None:
         if clue.count < BEATS or clue.last_line < lines - max(3, TO_THE_END * lines):
             continue
         waits = clue.form in (Form.WAIT, Form.INFO, Form.WARNING) and _WAITS.search(clue.message)
-        if waits and not log.outcome.work_after(clue.event.file, clue.last_line):
+        if waits and not log.outcome.work_after(clue.event, clue.last_line):
             return clue
     return None
 
@@ -222,8 +222,25 @@ def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | 
     beat = heartbeat(log)
     if beat is not None:
         return described(log, beat)
-    is_ended = any(one.rule == "job-cancelled" for one in causes)
-    return _of_a_clue(log, best, causes) or (None if is_ended else _cut_traceback(log))
+    if (one := _of_a_clue(log, best, causes)) or any(one.rule == "job-cancelled" for one in causes):
+        return one
+    return _cut_traceback(log) or _failed_command(log)
+
+
+_COMMANDS_OUTPUT = Fix("read the output of that command above the line, or its own log (`kubectl logs POD`).")
+
+
+def _failed_command(log: LogEvidence) -> Cause | None:
+    """The last line of a program around the job, if it reports that the command failed."""
+    done = log.all("pod-assigned", has=" (?:Running|Completed) ")
+    for last in reversed(log.all("command-failed")):
+        pod, many = last["pod"], last["one"]  # a Job's next pod has another suffix
+        later = (e for e in done if e["pod"] == pod + many or (many and e["pod"][:-6] == pod))
+        if log.outcome.work_after(last) < ENOUGH_OF_OTHERS and not (pod and any(later)):
+            text = f"a command or container failed, and no line names the reason: {last.text[:160]}"
+            one = report([last], text, "low", fix=_COMMANDS_OUTPUT)
+            return replace(one, rule="unnamed-failure", severity="error") if one else None
+    return None
 
 
 def _proves_an_end(log: LogEvidence, clue: Clue) -> bool:
@@ -269,7 +286,7 @@ def _of_a_clue(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Caus
         return None
     if _went_on(log, best):
         return None
-    if log.outcome.work_after(best.event.file, best.event.line) >= ENOUGH_OF_OTHERS:
+    if log.outcome.work_after(best.event) >= ENOUGH_OF_OTHERS:
         return None  # whichever program prints it, the job continued
     if any(one.rule == "job-cancelled" for one in causes) and best.form > Form.EXCEPTION:
         return None

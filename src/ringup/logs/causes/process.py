@@ -363,7 +363,7 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     sure: Confidence = "high" if traced and settled else "low" if mild else "medium"
     evidence = [*([inner] if inner else ()), *same[:1], *(clue.event for clue in below), *same[1:]]
     # Nothing below it, not even its end: it may as well be the output's last line before the process ended.
-    goes_on = made_do(first) or log.outcome.from_outside or log.outcome.work_after(*first.place)
+    goes_on = made_do(first) or log.outcome.from_outside or log.outcome.work_after(first)
     is_last = _is_last(log, first) and not goes_on
     is_mild = mild and not (traced or settled or is_last)
     return report(evidence, text, sure, severity="warning" if is_mild else None)

@@ -64,7 +64,7 @@ PROGRAM = Pattern(
     r"|^(?:[\w./+-]{1,60}: ){1,4}.{0,160}(?:"
     + ERRNO
     + r")|^\[?(?:ERROR|FATAL)(?: ERROR)?\]?:? ?\S|^usage error|^(?:[\w./-]{1,60}: )?(?:line \d+: )?\d+: \S+: not found"
-    r"|^(?:Host key verification failed|A call to \w+ (?:was unable|failed))|\bAssertion .{1,200} failed\b|\bCheck failed: |Task launch for \S+ failed|launch failed|aborted before step",
+    r"|^(?:Host key verification failed|A call to \w+ (?:was unable|failed))|\bAssertion .{1,200} failed\b|\bCheck failed: |Task launch for \S+ failed|launch failed|aborted before step|^thread '[^']{1,80}' (?:\(\d{1,10}\) )?panicked at ",
 )
 NAMES_ERRNO = Pattern(
     "names_errno",
@@ -107,13 +107,13 @@ NOISE = Pattern(
     r"|(?:Future|Deprecation|User|Runtime|Resource|Syntax)Warning|using GPU \d+ (?:to perform|as device)|CUDA kernel errors might|For debugging consider|Compile with `TORCH_USE_CUDA"
     r"|cuFFT factory|cuBLAS factory|cuDNN factory|computation placer|TF-TRT|ACPI (?:BIOS )?(?:Error|Warning|Exception)|hostname of the client socket cannot|OMP_NUM_THREADS|error_if_nonfinite|error_file\b|: <?N/A>?\s*$|To enable traceback"
     r"|Stack trace of the failed collective not found|potential root causes|number of (?:skipped|nan)|Out of bounds values : 0|#wrong|Failed to find nccl\w+ symbol|Could not find: ?lib"
-    r"|no plugin found|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|\b0 (?:errors?|failed|failures)\b|\b0 [a-z]{3,20} (?:are |were )?(?:unexpected|missing|failed|invalid)\b|errors?[=:] ?0\b|no errors?\b|(?:no|without) (?:error|failure)s?\b|error_rate|mean_error|max_error|val_error|loss_scale"
+    r"|no plugin found|^Pods Statuses: .{0,60} / [1-9]\d* Succeeded|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|\b0 (?:errors?|failed|failures)\b|\b0 [a-z]{3,20} (?:are |were )?(?:unexpected|missing|failed|invalid)\b|errors?[=:] ?0\b|no errors?\b|(?:no|without) (?:error|failure)s?\b|error_rate|mean_error|max_error|val_error|loss_scale"
     r"|^Last error: {0,4}$|^Caused by: .{0,300}\.py:\d{1,6} in |Traceback \(most recent|during handling of the above|the above exception was|Solution:|this usually is caused by|\blikely\b.{0,40}\bcauses\b|Set the environment variable HYDRA"
     r"|\berrors?[ =:]{1,3}(?:\d+\.\d|\d+e-)|^#|^\W{0,200}$|^\S{1,40}(?: {2,20}\S{1,40}){4}|Check failure stack trace|^PC: @|^\W{0,8}(?:at|@) {2,20}0x"
     r"|inotify_add_watch|more processes? ha\w{1,2} sent help message|Set MCA parameter|find any relevant network interfaces|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b",
 )
 ENDS_OPEN = re.compile(
-    r"(?:error|fail\w{0,12}|log file|reason|exception|detail|message|because)\b[^:]{0,40}:\s{0,8}$",
+    r"(?:error|fail\w{0,12}|log file|reason|exception|detail|message|because)\b[^:]{0,40}:\s{0,8}$|panicked at \S{1,160}:$",
     re.IGNORECASE,
 )
 SPECIFIC = (
@@ -136,7 +136,7 @@ SEVERITY = re.compile(
     r"|\d[,.]\d{2,9} (?P<ray>[EWIF]) \d|: (?P<xla>[EWIF]) [\w/]{4,}|NeMo (?P<nemo>[EWID]) |(?P<low>\berror\b|\bwarning\b)(?=: |\])|^\s*(?:\d{1,4}[smhd]\S{0,6}\s{1,8})?(?:\d{1,4}[smhd]\s{1,8})?(?P<event>Warning|Normal)\s{1,8}[A-Z][a-z]",
 )
 WRAPPING = re.compile(
-    r"\s{0,8}(?:(?:slurmstepd|srun|slurmd|sbatch)(?:-[\w.-]{1,63})?: (?:error: )?(?=pyxis:|\S{1,80}: tasks? )|pyxis: {1,8}(?=\S)|\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|FATAL)\]:? "
+    r"\s{0,8}(?:(?:slurmstepd|srun|slurmd|sbatch)(?:-[\w.-]{1,63})?: (?:error: )?(?=pyxis:|\S{1,80}: tasks? )|pyxis: {1,8}(?=\S)|\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|FATAL)\]:? |##\[(?:error|warning)\](?=\S)"
     r"|(?:INFO|WARNING|ERROR|CRITICAL|FATAL|DEBUG|WARN):? {1,8}(?:\d{2,4}-\d\d-\d\d[T ])?[\d:.,]{0,18}Z?(?: {1,3}(?=\S)|$)|\[[\w./-]{1,80}\.(?:py|cc|cpp|cu|h):\d{1,6}(?::\w{1,60})?\]:? "
     r"|\[[a-z][\w.]{1,60}: [\w./-]{1,80}\] |\[\d{4}-\d\d-\d\d[T ][\d:.,]{5,18}(?: [A-Z]{2}\d{1,4}){1,4}\] |\[(?:[\w-]{1,40}\d)\] "
     r"|[\w.-]{1,80}:\d{1,10}:\d{1,10} (?:\[-?\d{1,4}\] )?(?=.{0,160}(?:NCCL|NET/))|\[\d{10}\.\d{1,9}\] |(?:\d{1,10}:){0,2}\d{0,10} ?\[-?\d{1,4}\] (?=.{0,160}NCCL )|\[[\w.-]{1,80}:\d{1,10} ?:\d{1,6}\] {1,16}"
