@@ -144,7 +144,7 @@ def test_every_tag_that_is_asked_for_exists() -> None:
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.15 GiB, 1.00 GiB is free.\n"
 TRACED = 'Traceback (most recent call last):\n  File "/job/train.py", line 9, in <module>\n    main()\n'
 TRACED += '  File "/job/train.py", line 4, in main\n    step(batch)\n'
-PODS = "NAME        READY   STATUS      RESTARTS   AGE\nllama-0-q2x  0/1   Error     0   12m\nllama-1-b7d  1/1   Running   0   12m\n"
+PODS = "NAME        READY   STATUS      RESTARTS   AGE\nllama-0-q2xk7  0/1   Error     0   12m\nllama-1-b7dzz  1/1   Running   0   12m\n"
 TRIED = "WARNING retrying the connection to the store\n"
 
 
@@ -205,9 +205,11 @@ def test_what_is_no_work_does_not_cancel_a_failure(tmp_path: Path, text: str, ru
 
 
 def test_a_pod_whose_replacement_completed_is_no_failure(tmp_path: Path) -> None:
-    again = PODS.replace("1/1   Running", "0/1   Completed") + "llama-0-z9k  0/1   Completed   0   5m\n"
+    again = PODS.replace("1/1   Running", "0/1   Completed") + "llama-0-z9kpp  0/1   Completed   0   5m\n"
     assert errors(diagnose(tmp_path, job=again)) == []
-    assert errors(diagnose(tmp_path, job=again.replace("llama-0-z9k", "eval-0-z9k"))) == ["unnamed-failure"]
+    assert errors(diagnose(tmp_path, job=again.replace("llama-0-z9kpp", "eval-0-z9kpp"))) == [
+        "unnamed-failure"
+    ]
 
 
 def test_tests_of_googletest_that_passed_are_no_failure(tmp_path: Path) -> None:
@@ -280,3 +282,82 @@ def test_other_tasks_that_end_well_do_not_excuse_one_that_failed(tmp_path: Path)
     ends[2] = "task 2: exited with code 1\n"
     assert errors(diagnose(tmp_path, job="".join(ends))) == ["unnamed-failure"]
     assert diagnose(tmp_path, job="".join([*ends, "task 2: training finished\n"])).healthy
+
+
+TIME_LIMIT = "slurmstepd: error: *** JOB 33 ON n5 CANCELLED AT 2026-08-28T09:00:20 DUE TO TIME LIMIT ***\n"
+STALLED = (
+    "[1,1]<stderr>:[2026-02-01 10:00:00.1: W horovod/common/stall_inspector.cc:107] One or more tensors were"
+    " submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of"
+    " ranks for more than 60 seconds.\n[1,1]<stderr>:Missing ranks:\n[1,1]<stderr>:0: [metric_avg]\n"
+)
+PUT_AWAY = (
+    "rm: cannot remove '/dev/shm/nccl-*': No such file or directory\nfatal: not a git repository: .git\n"
+)
+NAMESPACE = (
+    "slurmstepd: error: pyxis: container start failed with error code: 1\n"
+    "slurmstepd: error: pyxis:     enroot-nsenter: failed to create user namespace: No space left on device\n"
+    "slurmstepd: error: pyxis: couldn't start container\n"
+)
+WATCHDOG = (
+    "[rank{0}]:[E1021 14:12:00.5 ProcessGroupNCCL.cpp:685] [Rank {0}] Watchdog caught collective operation"
+    " timeout: WorkNCCL(SeqNum={1}, OpType={2}, NumelIn={1}, NumelOut=8, Timeout(ms)=600000) ran for 600021"
+    " milliseconds before timing out.\n[rank{0}]:[E1021 14:12:00.5 ProcessGroupNCCL.cpp:2252] [PG ID 1 PG GUID"
+    " 3(mesh) Rank {0}]  failure detected by watchdog at work sequence id: {1} PG status: last enqueued work:"
+    " {3}, last completed work: {4}\n"
+)
+BEHIND = "".join(WATCHDOG.format(rank, 11, "ALLREDUCE", 13, 10) for rank in (0, 1, 2))
+BEHIND += WATCHDOG.format(3, 10, "ALLGATHER", 10, 9)
+
+
+@pytest.mark.parametrize(
+    "text, rules",
+    {
+        "a namespace is no disk": (NAMESPACE, ["job-step-not-launched"]),
+        "Lightning's answer to a signal": (
+            STEPS + TIME_LIMIT + TRACED + "lightning.pytorch.utilities.exceptions.SIGTERMException\n", []
+        ),
+        "Horovod waited": (STALLED + "[1,0]<stdout>:Epoch 2/2 loss 0.44\n", []),
+        "Horovod waits": ("[1,0]<stdout>:Epoch 1/2 loss 0.61\n" + STALLED, ["rank-fell-behind"]),
+        "files that are not there": (PUT_AWAY + "smoke test passed\n", []),
+        "a metric": (STEPS + "SER (sentence error rate) 61.2%\n", []),
+        "a rank in an earlier collective": (BEHIND, ["rank-fell-behind"]),
+    }.values(),
+)  # fmt: skip
+def test_the_errors_of_a_log(tmp_path: Path, text: str, rules: list[str]) -> None:
+    assert errors(diagnose(tmp_path, job=text)) == rules
+
+
+def test_tracebacks_one_after_another_are_not_inside_each_other(tmp_path: Path) -> None:
+    one = "".join(
+        f"n2: {line}\n" for line in [*TRACED.splitlines(), "ModuleNotFoundError: No module named 'bnb'"]
+    )
+    text = f"{one}{one}n1: torch.distributed.DistStoreError: Timed out after 9 seconds waiting for clients. 2/4 clients joined.\n"
+    cause = diagnose(tmp_path, job=text).causes[0]
+    assert cause.rule == "rank-raised-exception" and "inside it" not in cause.text
+
+
+def test_a_long_message_is_seen_to_be_cut(tmp_path: Path) -> None:
+    said = "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 256 != 4 * 8 * 6: "
+    found = diagnose(tmp_path, job=STEPS + TRACED + f"AssertionError: {said}{'check ' * 20}\n").causes[0]
+    assert "… at /job/train.py:4" in found.text
+
+
+def test_rows_without_words_are_not_the_first_failure(tmp_path: Path) -> None:
+    rows = [
+        "torch.distributed.DistStoreError: Timed out after 9 seconds waiting for clients. 2/4 clients joined."
+    ]
+    rows += ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "=" * 60, "t.py FAILED"]
+    rows += [
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  rank      : 0 (local_rank: 0)",
+        "  exitcode  : 1 (pid: 9)",
+    ]
+    cause = diagnose(tmp_path, job="".join(f"node-a | {row}\n" for row in rows)).causes[0]
+    assert (cause.rule, cause.evidence[0].line) == ("peers-never-joined", 1)
+
+
+def test_an_impossible_number_of_ranks_is_another_releases_message(tmp_path: Path) -> None:
+    text = "n0:5:9 [0] bootstrap.cc:133 NCCL WARN Bootstrap Root : mismatch in rank count from procs 2 : {}\n"
+    assert errors(diagnose(tmp_path, job=text.format(4))) == ["world-size-disagrees"]
+    assert errors(diagnose(tmp_path, job=text.format(33554432))) == ["nccl-versions-differ"]

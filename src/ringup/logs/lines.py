@@ -292,11 +292,7 @@ def body_of(text: str, labels: Labels = NO_LABELS) -> str:
 
 
 MOST_LAYERS = 6
-_WORD = re.compile(r"[A-Za-z]{3}")
-
-
-_UNDERLINED = re.compile(r"\s{1,500}[~^]{1,500}\s{0,9}")
-"""Of a traceback: the part of the line above it."""
+_WORD, _LETTER = re.compile(r"[A-Za-z]{3}"), re.compile(r"\w")
 
 
 def message_of(text: str, labels: Labels = NO_LABELS) -> str:
@@ -312,7 +308,7 @@ def message_of(text: str, labels: Labels = NO_LABELS) -> str:
         body = body_of(text, labels)
         match = WRAPPING.match(body)
         rest = body[match.end() :] if match else body
-        if rest == text or not (_WORD.search(rest) or _UNDERLINED.fullmatch(rest)):
+        if rest == text or (_LETTER.search(rest) and not _WORD.search(rest)):
             return text
         text = rest
     return text

@@ -23,6 +23,7 @@ NONE = re.compile(
 )
 """Counts of none, and the answer no."""
 CODE = re.compile(
+    r"[\w./+-]{1,200}\.\w{1,5}[:-]\d{1,6}[:-](?:\s{2}|\t)|"
     r"(?:[-+](?= ))?\s*(?:\++ \S|#+ ?(?!of tasks|Avg bus|ERROR|FATAL)[^\W\d]|\$ \S"
     r"|(?:[*-] )?[Ff]ix(?:e[sd])?\b"
     r"|--?[a-z][\w-]{0,40}(?:,? -{0,2}[\w{<\[][^\s]{0,40}){0,3} {2,40}\S"
@@ -34,7 +35,7 @@ CODE = re.compile(
     r"|[-+]?\s+\w[\w.]{0,80}\(.{0,400}[,)](?:\s{1,4}#.{0,200})?$"
     r"|[*|\\/ ]{0,12}(?=\d{0,9}[a-f])(?=[a-f]{0,9}\d)[0-9a-f]{7,10} (?:\([^)]{1,200}\) )?[A-Za-z\[]"
 )
-"""A shell's trace, prompt or comment, Python, its patch, an option's help, a remedy, `git log --oneline`."""
+"""A shell's trace, prompt or comment, Python, its patch, an option's help, a remedy, `grep -n`, `git log`."""
 
 _OPENS = re.compile(r"(?<![\w)\]])['\"`](?=\S)")
 _CLOSES = {"'": re.compile(r"'(?!\w)"), '"': re.compile(r'"(?!\w)'), "`": re.compile(r"`(?!\w)")}

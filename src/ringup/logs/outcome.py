@@ -249,6 +249,8 @@ class Outcome:
             return True
         if event.tag in ESTABLISHING and self._established_after(event):
             return True
+        if event.tag == "horovod-stalled" and self.work_after(event):
+            return True  # printed after 60 s of waiting, which went on
         if event.tag in _OF_A_KERNEL and event.time_s is not None and self._is_of_before(event):
             return True
         if self._handled(event) or self._had_finished(event) or self._finished_after(event):

@@ -415,7 +415,8 @@ def _printed_mismatch(log: LogEvidence) -> Cause | None:
     waits = [e for e in every if e["nin"]] or every  # the end of a log may cut off a size
     kinds = grouped(((e["seq"], e["op"].upper(), e["nin"]), e) for e in waits)
     events = [e for same in kinds.values() for e in same[:2]]
-    if len({(op, size) for _, op, size in kinds}) > 1 and all(seq for seq, _, _ in kinds):
+    is_apart = len({(op, size) for _, op, size in kinds}) > 1 and all(seq for seq, _, _ in kinds)
+    if is_apart and not _still_in_it(log):
         numbers = [int(seq) for seq, _, _ in kinds if len(seq) < 15]
         if numbers and max(numbers) - min(numbers) <= 50:
             shown = "; ".join(

@@ -22,7 +22,7 @@ from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import PROGRAM_XIDS
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
-from ringup.units import first_of_each, show_ranks
+from ringup.units import first_of_each, printable, show_ranks
 
 _NAMES = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM"
 _SIGNALS = {f"SIG{name}": number for number, name in enumerate(_NAMES.split(), 1)}
@@ -32,7 +32,7 @@ _SIGNALS |= {"FLOATING POINT EXCEPTION": 8, "OUT OF MEMORY": 9, "SEGMENTATION FA
 
 WRAPPERS = re.compile(
     r"(?i)(?:^|\.)(?:ChildFailedError|DistBackendError|DistError|DistStoreError|DistNetworkError"
-    r"|CalledProcessError|ActorDiedError|RayActorError|RayTaskError\S{0,99}|"
+    r"|CalledProcessError|ActorDiedError|RayActorError|SIGTERMException|RayTaskError\S{0,99}|"
     r"ProcessRaisedException|ProcessExitedException|Rendezvous\w{0,99}|SystemExit|KeyboardInterrupt"
     r"|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|"
     r"ConnectionAbortedError|EOFError|SignalException|EngineDeadError|WorkerCrashedError"
@@ -135,6 +135,9 @@ def node_lost(log: LogEvidence) -> Found:
     nodes = [e["host"] for e in lost]
     ended = _ended_for_a_node(log)
     which = ", ".join(dict.fromkeys(nodes)) or "a node of the job"
+    if not ended and any(e["by_ray"] for e in lost):
+        text = f"{which} missed Ray's heartbeats: it is down, cut off or too busy, or its raylet was killed"
+        return report(lost, text, "medium", nodes=nodes)
     return report([*lost, *ended], f"{which} stopped responding: down, or cut off", nodes=nodes)
 
 
@@ -344,9 +347,10 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     first = next((e for e in uncaught or traced or own if not e["carried"]), own[0])
     kind = first["type"].rpartition(".")[2]
     inner = _inside(log, first)
-    text = f"{_who([first])} raised {kind}: {first['text'][:120]}".rstrip(": ")
+    text = f"{_who([first])} raised {kind}: {printable(first['text'], 120)}".rstrip(": ")
     if inner:
-        text = f"{_who([first])} raised {kind}, and inside it {inner['type']}: {inner['text'][:120]}"
+        words = printable(inner["text"], 120)
+        text = f"{_who([first])} raised {kind}, and inside it {inner['type']}: {words}"
     if first["frame"] and "site-packages" not in first["frame"]:
         text += f" at {first['frame']}"
     below = [c for c in log.clues if c.event.place == (first.file, first.line + 1)]
@@ -384,7 +388,9 @@ def _inside(log: LogEvidence, outer: Event) -> Event | None:
     if not below and not outer["text"].endswith("Traceback (most recent call last):"):
         return None
     later = (e for e in log.all("exception") if e.file == outer.file and e.line > outer.line)
-    return next((e for e in later if e.rank == outer.rank), None)
+    inner = next((e for e in later if (e.rank, e.label) == (outer.rank, outer.label)), None)
+    is_same = inner and (inner["type"], inner["text"]) == (outer["type"], outer["text"])  # of another rank
+    return None if is_same else inner
 
 
 def _kernel_failed(log: LogEvidence) -> Cause | None:

@@ -408,8 +408,7 @@ def _came_twice(log: LogEvidence) -> list[Event]:
 
 @cause("world-size-disagrees")
 def world_size_disagrees(log: LogEvidence) -> Found:
-    counts = log.all("root-count")
-    counts += [e for e in log.all("root-info") if e["a"] != e["b"] and not is_absurd(e)]
+    counts = [e for e in log.all("root-count", "root-info") if e["a"] != e["b"] and not is_absurd(e)]
     if counts:
         text = f"one rank says {counts[0]['a']} ranks, another {counts[0]['b']}"
         return report(counts, text, ranks=())

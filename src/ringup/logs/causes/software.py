@@ -38,7 +38,7 @@ def nccl_versions_differ(log: LogEvidence) -> Found:
     if refused := log.all("version-mismatch"):
         return report(refused, "NCCL says itself that its releases differ between ranks")
     bootstrap = log.all("bootstrap-truncated") + log.all("address-family", family="0*")
-    absurd = [e for e in log.all("root-info") if is_absurd(e)]
+    absurd = [e for e in log.all("root-info", "root-count") if is_absurd(e)]
     proof = [*bootstrap, *absurd]
     if printed := _printed(log):
         known = ", ".join(sorted(printed))

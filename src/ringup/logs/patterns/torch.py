@@ -94,7 +94,8 @@ TAGS = (
     # The last words of `ringup run`, which saw every end.
     tag("node-silent", "failure end",
         r"^first failure: (?P<host>[^\s:]{1,80}): (?P<first>no contact for .{1,30}: the node or its network is down)",
-        r"\Asrun: error: (?P<first>Node failure on) (?P<host>[\w.-]{1,80})\s*\Z"),
+        r"\Asrun: error: (?P<first>Node failure on) (?P<host>[\w.-]{1,80})\s*\Z",
+        r"(?P<by_ray>The node with node id: \w{1,64} and address: )(?P<host>[\w.:-]{1,80}) .{0,120}has been marked dead"),
     tag("exit", "failure end context local",
         r"^first failure: rank (?P<rank>\d+) on (?P<host>\S+): (?:.{1,400} \()?"
         r"(?:exit code (?P<code>\d+)|(?:killed by|ended by ringup with) (?P<name>SIG\w+)).{0,80}, .{1,40}(?P<first>after the start)",
