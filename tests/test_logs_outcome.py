@@ -11,6 +11,7 @@ import pytest
 from ringup.logs import outcome
 from ringup.logs.patterns import TAGS
 from ringup.logs.read import Diagnosis, read_logs
+from ringup.logs.telling import unfinished
 from tests.logs_scares import SCARES
 
 SETUP = "n1:11:11 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
@@ -361,3 +362,16 @@ def test_an_impossible_number_of_ranks_is_another_releases_message(tmp_path: Pat
     text = "n0:5:9 [0] bootstrap.cc:133 NCCL WARN Bootstrap Root : mismatch in rank count from procs 2 : {}\n"
     assert errors(diagnose(tmp_path, job=text.format(4))) == ["world-size-disagrees"]
     assert errors(diagnose(tmp_path, job=text.format(33554432))) == ["nccl-versions-differ"]
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("Evaluation finished.\n***** Running training *****\n  Num Epochs = 3\n", "before its first step"),
+        ("Epoch 1/10 loss 2.1\nEpoch 2/10 loss 1.9\n", "at 2 of 10"),
+    ],
+)
+def test_a_log_that_ends_before_the_work_does_is_called_so(tmp_path: Path, text: str, words: str) -> None:
+    found = diagnose(tmp_path, job=text)
+    assert found.causes == [] and words in unfinished(found.story)
+    assert unfinished(diagnose(tmp_path, job=f"{text}{WORK['steps']}Training completed.\n").story) == ""

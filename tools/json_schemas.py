@@ -666,6 +666,8 @@ class Logs(Envelope):
     """The most likely first."""
     healthy: bool
     """Whether no cause of severity error was named."""
+    unfinished: str
+    """How a healthy log ends before its training does, "" where it does not."""
     files: list[LogFile]
     versions: dict[str, list[str]]
     networks: list[HostNetwork]

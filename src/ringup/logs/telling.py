@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ringup.logs.blame import place
 from ringup.logs.forms import Clue, Form
 from ringup.logs.lines import Event, ranks_of
-from ringup.logs.outcome import ENOUGH_OF_OTHERS
+from ringup.logs.outcome import ENOUGH, ENOUGH_OF_OTHERS
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import MEANINGS, SPECIFIC
 from ringup.logs.rule import MAX_EVIDENCE, Cause, report
@@ -225,6 +225,19 @@ def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | 
     if (one := _of_a_clue(log, best, causes)) or any(one.rule == "job-cancelled" for one in causes):
         return one
     return _cut_traceback(log) or _failed_command(log)
+
+
+def unfinished(log: LogEvidence) -> str:
+    """How a log without a failure ends before its training does, "" where it does not."""
+    if log.has("unclosed-group") or log.all("finished", eval="") or log.ended or log.outcome.from_outside:
+        return ""
+    last, begun = log.all("step")[-1:], log.all("training-begins")[-1:]
+    if begun and log.outcome.work_after(begun[0]) < ENOUGH:  # a title names its number of epochs
+        return "training began, and the log ends before its first step"
+    # A count from 0 ends one below the total.
+    if not last or last[0].number("step") + 1 >= last[0].number("of"):
+        return ""
+    return f"the log ends at {last[0]['step']} of {last[0]['of']} steps or epochs"
 
 
 _COMMANDS_OUTPUT = Fix("read the output of that command above the line, or its own log (`kubectl logs POD`).")

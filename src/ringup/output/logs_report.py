@@ -13,6 +13,7 @@ from ringup.logs.evidence import HostNetworks, LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.read import Diagnosis
 from ringup.logs.rule import Cause
+from ringup.logs.telling import unfinished
 from ringup.nccl.plugins import network_name
 from ringup.output.terminal import Style, envelope, path_shown
 from ringup.rules import INTERNAL_ERRORS, Fix, Severity, page_of, skipped_json
@@ -90,6 +91,7 @@ def as_json(diagnosis: Diagnosis, attempts: Attempts = NO_ATTEMPTS) -> dict[str,
     return envelope(
         causes=[cause_json(c, story) for c in diagnosis.causes],
         healthy=diagnosis.healthy,
+        unfinished=unfinished(diagnosis.story) if diagnosis.healthy else "",
         files=[
             {
                 "path": i.path,
@@ -177,8 +179,8 @@ def as_text(
     if diagnosis.healthy:
         is_open = any(cause.rule == "init-never-finished" for cause in diagnosis.causes)
         verdict = style("warning" if INTERNAL_ERRORS or is_open else "ok", "No failure found")
-        ends = "; its end is in the middle of NCCL's init" if is_open else ""
-        lines.append(f"{verdict}{_seen(diagnosis)}{ends}")
+        ends = "its end is in the middle of NCCL's init" if is_open else unfinished(diagnosis.story)
+        lines += textwrap.wrap(f"{verdict}{_seen(diagnosis)}{ends and f'; {ends}'}", style.width)
     for number, cause in enumerate(causes):
         lines += [""] * bool(number)
         lines += list(cause_lines(cause, diagnosis.story, style, 6 if verbose else 3))
