@@ -129,7 +129,7 @@ RUN = "[ RUN      ] Comm.Oom"
         ("=== test session starts ===\ncollected 30 items\n", "PASSED             [  3%]\n"),
         ("=== test session starts ===\na.py::test_a FAILED  [ 3%]\n", "a.py::test_b PASSED  [ 6%]\n"),
         ("### Response:\nIt means that there is no memory:\n", ""),
-        ("<|im_start|>assistant\n", "Killed\n\nSegmentation fault (core dumped)\n<|im_end|>\n"),
+        ("<|im_start|>assistant\n", "It was killed.\n<|im_end|>\n"),
         ("<|start_header_id|>assistant<|end_header_id|>\n\n", ""),
     ],
 )
@@ -159,3 +159,10 @@ def test_the_subjects_of_commits_are_no_failures(tmp_path: Path) -> None:
     subjects = "def5678 Fix CUDA out of memory in eval\n* 0a1b2c3 (HEAD -> main) Segmentation fault\n"
     assert diagnose(tmp_path, "abc1234 fix NCCL timeout\n" + subjects).healthy
     assert not diagnose(tmp_path, subjects + OOM).healthy
+
+
+@pytest.mark.parametrize(
+    "end", ["Killed", "Segmentation fault (core dumped)", "srun: error: n1: task 0: Killed"]
+)
+def test_a_process_that_ends_below_a_models_text_has_failed(tmp_path: Path, end: str) -> None:
+    assert diagnose(tmp_path, f"### Response:\nIt is the sum of both.\n{end}\n").causes[0].severity == "error"

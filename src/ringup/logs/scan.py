@@ -103,7 +103,7 @@ MOST_OF_A_REPLY = 40
 _ENDS_A_REPLY = re.compile(
     r"(?i)^#|<\|(?:im_end|eot_id|endoftext|im_start|start_header|user|assistant)|</s>|^Traceback \("
     r"|\bstep\b|\bepoch\b|\bloss\b|\d%\||^\[|^\S{1,80}(?::\d+|\[\d+\]): |: line \d+: |^srun: |^slurmstepd: "
-    r"|NCCL (?:INFO|WARN)|^terminate called|^Fatal Python error|^Killed|^Aborted|^Segmentation fault|^Bus error"
+    r"|NCCL (?:INFO|WARN)|^terminate called|^Fatal Python error|^(?:Killed|Aborted|Bus error|Segmentation)"
 )
 BELOW_A_FRAME = 4
 """Lines from a frame to the exception: the code, and marks below it."""
