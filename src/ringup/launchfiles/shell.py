@@ -19,6 +19,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ringup.launchfiles import arithmetic, marks
@@ -74,6 +75,13 @@ _CHANGE = re.compile(
     r"(?P<first>\+\+|--)(?P<before>[A-Za-z_]\w{0,60})"
     r"|(?P<name>[A-Za-z_]\w{0,60}) ?(?P<sign>\+\+|--|[-+]?=) ?(?P<by>\d{0,9})"
 )
+_PLACEHOLDER = re.compile(rb"(?<![<\d&#])<[A-Za-z](?:[^<>\"'`|&;$\n]{0,100}[\w.)])?>")
+_AT_THE_END = re.compile(
+    rb"(?m)" + _PLACEHOLDER.pattern + rb"(?:[ \t]{0,9}\([^()\n]{0,99}\))?(?=[ \t]{0,9}(?:\\[ \t]{1,9})?$)"
+)
+"""A placeholder at a line's end, with a remark in parentheses."""
+MOST_PLACEHOLDERS = 100
+_TEXT = ("string", "raw_string", "heredoc_body", "comment", "ansi_c_string")
 _PLAIN = ("program", "do_group", "compound_statement", "subshell")
 """Places where `set -e` checks a command: not in a condition, not in front of && or ||."""
 Bodies = Sequence[Sequence[Node]]
@@ -144,7 +152,8 @@ class Job:
     """`NAME=VALUE` of every assignment in the file itself, also those in front of a command or behind env."""
     files: dict[str, str] = field(default_factory=dict)
     """Files that it writes with here-documents."""
-    placeholders: list[tuple[int, str]] = field(default_factory=list)
+    placeholders: list[tuple[int, str, bool]] = field(default_factory=list)
+    """Line and text of `<value>`, and whether the shell stops there: at a line's end `>` has no file."""
     """(line, text) of `<host>`, which the shell takes for redirections."""
     sources: list[str] = field(default_factory=list)
     """Files that it sources and that are missing here."""
@@ -193,6 +202,11 @@ def read_into(job: Job, text: str, line: int, env: dict[str, str], sibling: Sibl
     _Walk(job, sibling).text(text, scope)
 
 
+def _as_a_word(match: re.Match[bytes]) -> bytes:
+    """A placeholder as one word of the same length: the grammar would take the next line for its file."""
+    return re.sub(rb"[^\w./-]", b"_", match[0])
+
+
 class _Walk(Expansion):
     def __init__(self, job: Job, sibling: Sibling) -> None:
         super().__init__(job.marks, job.directives)
@@ -209,12 +223,26 @@ class _Walk(Expansion):
         if self.nested >= MOST_NESTED or len(text) > 1 << 21:
             self.job.is_cut = True
             return
-        with self.reading(text.encode("utf-8", "replace")):
+        given = text.encode("utf-8", "replace")
+        with self.reading(_AT_THE_END.sub(_as_a_word, given)):
             self.whole = self.whole or self.source
-            nodes = parser().parse(self.source).root_node.children
+            root = parser().parse(self.source).root_node
+            self._find_placeholders(given, root, scope)
+            nodes = root.children
             if self.nested == 1 and self.job.directives:
                 self._directives(nodes)
             self.body(nodes, scope, 0)
+
+    def _find_placeholders(self, given: bytes, root: Node, scope: Scope) -> None:
+        """Remember `<value>` outside quotes, where the shell takes `<` and `>` for redirections."""
+        for match in islice(_PLACEHOLDER.finditer(given), MOST_PLACEHOLDERS):
+            node = root.descendant_for_byte_range(match.start(), match.end() - 1)
+            while node is not None and node.type not in _TEXT:
+                node = node.parent
+            if node is None:
+                line = given.count(b"\n", 0, match.start()) + 1 + scope.line_offset
+                stops = _AT_THE_END.match(given, match.start()) is not None
+                self.job.placeholders.append((line, match[0].decode("utf-8", "replace"), stops))
 
     def _directives(self, nodes: Sequence[Node]) -> None:
         """The directives that the scheduler reads: those before the first command."""
@@ -311,10 +339,6 @@ class _Walk(Expansion):
         if any(c.type == "ERROR" and self.raw(c) == "&" for one in redirects for c in one.children):
             scope.background = scope.detached = True  # `<<EOF &`; restored by `body`
         for one in redirects:
-            if one.type == "file_redirect" and one.children[0].type == "<":
-                tail = self.source[one.start_byte : one.end_byte + 40].decode("utf-8", "replace")
-                if found := re.match(r"<[A-Za-z][\w .-]{0,40}>", tail):
-                    self.job.placeholders.append((self.line(one, scope), found[0]))
             names = [c for c in one.named_children if c.type not in ("file_descriptor", "heredoc_start")]
             if one.type == "file_redirect" and names:
                 if any(child.type in (">", ">>", "&>", ">|") for child in one.children):

@@ -20,7 +20,7 @@ from ringup.launchfiles.programs import (
     meaning_of,
 )
 from ringup.launchfiles.shell import Word
-from ringup.launchfiles.start import PYTHON, CommandLine
+from ringup.launchfiles.start import ASSIGNED, PYTHON, CommandLine
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_programs import mpi_modules
@@ -374,12 +374,20 @@ def launcher_option_wrong(job: JobFile) -> Found:
     yield from _hosts_missing(job)
     yield from _option_as_value(job)
     yield from _backend_wrong(job)
-    for number, text in enumerate(lines_of(job.text), 1) if job.launches and not job.job.documents else ():
-        if match := _UNFILLED.match(text):
-            found = f"{match[1]} is a placeholder: the shell stops here with a syntax error"
-            yield number, found, "the value", "placeholder"
+    for line, text, stops in job.job.placeholders if job.launches else ():
+        at_launch = any(one.line <= line <= one.command.last_line + 1 for one in job.launches)
+        if stops:
+            found = f"{printable(text, 60)} is a placeholder: the shell stops here with a syntax error"
+            yield line, found, "the value", "placeholder"
+        elif at_launch or ASSIGNED.match(lines_of(job.text)[line - 1].removeprefix("export ")):
+            yield (
+                line,
+                f"{text} is a placeholder, and the shell takes `<` for a file",
+                "the value",
+                "placeholder",
+            )
     yield from _empty_by_blank(job)
-    placeholders = {line for line, _ in job.job.placeholders}
+    placeholders = {line for line, _, _ in job.job.placeholders}
     for launch in job.launches:
         if launch.launcher not in OPTIONS:
             continue
@@ -412,17 +420,9 @@ def launcher_option_wrong(job: JobFile) -> Found:
                     yield line, found + ": the variable in it is empty" * bool(read), "a value", "value"
             elif _is_no_count(meaning_of(launch.launcher, option.name), option.value):
                 yield line, f"{option.name} is {printable(option.value, 60)!r}", "a number", "value"
-        for line, text in job.job.placeholders:
-            if launch.line <= line <= launch.command.last_line + 1:
-                found = f"{text} is a placeholder, and the shell takes `<` for a file"
-                yield line, found, "the value", "placeholder"
-                break
 
 
 _READ_THERE = re.compile(r"\$\{?(\w{1,60})")
-_UNFILLED = re.compile(
-    r"\s*(?:export\s+)?[A-Za-z_]\w*=[^\s\"'<>#]*(<[A-Za-z][\w-]{0,60}>)[^\s\"'<>]*(?:\s+#.*)?$"
-)
 _KINDS = ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp")
 
 
