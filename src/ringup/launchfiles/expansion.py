@@ -363,7 +363,8 @@ class Expansion:
 
 
 def is_of_rank(name: str) -> bool:
-    return bool(re.search(r"(?i)rank|nodeid|node_id", name))
+    """Whether a platform sets a variable on each node, or to the number of nodes."""
+    return bool(re.search(r"(?i)rank|nodeid|node_id|world_?size|worker_num", name))
 
 
 def _is_local(text: str) -> bool:

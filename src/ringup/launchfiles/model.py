@@ -465,7 +465,8 @@ class Launch:
             found.append("worlds")
         if self.endpoint and has_mark(self.endpoint) and self._is_unknown(self.host):
             found.append("endpoint")
-        if not self.start.script or self._is_unknown(posixpath.basename(self.start.script)):
+        is_named = self.start.script or self.launcher == "swift"  # that has its own
+        if not is_named or self._is_unknown(posixpath.basename(self.start.script)):
             found.append("script")
         if self.is_opaque:
             found.append("options")

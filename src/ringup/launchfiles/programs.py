@@ -198,6 +198,8 @@ LAUNCHERS = {
     "llamafactory-cli": ("llamafactory", "train"),
     "lmf": ("llamafactory", "train"),
     "swift": ("swift", "sft pt rlhf"),
+    "megatron": ("swift", "sft pt rlhf"),
+    "ft_launcher": ("torchrun", ""),
     "axolotl": ("axolotl", "train"),
     "trl": ("trl", ""),
     "horovodrun": ("horovod", ""),

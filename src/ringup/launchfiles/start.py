@@ -28,9 +28,10 @@ from ringup.launchfiles.programs import (
 
 Kind = Literal["script", "module", "command"]
 ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
-PYTHON = re.compile(r"(?:python|pypy)(?:\d(?:\.\d+)?)?t?")
+PYTHON = re.compile(r"(?:python|pypy)(?:\d(?:\.\d+)?)?t?|python\.sh")
+"""python.sh is Isaac Sim's."""
 SCRIPTS = (".py", ".sh", ".bash", ".slurm", ".sbatch")
-MOST_STEPS = 24
+MOST_STEPS, MOST_WORDS = 24, 200
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.[\w-]+)+)=(.*)")
 """Of Hydra, Lightning and verl: `trainer.devices=4`."""
 SPEAKING = re.compile(r"echo|printf|which|pip|pkill|grep|ps|alias|:|export|cat|test|\[|cd")
@@ -301,7 +302,7 @@ def _launcher(made: CommandLine, words: Sequence[str], at: int) -> None:
 
 def _unknown(made: CommandLine, words: Sequence[str], at: int) -> None:
     """An unknown program: a wrapper, if a launcher follows."""
-    for further in range(at + 1, min(len(words), at + 40)):
+    for further in range(at + 1, min(len(words), at + MOST_WORDS)):
         program = posixpath.basename(words[further])
         follows = words[further + 1 :]
         folder = posixpath.basename(posixpath.dirname(words[further]))
@@ -371,6 +372,9 @@ def _options(made: CommandLine, words: Sequence[str], at: int) -> None:
         if made.launcher == "trl":
             made.kind, made.script, made.script_at = "command", "".join(words[at : at + 1]), at
             made.arguments = tuple(words[at + 1 :])
+            return
+        if made.launcher == "swift":
+            made.arguments = tuple(words[at:])  # each takes several values, and the script is swift's own
             return
         if made.launcher == "vllm" and "".join(words[at : at + 1]).startswith("-"):
             made.arguments = tuple(words[at:])  # the model is one of its options

@@ -59,6 +59,7 @@ from ringup.lint import (  # noqa: F401
 from ringup.lint.job_file import JobFile, job_file
 from ringup.lint.rule import ACROSS, SCRIPT, SHELL, judge
 from ringup.rules import SEVERITIES, Finding, Fix, complete, described
+from ringup.units import first_of_each
 
 LONGEST = 2 << 20
 """Characters of a file."""
@@ -154,6 +155,8 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
             found = Finding(f"{path}:{error.lineno or 1}", words, "a script that Python can read")
             findings.append(complete(found, NOT_READABLE))
     findings += judge(ACROSS, across_files.All(scripts, jobs))
+    # A job file in a here-document is read twice: in its place, and as what sbatch runs.
+    findings = [*first_of_each(((f.rule, f.where, f.found), f) for f in findings).values()]
     findings.sort(key=lambda f: (SEVERITIES.index(f.severity or "error"), _place(f.where)))
     return Examined(findings, jobs)
 

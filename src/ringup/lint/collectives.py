@@ -39,6 +39,11 @@ MORE = (*COLLECTIVES, "torch.distributed.new_group", "torch.distributed.checkpoi
 MORE += ("torch.distributed.checkpoint.load", "torch.distributed.checkpoint.async_save")
 _STAGE_3 = re.compile(r"[\"']stage[\"'] {0,4}: {0,4}3\b")
 """With it DeepSpeed's ranks gather the parameters that they save."""
+_GROUP_AT = dict.fromkeys(("barrier", "monitored_barrier"), 0)
+_GROUP_AT |= dict.fromkeys(("reduce", "reduce_scatter", "reduce_scatter_tensor", "gather", "scatter"), 3)
+_GROUP_AT |= dict.fromkeys(("gather_object", "scatter_object_list"), 3)
+_GROUP_AT |= {name.rpartition(".")[2]: 2 for name in COLLECTIVES if name.rpartition(".")[2] not in _GROUP_AT}
+"""Position of the process group among a collective's arguments (torch/distributed/distributed_c10d.py)."""
 FSDP = ("torch.distributed.fsdp.FullyShardedDataParallel", "torch.distributed.fsdp.FSDP")
 _NOT_GATHERED = re.compile(
     r"NO_SHARD|SHARD_GRAD_OP|ZERO2|LOCAL_STATE|SHARDED_STATE|LocalState|ShardedState|summon_full_params|_hook\("
@@ -105,7 +110,8 @@ class Sides:
     def is_collective(self, call: Call) -> bool:
         """Whether every rank (of the whole world) has to make this call."""
         if call.name in MORE:
-            return call.argument("group") is None and call.argument("process_group") is None
+            groups = (call.argument("group", _GROUP_AT.get(call.last, -1)), call.argument("process_group"))
+            return groups == (None, None)
         owner, _, method = call.name.rpartition(".")
         if (call.inside, owner or method) in self.fsdp:
             return method == "state_dict" or (not owner and self._gathers(call))
@@ -210,6 +216,8 @@ class Sides:
     def _named(self, test: ast.expr, depth: int) -> Side:
         """A variable that contains such a test, or a name that means it."""
         name = self.script.last(test.func if isinstance(test, ast.Call) else test)
+        if isinstance(test, ast.Name) and self._is_switch(test):
+            return ""
         if not isinstance(test, ast.Call):
             for node in self.script.of_kind(ast.Assign):
                 is_test = isinstance(node.value, ast.Compare | ast.UnaryOp)
@@ -218,6 +226,12 @@ class Sides:
             if self._is_rank(test):
                 return "others"
         return "zero" if _MAIN_NAME.match(name) else ""
+
+    def _is_switch(self, name: ast.Name) -> bool:
+        """Whether it is a parameter that is True or False, unless a caller sets it: `rank0=False`."""
+        inside = self.script.function_of(name)
+        given = ast.unparse(inside.args) if inside else ""
+        return any(f"{name.id}{kind}={value}" in given for kind in ("", ": bool") for value in (True, False))
 
 
 def _leaves(block: list[ast.stmt]) -> bool:

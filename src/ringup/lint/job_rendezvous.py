@@ -35,7 +35,8 @@ def head_address_guessed(job: JobFile) -> Found:
     pattern = re.compile(r"hostname\s+(?:-[iI]\b|--ip-address|--all-ip)|SLURM_LAUNCH_NODE_IPADDR")
     for number, line in enumerate(lines_of(job.text), 1):
         match = pattern.search(line.split("#")[0])
-        if match and re.search(r"(?i)addr|master|head|endpoint|main_process_ip|ip=", line):
+        is_ip = bool(job.launches) and "ip=" in line.lower()
+        if match and (is_ip or re.search(r"(?i)addr|master|head|endpoint|main_process_ip", line)):
             yield number, f"`{match[0]}`", "an address that every node can reach"
 
 

@@ -121,7 +121,7 @@ def directive_wrong(job: JobFile) -> Found:
     of_slurm = [d for d in job.job.directives if d.scheduler == "SBATCH" and d.line not in job.job.late]
     read = [d for d in of_slurm if d.line < len(texts) and texts[d.line].startswith("#SBATCH")]
     is_for_slurm = job.path.endswith((".sbatch", ".slurm"))
-    is_late = bool(re.match(r"\s*\n#!", job.text)) and not job.job.documents
+    is_late = bool(_LATE.match(job.text)) and not job.job.documents
     if read and ((texts[1].startswith("#SBATCH") and is_for_slurm) or is_late):
         found = "no #! in the first line: sbatch refuses the file"
         yield 1, found, "#!/bin/bash in the first line", "first line"
@@ -129,12 +129,21 @@ def directive_wrong(job: JobFile) -> Found:
     yield from _taken_for_comment(job, read)
     for at in dict.fromkeys(d.line for d in read):
         word = loose_word(texts[at])
+        if word and re.match(r"#SBATCH\s{1,9}<[A-Za-z][^<>]{0,60}>(?:\s|$)", texts[at]):
+            yield (
+                at,
+                f"{printable(word, 40)}... is a placeholder: sbatch refuses it",
+                "the options",
+                "template",
+            )
+            break
         if word and not re.search(r"[<>{}$\[]|\.\.\.", texts[at]):
             found = f"`{printable(word, 40)}` is neither an option nor a value: sbatch refuses the file"
             yield at, found, "the value in quotes; # before a comment", "word"
             break
     for one in read:
-        is_bare = texts[one.line].rstrip().endswith(f"-{one.name}") and one.name in SBATCH
+        last_word = re.search(r"\s--?(\S{1,60})\s*$", texts[one.line])
+        is_bare = last_word is not None and last_word[1] == one.name and one.name in SBATCH
         if is_bare and f"--{one.name}" not in FLAGS:
             found = f"--{one.name} has no value: sbatch takes the next option for it"
             yield job.finding(one.line, found, "a value, or no such line", severity="warning", case="option")
@@ -168,6 +177,10 @@ def directive_wrong(job: JobFile) -> Found:
 def _taken_for_comment(job: JobFile, read: Sequence[Directive]) -> Found:
     """`# SBATCH --nodes=2` with a blank, where the launcher waits for these nodes."""
     wanted = {launch.nnodes for launch in job.launches if (launch.nnodes or 1) > 1}
+    every = [at for at, line in enumerate(lines_of(job.text), 1) if re.match(r"# {1,4}SBATCH[ \t]+-", line)]
+    if len(every) > 1 and job.launches and not job.job.directives:
+        found = "`# SBATCH` with a blank is a comment: sbatch reads none of these lines"
+        yield job.finding(every[0], found, "#SBATCH", severity="warning", case="comment")
     if not read or any(d.name in ("nodes", "N") for d in read):
         return
     for at, line in enumerate(lines_of(job.text), 1):
@@ -190,6 +203,8 @@ def _memory(job: JobFile, read: Sequence[Directive]) -> Found:
         yield max(asked.values()), f"{names}: sbatch refuses them together", "one of them", "exclusive"
 
 
+_LATE = re.compile(r"(?!#!)(?:[ \t]{0,40}(?:#(?!!)[^\n]{0,400})?\n){1,60}#!")
+"""Blank lines or comments above the first line that sbatch wants."""
 _TO_WRITE = re.compile(r"^<[^<>]{1,60}>?$|^\[[^\[\]]{1,60}\]?$|^XXX+$|^\{ ?\w{1,60} ?\}$")
 """A value that is to be filled in."""
 _MEMORY = {"mem": 1000, "mem-per-cpu": 128, "mem-per-gpu": 512}

@@ -371,7 +371,7 @@ def _product(given: Mapping[str, int | None], names: str) -> int:
 
 def _shown(given: Mapping[str, int | None], names: str) -> str:
     known = [(n, given[n]) for n in names.replace("?", "").split() if n in given]
-    parts = [f"{n.rpartition('.')[2]} {size}" for n, size in known if size != 1 or len(known) == 1]
+    parts = [f"{n.rpartition('.')[2]} {size}" for n, size in known if size != 1 or n == known[0][0]]
     return " x ".join(parts) + (f" = {_product(given, names)}" if len(parts) > 1 else "")
 
 
@@ -379,7 +379,7 @@ _MODEL = "tensor-model-parallel-size pipeline-model-parallel-size? context-paral
 _EXPERTS = "expert-model-parallel-size expert-tensor-parallel-size pipeline-model-parallel-size?"
 _UNEVEN = re.compile(
     "decoder-(?:first|last)-|pipeline-model-parallel-layout|account-for-|encoder-num|standalone-embedding"
-    "|custom-pipeline|schedule-method|pp-partition-method|hybrid-"
+    "|custom-pipeline|schedule-method|pp-partition-method|hybrid-|^deepspeed$"
 )
 _GPUS = "trainer.nnodes? trainer.n-gpus-per-node"
 _MEGATRON = re.compile(r"\.(?:strategy|megatron)")

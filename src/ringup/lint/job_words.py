@@ -25,6 +25,7 @@ from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_programs import mpi_modules
 from ringup.lint.rule import SHELL, Found, fault, lines
+from ringup.nccl.variables import TABLE
 from ringup.rules import Severity
 from ringup.units import lines_of, printable
 
@@ -246,7 +247,6 @@ def _sourced_elsewhere(job: JobFile) -> bool:
     return any(posixpath.basename(job.path) in text for path, text in job.others.items() if path != job.path)
 
 
-_FOR_PROGRAMS = re.compile(r"CUDA_VISIBLE_DEVICES|(?:NCCL|GLOO)_[A-Z_]{2,40}")
 _ALL_EXPORTED = re.compile(r"(?m)^[ \t]{0,20}(?:set -\w{0,9}a|set -o allexport)\b")
 _READ_OR_EXPORTED = re.compile(r"\$\{?(\w{1,60})|(?:export|declare|typeset|-e|-x|--env)[ =]([^\n]{0,200})")
 
@@ -260,10 +260,10 @@ def _kept_by_the_shell(job: JobFile) -> Found:
     }
     for launch in job.launches:
         for name in sorted(launch.command.variables.keys() - launch.env.keys() - used):
-            if _FOR_PROGRAMS.fullmatch(name):
-                line = next((w.line for w in job.job.assigned if w.text.startswith(f"{name}=")), launch.line)
+            here = next((w.line for w in job.job.assigned if w.text.startswith(f"{name}=")), 0)
+            if here and (name == "CUDA_VISIBLE_DEVICES" or name in TABLE):
                 found = f"{name} is not exported: the ranks do not get it"
-                yield line, found, f"export {name}=...", "own"
+                yield here, found, f"export {name}=...", "own"
 
 
 @fault("launcher-argument-misread", SHELL)
@@ -374,18 +374,7 @@ def launcher_option_wrong(job: JobFile) -> Found:
     yield from _hosts_missing(job)
     yield from _option_as_value(job)
     yield from _backend_wrong(job)
-    for line, text, stops in job.job.placeholders if job.launches else ():
-        at_launch = any(one.line <= line <= one.command.last_line + 1 for one in job.launches)
-        if stops:
-            found = f"{printable(text, 60)} is a placeholder: the shell stops here with a syntax error"
-            yield line, found, "the value", "placeholder"
-        elif at_launch or ASSIGNED.match(lines_of(job.text)[line - 1].removeprefix("export ")):
-            yield (
-                line,
-                f"{text} is a placeholder, and the shell takes `<` for a file",
-                "the value",
-                "placeholder",
-            )
+    yield from _placeholders(job)
     yield from _empty_by_blank(job)
     placeholders = {line for line, _, _ in job.job.placeholders}
     for launch in job.launches:
@@ -397,7 +386,8 @@ def launcher_option_wrong(job: JobFile) -> Found:
             line = _word(launch, option.at).line
             if is_behind and not option.is_known:
                 continue
-            if not option.is_known and not has_mark(option.name):
+            is_more = launch.start.program.endswith("ft_launcher") and option.name.startswith("--ft-")
+            if not option.is_known and not is_more and not has_mark(option.name):
                 near = difflib.get_close_matches(option.name, OPTIONS[launch.launcher], 1, 0.75)
                 others = [n for n, options in OPTIONS.items() if option.name in options]
                 same = _same_meaning(launch.launcher, option.name, others)
@@ -420,6 +410,26 @@ def launcher_option_wrong(job: JobFile) -> Found:
                     yield line, found + ": the variable in it is empty" * bool(read), "a value", "value"
             elif _is_no_count(meaning_of(launch.launcher, option.name), option.value):
                 yield line, f"{option.name} is {printable(option.value, 60)!r}", "a number", "value"
+
+
+_NO_ADDRESS = re.compile(r"(?i)x{1,9}(?:\.x{1,9}){3}|your[-_]\w{2,40}")
+
+
+def _placeholders(job: JobFile) -> Found:
+    for launch in job.launches:
+        if _NO_ADDRESS.fullmatch(launch.host):
+            yield launch.line, f"{launch.host} is a placeholder", "the first node's address", "placeholder"
+    stops = [(line, text) for line, text, is_end in job.job.placeholders if is_end and job.launches]
+    if stops:
+        found = f"{printable(stops[0][1], 60)} is a placeholder: the shell stops here with a syntax error"
+        yield stops[0][0], found + lines([line for line, _ in stops]), "the value", "placeholder"
+    for line, text, is_end in job.job.placeholders:
+        at_launch = any(one.line <= line <= one.command.last_line + 1 for one in job.launches)
+        is_assigned = ASSIGNED.match(lines_of(job.text)[line - 1].removeprefix("export "))
+        if job.launches and not is_end and (at_launch or is_assigned):
+            found = f"{printable(text, 60)} is a placeholder, and the shell takes `<` for a file"
+            yield line, found, "the value", "placeholder"
+            break
 
 
 _READ_THERE = re.compile(r"\$\{?(\w{1,60})")

@@ -18,7 +18,7 @@ from ringup.lint.job_programs import worlds_of_fairseq
 from ringup.lint.job_variables import names_set
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS
-from ringup.rules import Fix
+from ringup.rules import Fix, Severity
 from ringup.units import lines_of, plural
 
 MOST_PARTS = 64
@@ -237,7 +237,11 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
         if launch.launcher in ("colossalai", "deepspeed") or is_own_world or (count or 0) < 2:
             continue
         if (own := launch.host_is_own) and not on_this_machine(job, launch):
-            yield launch.line, f"the ranks meet at {own}: each node connects only to itself", "the first node"
+            found = f"the ranks meet at {own}: each node connects only to itself"
+            # The first node's own file: torch gives its ranks the address that each node's file has.
+            is_first = launch.backend == "static" and launch.node_rank_text == "0"
+            severity: Severity = "warning" if is_first and launch.launcher in TORCH else "error"
+            yield job.finding(launch.line, found, "the first node", severity=severity)
     yield from coordinator_at_itself(job)
 
 

@@ -250,8 +250,9 @@ def world_size_in_code(read: Reading) -> Found:
     """
     found: list[tuple[int, str]] = []
     for call in read.script.named(INIT):
-        if is_world_of_one(read, call.node):
-            continue
+        backend, store = call.argument("backend", 0), ast.unparse(call.argument("store", 5) or call.node.func)
+        if is_world_of_one(read, call.node) or read.constants(backend) == ["fake"] or "HashStore" in store:
+            continue  # one process alone
         for name, at in (("world_size", 3), ("rank", 4)):
             known = read.constants(call.argument(name, at))
             if known and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in known):
@@ -260,11 +261,21 @@ def world_size_in_code(read: Reading) -> Found:
         known = read.constants(value)
         is_default = is_asked_first(read, node, name) or sets_world_of_one(read, node)
         is_first = str(known[:1]) in ("[0]", "['0']") and _is_tested_first(read, node)
-        if known and not is_default and not is_first:
+        if known and not is_default and not is_first and not _is_other_case(read, node, name):
             found.append((getattr(node, "lineno", 1), f"{name}={known[0]}"))
     if found:
         written = ", ".join(dict.fromkeys(w for _, w in found))
         yield min(found)[0], f"{written} is written in the code", "what the launcher sets"
+
+
+def _is_other_case(read: Reading, node: ast.AST, name: str) -> bool:
+    """Whether the other branch of the `if` around a write sets the variable to what only the run knows."""
+    above = next((parent for parent, _ in read.script.above(node) if isinstance(parent, ast.If)), None)
+    others = ((value, other) for _, value, other in read.environment_writes(name) if other is not node)
+    return above is not None and any(
+        not read.constants(value) and any(parent is above for parent, _ in read.script.above(other))
+        for value, other in others
+    )
 
 
 def written_world(read: Reading) -> tuple[int, int, int]:

@@ -36,7 +36,10 @@ def settings(read: JobFile | Reading) -> Iterator[Setting]:
             yield Setting(word.line, name, "" if has_mark(value) else value)
         for launch in read.launches:
             pairs = launch.env.items() if launch.replicas is not None else ()
-            yield from (Setting(launch.line, name, "" if has_mark(v) else v) for name, v in pairs)
+            # ${NAME} in a manifest: envsubst fills it in
+            yield from (
+                Setting(launch.line, name, "" if has_mark(v) or v[:1] == "$" else v) for name, v in pairs
+            )
         return
     for name, given, node in read.environment_writes():
         for constant in read.constants(given)[:1] or [""]:
@@ -57,11 +60,20 @@ def _named(read: JobFile | Reading) -> Iterator[tuple[int, str]]:
             yield number, name
 
 
+_READ = re.compile(r"\$\{?(\w{1,80})")
+_PASSED = re.compile(r"(?:export|declare -x|-e|-x|--env)[ =](\w{1,80})")
+
+
+def _is_own(text: str, name: str) -> bool:
+    """Whether a file reads a variable itself and passes it to no program."""
+    return name in _READ.findall(text) and name not in _PASSED.findall(text)
+
+
 @fault("unknown-nccl-variable", SHELL, severity="warning")
 @fault("unknown-nccl-variable", SCRIPT, severity="warning")
 def unknown_nccl_variable(read: JobFile | Reading) -> Found:
     for line, name in _named(read):
-        if meant := variables.meant(name):
+        if (meant := variables.meant(name)) and not (isinstance(read, JobFile) and _is_own(read.text, name)):
             found = f"neither NCCL nor Gloo reads {printable(name, 80)}"
             yield read.finding(line, found, meant, subject=f"env:{name}")
 
