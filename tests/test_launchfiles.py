@@ -303,6 +303,25 @@ def test_a_file_that_another_starts_is_read_where_it_is_at_hand() -> None:
     assert (launch.worlds, launch.ranks_per_node, launch.line) == (2, 8, 3)
 
 
+MANY = " ".join(f"--env A{n}=1" for n in range(40))
+
+
+@pytest.mark.parametrize(
+    ("text", "launcher", "ranks"),
+    [
+        ("NPROC_PER_NODE=8 \\\nmegatron sft --model m --report_to tensorboard swanlab\n", "swift", 8),
+        ("ft_launcher --nproc_per_node=2 --ft-rank-heartbeat-timeout=9 t.py\n", "torchrun", 2),
+        ("/isaac-sim/python.sh -m torch.distributed.run --nproc_per_node 8 t.py\n", "torchrun", 8),
+        (f"gantry run {MANY} -- /bin/bash -c 'torchrun --nproc-per-node 8 t.py'\n", "torchrun", 8),
+        ("CKPT=<Specify path>\nV=1\ntorchrun --nproc_per_node 8 t.py --load $CKPT\n", "torchrun", 8),
+    ],
+)
+def test_a_line_as_public_files_have_it_is_read(text: str, launcher: str, ranks: int) -> None:
+    launch = only(text)
+    assert (launch.launcher, launch.ranks_per_node) == (launcher, ranks)
+    assert "script" not in launch.unknown
+
+
 def test_the_command_prints_what_it_read_and_strict_wants_all(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(CASES["a torchrun per task without --nnodes"].text)
     (tmp_path / "other.sh").write_text("echo hello\n")

@@ -22,6 +22,7 @@ from tests import (
     launch_contradictions,
     launch_given,
     launch_places,
+    launch_public,
     launch_read,
     launch_starters,
     launch_steps,
@@ -213,6 +214,9 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
             script(f'ddp = int(os.environ.get("RANK", -1)) != -1\nif not ddp:\n    {OF_ONE}'),
             script(f'def f():\n    if "RANK" in os.environ:\n        return g()\n    {OF_ONE}'),
             script(f'try:\n    r = os.environ["RANK"]\nexcept KeyError:\n    {OF_ONE}'),
+            script('dist.init_process_group("fake", rank=0, world_size=8)'),
+            script('dist.init_process_group("gloo", world_size=1, rank=0, store=dist.HashStore())'),
+            script('if a:\n    os.environ["LOCAL_RANK"] = own()\nelse:\n    os.environ["LOCAL_RANK"] = "0"'),
         ],
     ),
     "local-rank-argument-expected": (
@@ -407,6 +411,10 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
             script(RANK + PAIRED),
             script(RANK + "if rank == 0:\n    print(1)\ndist.barrier()"),
             script(RANK + "if rank == 0:\n    dist.barrier(group=mine)"),
+            script(RANK + "if rank == 0:\n    dist.barrier(mine)\n    dist.all_gather_object(a, b, mine)"),
+            script(
+                "def load(name, rank0=False):\n    if rank0:\n        dist.barrier()\nload('a', rank0=True)"
+            ),
             script(RANK + "if rank == 0:\n    dist.send(x, 1)\nelse:\n    dist.recv(x, 0)"),
             script(
                 "if args.local_rank not in (-1, 0):\n    dist.barrier()\n"
@@ -859,6 +867,7 @@ for _rule, (_wrong, _right) in (
     *launch_steps.STEPS.items(),
     *launch_alone.ALONE.items(),
     *launch_read.READ.items(),
+    *launch_public.PUBLIC.items(),
 ):
     CASES[_rule] = tuple([*a, *b] for a, b in zip(CASES.get(_rule, ([], [])), (_wrong, _right), strict=True))
 ALL = {*SCRIPT, *SHELL, *ACROSS, "script-not-readable"}

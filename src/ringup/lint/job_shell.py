@@ -121,7 +121,8 @@ def directive_wrong(job: JobFile) -> Found:
     of_slurm = [d for d in job.job.directives if d.scheduler == "SBATCH" and d.line not in job.job.late]
     read = [d for d in of_slurm if d.line < len(texts) and texts[d.line].startswith("#SBATCH")]
     is_for_slurm = job.path.endswith((".sbatch", ".slurm"))
-    is_late = bool(_LATE.match(job.text)) and not job.job.documents
+    begins = next((text for text in texts if text.strip() and not re.match(r"\s*#(?!!)", text)), "")
+    is_late = begins.startswith("#!") and not job.text.startswith("#!") and not job.job.documents
     if read and ((texts[1].startswith("#SBATCH") and is_for_slurm) or is_late):
         found = "no #! in the first line: sbatch refuses the file"
         yield 1, found, "#!/bin/bash in the first line", "first line"
@@ -203,8 +204,6 @@ def _memory(job: JobFile, read: Sequence[Directive]) -> Found:
         yield max(asked.values()), f"{names}: sbatch refuses them together", "one of them", "exclusive"
 
 
-_LATE = re.compile(r"(?!#!)(?:[ \t]{0,40}(?:#(?!!)[^\n]{0,400})?\n){1,60}#!")
-"""Blank lines or comments above the first line that sbatch wants."""
 _TO_WRITE = re.compile(r"^<[^<>]{1,60}>?$|^\[[^\[\]]{1,60}\]?$|^XXX+$|^\{ ?\w{1,60} ?\}$")
 """A value that is to be filled in."""
 _MEMORY = {"mem": 1000, "mem-per-cpu": 128, "mem-per-gpu": 512}

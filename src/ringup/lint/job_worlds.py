@@ -239,8 +239,8 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
         if (own := launch.host_is_own) and not on_this_machine(job, launch):
             found = f"the ranks meet at {own}: each node connects only to itself"
             # The first node's own file: torch gives its ranks the address that each node's file has.
-            is_first = launch.backend == "static" and launch.node_rank_text == "0"
-            severity: Severity = "warning" if is_first and launch.launcher in TORCH else "error"
+            is_first = launch.launcher in (*TORCH, *BY_ENVIRONMENT) and launch.node_rank_text == "0"
+            severity: Severity = "warning" if is_first and launch.backend != "c10d" else "error"
             yield job.finding(launch.line, found, "the first node", severity=severity)
     yield from coordinator_at_itself(job)
 

@@ -1,0 +1,98 @@
+"""Launch files in the forms that public repositories have: placeholders, defaults, other launchers."""
+
+from __future__ import annotations
+
+from tests.launch_cases import shell, slurm
+from tests.launch_starters import Files
+
+EIGHT = "torchrun --nproc_per_node 8 t.py"
+OF_TWO = "torchrun --nnodes=2 --nproc_per_node=4 --node_rank={} --master_addr={} t.py"
+SIZES = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2"
+NODES = "torchrun --nnodes $N --nproc_per_node 8 --node_rank $RANK --master_addr $A p.py " + SIZES
+LAYERS = "deepspeed --num_gpus 64 p.py --tensor-model-parallel-size 4 --pipeline-model-parallel-size 16"
+LAYERS += " --num-layers 24"
+BATCH = (
+    "deepspeed --num_gpus 2 p.py --global-batch-size 1 --micro-batch-size 1 --tensor-model-parallel-size 1"
+)
+EXPERTS = "--tensor_model_parallel_size 2 --expert_model_parallel_size 8"
+LOGGED = """apiVersion: batch/v1
+kind: Job
+metadata: {{name: t}}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - name: t
+        image: i
+        command: [torchrun, --nproc_per_node=1, t.py]
+        env: [{{name: NCCL_DEBUG, value: "{}"}}]
+"""
+DIRECTIVES = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n"
+
+PUBLIC: dict[str, tuple[list[Files], list[Files]]] = {
+    # bash: "syntax error near unexpected token `newline'"
+    "launcher-option-wrong": (
+        [
+            shell("DATA=<Specify path>", EIGHT),
+            shell("DATA=<Specify path> (e.g., /data)", EIGHT),
+            shell("export PYTHONPATH=$PYTHONPATH:<your_path>", EIGHT),
+            shell("swift rollout --port <node1_port>", "", f"NPROC_PER_NODE=8 {EIGHT}"),
+            shell("OUT=$ROOT/<NAME>-logs", EIGHT),
+            shell(OF_TWO.format(1, "xxx.xxx.xxx.xxx")),
+        ],
+        [
+            shell('echo "usage: a <path>"', EIGHT),
+            shell("cat <<EOF", "  --data <path>", "EOF", EIGHT),
+            shell("# DATA=<path>", EIGHT),
+            shell("sort <in >out", EIGHT),
+            shell("ft_launcher --nproc_per_node=1 --ft-rank-heartbeat-timeout=9 t.py"),
+            shell(OF_TWO.format(1, "10.0.0.1")),
+        ],
+    ),
+    # megatron/training/arguments.py; ms-swift: expert_tensor_parallel_size is 1
+    "parallel-sizes-do-not-divide": (
+        [
+            shell("N=1", NODES),
+            shell(LAYERS),
+            shell(f"NPROC_PER_NODE=4 megatron sft --model m {EXPERTS}"),
+            shell(BATCH),
+        ],
+        [
+            shell("N=${WORLD_SIZE:-1}", NODES),
+            shell(f"{LAYERS} --deepspeed"),
+            shell(f"NPROC_PER_NODE=8 megatron sft --model m {EXPERTS}"),
+        ],
+    ),
+    "assignment-without-effect": (
+        [shell("NCCL_DEBUG=INFO", EIGHT)],
+        [shell("NCCL_TEST=1", EIGHT)],
+    ),
+    "preset-without-effect": (
+        [{"j.yaml": LOGGED.format("DETAIL")}],
+        [{"j.yaml": LOGGED.format("${NCCL_DEBUG}")}],
+    ),
+    "unknown-nccl-variable": (
+        [shell("export NCCL_HOMES=/opt/nccl", EIGHT)],
+        [shell("NCCL_HOMES=/opt/nccl", "docker run -v $NCCL_HOMES:/nccl i", EIGHT)],
+    ),
+    "head-address-guessed": (
+        [shell("IP=$(hostname -I)", f"{EIGHT} --ip $IP")],
+        [shell("OWN_IP=$(hostname -I)", 'if [ "$OWN_IP" = "$CONTROLLER" ]; then useradd a; fi')],
+    ),
+    # Slurm's has_shebang() looks at the first two bytes
+    "directive-wrong": (
+        [
+            {"j.slurm": f"# a job\n\n#!/bin/bash\n{DIRECTIVES}srun python t.py\n"},
+            {"j.slurm": "#!/bin/bash\n#SBATCH <OPTIONS> --nodes=2\nsrun python t.py\n"},
+            {"j.slurm": f"#!/bin/bash\n{DIRECTIVES.replace('#', '# ')}srun python t.py\n"},
+            slurm("srun python t.py", asked="#SBATCH --partition"),
+        ],
+        [
+            {"j.slurm": f"#!/bin/bash\n# a job\n{DIRECTIVES}srun python t.py\n"},
+            slurm(
+                "srun python t.py", asked="#SBATCH --partition=gpu-partition\n#SBATCH --account=our-account"
+            ),
+        ],
+    ),
+}
