@@ -438,3 +438,64 @@ def test_the_end_that_ringup_saw_first_comes_before_what_its_peers_say(
     )
     first = diagnose(tmp_path, f"{peer}\nfirst failure: rank 1 on n1: {end}, 33 s after the start").causes[0]
     assert (first.rule, first.confidence, first.ranks) == (rule, "medium", (1,))
+
+
+STEPS = "".join(f"step {n} | loss 2.{n}\n" for n in range(10, 30))
+BUG = (
+    "[rank2]: Traceback (most recent call last):\n"
+    '[rank2]:   File "/w/train.py", line 9, in <module>\n'
+    "[rank2]: AssertionError: sequence too long\n"
+)
+NO_MEMORY = BUG.replace("AssertionError: sequence too long", "torch.OutOfMemoryError: CUDA out of memory.")
+TABLE = (
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    "Root Cause (first observed failure):\n[0]:\n  time      : 2025-11-04_03:14:31\n"
+    "  host      : gpu-a07\n  rank      : 2 (local_rank: 2)\n  exitcode  : 1 (pid: 48211)\n"
+)
+NO_MODULE = "/var/spool/slurmd/job8/slurm_script: line 12: module: command not found\n"
+CORRECTED = (
+    "mlx5_core 0000:17:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Receiver ID)\n"
+)
+NOT_FATAL = "nvidia-nvswitch0: SXid (PCI:0000:c5:00.0): 22013, Non-fatal, Link 33 Minion Link DLREQ\n"
+PEER_GONE = "NCCL WARN socketProgress: Connection closed by remote peer gpu-a09<51622>\n"
+LIMIT = "slurmstepd: error: *** JOB 8 ON n1 CANCELLED AT 2025-11-04T05:00:00 DUE TO TIME LIMIT ***\n"
+NODE = LIMIT.replace("T05", "T01").replace("TIME LIMIT", "NODE FAILURE")
+LAST = {
+    "the last attempt counts": ("rank-raised-exception", STEPS + NO_MEMORY + TABLE + STEPS + BUG + TABLE),
+    "an earlier bug is history": ("gpu-out-of-memory", STEPS + BUG + TABLE + STEPS + NO_MEMORY + TABLE),
+    "the last end counts": ("job-cancelled", STEPS + NODE + STEPS + LIMIT),
+    "modules, then a peer": ("peer-died-first", NO_MODULE + STEPS + PEER_GONE),
+    "modules, then SIGKILL": ("rank-killed", NO_MODULE + "srun: error: n1: task 3: Killed\n"),
+    "modules, then a limit": ("job-cancelled", NO_MODULE + LIMIT),
+    "modules end the script": (
+        "python-or-launcher-missing",
+        NO_MODULE + "srun: error: n1: task 0: Exited with exit code 127\n",
+    ),
+    "a corrected PCIe error": ("peer-died-first", CORRECTED + STEPS + PEER_GONE),
+    "an SXid that ends nothing": ("peer-died-first", NOT_FATAL + STEPS + PEER_GONE),
+    "a port that was down": (
+        "rank-raised-exception",
+        "mlx5_core 0000:17:00.0 ens17np0: Link down\n" + STEPS + BUG + TABLE,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LAST)
+def test_a_warning_or_an_earlier_attempt_is_not_the_cause(tmp_path: Path, case: str) -> None:
+    rule, text = LAST[case]
+    severe = [c for c in diagnose(tmp_path, text).causes if c.severity == "error" or c.rule == rule]
+    assert severe[0].rule == rule, [(c.rule, c.confidence) for c in severe]
+
+
+def test_a_launchers_exception_is_not_inside_the_programs(tmp_path: Path) -> None:
+    launcher = BUG.replace("[rank2]: ", "").replace("AssertionError: ", "subprocess.CalledProcessError: ")
+    text = diagnose(tmp_path, BUG.replace("[rank2]: ", "") + launcher).causes[0].text
+    assert "AssertionError: sequence too long" in text and "CalledProcessError" not in text
+
+
+def test_a_watchdogs_abort_is_no_crash(tmp_path: Path) -> None:
+    said = (
+        "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+        "  what():  [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group watchdog thread terminated with\n"
+    )
+    assert "rank-crashed" not in {c.rule for c in diagnose(tmp_path, said).causes}

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ringup.logs.lines import DAY_S
@@ -181,13 +182,14 @@ class Outcome:
         # A launcher sends signals when one of its ranks ends.
         own_end = self._log.has("exit", "exception", "closing-signal")
         own = r"|Received SIG\w+: \d" if own_end else ""
-        return self._log.all("cancelled", lacks="closing signal" + own)
+        found = self._log.all("cancelled", lacks="closing signal" + own)
+        return [e for e in found if not self._is_of_earlier_attempt(e)]
 
     @cached_property
     def limit(self) -> str:
         """The scheduler's reason, such as "time limit" or "preemption"; "" if none is printed."""
         found = (e[f] for e in self.from_outside for f in e.fields if f.startswith("why") and e[f])
-        return next(found, "").lower()
+        return next(reversed([*found]), "").lower()
 
     def after_the_end(self, event: Event) -> bool:
         """Whether a line follows one that reports that a scheduler ended the job."""
@@ -245,6 +247,8 @@ class Outcome:
     def _is_overcome(self, event: Event) -> bool:
         if event.tag in _COUNTED:
             return False
+        if self._is_of_earlier_attempt(event):
+            return True
         if event.tag in RETRACTABLE and any(self._follows(e, event) for e in self._log.all("retracted")):
             return True
         if event.tag in ESTABLISHING and self._established_after(event):
@@ -271,6 +275,23 @@ class Outcome:
             return sum({m.event.line: m.weight for m in others}.values()) >= ENOUGH
         steps = [m.step for m in others if m.step]
         return bool(steps and max(steps) - min(steps) >= ENOUGH_OF_OTHERS)
+
+    def _is_of_earlier_attempt(self, event: Event) -> bool:
+        return self._begun[event.file] <= event.line < self._last_attempt.get(event.file, 0)
+
+    @cached_property
+    def _last_attempt(self) -> dict[int, int]:
+        """
+        For each file the end of the attempt before the last one: a row of an elastic agent's table, with
+        work and a table of the same host's agent below it.
+        """
+        found: dict[int, int] = {}
+        rows = (((e.file, e["host"]), e.line) for e in self._log.all("exit") if e["host"] and e["local"])
+        for (file, _), lines in grouped(rows).items():
+            for end, later in pairwise(lines):
+                if len({m.event.line for m in self._all_marks[file] if end < m.event.line < later}) >= ENOUGH:
+                    found[file] = max(end, found.get(file, 0))
+        return found
 
     def _worked_before_the_end(self, event: Event) -> bool:
         """

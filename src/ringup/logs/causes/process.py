@@ -247,9 +247,9 @@ def aborted_with_a_word(log: LogEvidence) -> Found:
     """An abort with its reason, or with a core, if nothing else is more precise."""
     ends = log.all("abort-word", has="core dumped|terminate called|Assertion|received at time")
     ends += [e for number, e in exits(log) if number == 6]
-    if not ends or log.has("work", "watchdog-stuck"):
-        return None
     what = first_value(log.all("cpp-what"), "text")[:120]
+    if not ends or log.has("work", "watchdog-stuck") or "Process group watchdog" in what:
+        return None
     text = f"{_who(ends)} aborted (SIGABRT){': ' + what if what else '; its last words stand above'}"
     return report([*ends, *log.all("cpp-what")], text, "low")
 
@@ -389,7 +389,9 @@ def _inside(log: LogEvidence, outer: Event) -> Event | None:
         return None
     later = (e for e in log.all("exception") if e.file == outer.file and e.line > outer.line)
     inner = next((e for e in later if (e.rank, e.label) == (outer.rank, outer.label)), None)
-    is_same = inner and (inner["type"], inner["text"]) == (outer["type"], outer["text"])  # of another rank
+    if inner is None or inner.pid != outer.pid or WRAPPERS.search(inner["type"]):
+        return None
+    is_same = (inner["type"], inner["text"]) == (outer["type"], outer["text"])  # of another rank
     return None if is_same else inner
 
 

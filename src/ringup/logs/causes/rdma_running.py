@@ -7,6 +7,7 @@ import re
 from ringup.logs.causes.transports import channels, name_ranks, parted
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, ranks_of
+from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import ERRNO
 from ringup.logs.rule import Confidence, Found, cause, report
 from ringup.rules import Fix
@@ -104,7 +105,9 @@ def rdma_retry_exceeded(log: LogEvidence) -> Found:
 def link_flapped(log: LogEvidence) -> Found:
     ports = [e for e in log.all("async-event") if re.search(_OF_A_PORT, e["event"])]
     events, text = [*ports, *log.all("ib-port-down")], "an RDMA port went down during the run"
-    return report(events, text, "high" if ports else "medium", ranks=ranks_of(ports))
+    is_felt = log.has(*OF_ROLE["nccl"], *OF_ROLE["consequence"], *OF_ROLE["hang"])
+    sure: Confidence = "high" if ports else "medium" if is_felt else "low"
+    return report(events, text, sure, ranks=ranks_of(ports))
 
 
 _ADAPTER_FAULT = re.compile(r"(?i)GID|catastrophic|fatal|LID|SM |client|device|internal error")

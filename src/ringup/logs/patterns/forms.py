@@ -47,7 +47,7 @@ LIBRARY = Pattern(
 )
 GOES_ON = Pattern(
     "goes_on",
-    r"^Lmod has detected|\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
+    r"^Lmod has detected|\b(?:module|ml): command not found|severity=Corrected\b|: \d{1,6}, Non-fatal\b|\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
     r"|deprecat|will (?:be removed|fail in)|can (?:potentially )?cause|optional|not (?:an|a fatal) error|is expected|to silence|perf may be"
     r"|attempt(?:ing)? to|has already been registered|not set, using|defaulting to|going to /tmp|consider |recommend|for better performance|is experimental|\btreat(?:ed|ing)? (?:it|them) as|accepting this",
 )
