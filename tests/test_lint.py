@@ -116,6 +116,12 @@ def run(index, n):
 for i in range(n):
     mp.Process(target=run, args=(i, n)).start()
 """
+GATHERED = (
+    "engine._zero3_consolidated_16bit_state_dict()",
+    "with deepspeed.zero.GatheredParameters(list(m.parameters())):\n        pass",
+)
+IF_0, IF_MAIN = "if dist.get_rank() == 0:\n    ", "if a.is_main_process:\n    a.get_state_dict(m)"
+BY_PLUGIN = "import accelerate as hf\na = hf.Accelerator(fsdp_plugin=hf.FullyShardedDataParallelPlugin())\n"
 SHARDED = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nm = Net()\nm = FSDP(m)\n"
 LOCALLY = "with FSDP.state_dict_type(m, StateDictType.LOCAL_STATE_DICT):\n"
 OF_MATRIX = """
@@ -134,6 +140,16 @@ TESTS_OF_MATRIX = (
     "not args.lora_rank",
     "args.rank > 0",
     "low_rank == 1",
+)
+ZERO_3_IN_A_FILE = script(
+    'import deepspeed\nengine, _, _, _ = deepspeed.initialize(config="ds.json")\n'
+    "if dist.get_rank() == 0:\n    engine.save_16bit_model(d)"
+)
+TRAINER = RANK + "from transformers import Trainer\ntrainer = Trainer(m)\n"
+FULL_STATE = RANK + (
+    "from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict\n"
+    "from torch.distributed.fsdp import fully_shard\n"
+    "fully_shard(m)\nfull = StateDictOptions(full_state_dict=True)\n"
 )
 STAGE_3 = 'c = {"zero_optimization": {"stage": 3}}\n'
 ENGINE = "import deepspeed\nengine, _, _, _ = deepspeed.initialize()\n"
@@ -348,9 +364,25 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
             script("def f(t=60):\n    " + INIT.replace(")", ", timeout=t)") + "f(timedelta(seconds=60))"),
         ],
     ),
+    "process-group-twice": (
+        [script(INIT + 'dist.init_process_group("gloo")'), script("def f():\n    " + INIT + "    " + INIT)],
+        [
+            script(INIT + "dist.destroy_process_group()\n" + INIT),
+            script(INIT + "cleanup()\n" + INIT),
+            script("if cpu:\n    " + INIT + "else:\n    " + INIT),
+            script(INIT + "if not dist.is_initialized():\n    " + INIT),
+        ],
+    ),
     "collective-on-some-ranks": (
         [
             script(RANK + "if rank == 0:\n    dist.barrier()"),
+            *(script(STAGE_3 + ENGINE + "if dist.get_rank() == 0:\n    " + what) for what in GATHERED),
+            {**ZERO_3_IN_A_FILE, "ds.json": '{"zero_optimization": {"stage": 3}}'},
+            script(TRAINER + "if rank == 0:\n    trainer.evaluate()"),
+            script(STAGE_3 + TRAINER + "if trainer.is_world_process_zero():\n    trainer.save_model(d)"),
+            script(BY_PLUGIN + "if a.is_main_process:\n    a.get_state_dict(m)"),
+            script(SHARDED + RANK + "def save(m):\n    m.state_dict()\nif rank == 0:\n    save(m)"),
+            script(FULL_STATE + "if rank == 0:\n    get_model_state_dict(m, options=full)"),
             script("if dist.get_rank() != 0:\n    x = 1\nelse:\n    dist.all_reduce(x)"),
             script(RANK + "def f():\n    if rank != 0:\n        return\n    dist.barrier()"),
             script(RANK + "def f():\n    dist.all_gather(a, b)\nif not rank:\n    f()"),
@@ -382,6 +414,24 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         ],
         [
             script(STEPS.format("step % 10 == 0", "dist.all_reduce(loss)")),
+            *(script(STAGE_3 + ENGINE + what) for what in GATHERED),
+            *(script(STAGE_3 + STAGE_3.replace("3", "2") + ENGINE + IF_0 + what) for what in GATHERED),
+            {**ZERO_3_IN_A_FILE, "ds.json": '{"zero_optimization": {"stage": 2}}'},
+            ZERO_3_IN_A_FILE,
+            script(TRAINER + "trainer.evaluate()\nif rank == 0:\n    trainer.save_model(d)"),
+            script(BY_PLUGIN.replace("Plugin()", "Plugin() if args.fsdp else None") + IF_MAIN),
+            script(
+                SHARDED + RANK + "def save(m):\n    m.state_dict()\nif rank == 0:\n    save(m)\nsave(net)"
+            ),
+            script(FULL_STATE + "get_model_state_dict(m, options=full)"),
+            script(
+                FULL_STATE.replace("True", "False")
+                + "if rank == 0:\n    get_model_state_dict(m, options=full)"
+            ),
+            script(
+                FULL_STATE.replace("fully_shard(m)", "if args.fsdp:\n    fully_shard(m)")
+                + "if rank == 0:\n    get_model_state_dict(m, options=full)"
+            ),
             script(STEPS.format("step == 0", "dist.barrier()")),
             script(STEPS.format("not step", "dist.barrier()")),
             script(STEPS.format("step != 0", "dist.barrier()")),

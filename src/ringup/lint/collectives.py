@@ -25,25 +25,39 @@ _WORDS = "|".join([*_OF_RANK.split(), r"(?:data|tensor|model|pipeline|expert|seq
 _RANK_NAME = re.compile(rf"^(?:(?:{_WORDS})_){{0,3}}(?:rank|gpu_id|process_index)$")
 """Names of ranks of processes, not of matrices: no `lora_rank`."""
 _MAIN_NAME = re.compile(
-    r"^(?:is_)?(?:local_|world_|global_)?(?:main|master|(?:global_|rank_?)(?:0|zero))(?:_process|_rank)?$"
+    r"^(?:is_)?(?:local_|world_|global_)?(?:main|master|(?:global_|rank_?|process_)(?:0|zero))(?:_process|_rank)?$"
 )
 _SIZE_NAME = re.compile(r"^(?:get_)?(?:world_?size|num_processes|nprocs)$")
 _ONE = ((ast.Eq, "1"), (ast.LtE, "1"), (ast.Lt, "2"))
 _SWAPPED: dict[Side, Side] = {"zero": "others", "others": "zero", "": ""}
 METHODS = {
     "accelerate": ("wait_for_everyone", "gather", "gather_for_metrics", "reduce", "save_state", "backward"),
-    "deepspeed": ("save_checkpoint", "load_checkpoint", "save_16bit_model", "backward", "step"),
+    "deepspeed": ("save_checkpoint", "load_checkpoint", "backward", "step"),
+    "transformers": ("train", "evaluate", "predict"),
+    "trl": ("train", "evaluate"),
 }
 """Methods that every process must call, of objects made by a call of that package."""
+OF_SHARDED = {
+    "accelerate": ("get_state_dict", "save_model"),
+    "deepspeed": ("save_16bit_model", "_zero3_consolidated_16bit_state_dict"),
+    "transformers": ("save_model",),
+    "trl": ("save_model",),
+}
+"""The same, where the parameters are sharded (`_is_sharded`)."""
 MORE = (*COLLECTIVES, "torch.distributed.new_group", "torch.distributed.checkpoint.save")
 MORE += ("torch.distributed.checkpoint.load", "torch.distributed.checkpoint.async_save")
-_STAGE_3 = re.compile(r"[\"']stage[\"'] {0,4}: {0,4}3\b")
+_STAGE_3 = re.compile(r"[\"']stage[\"'] {0,4}: {0,4}3\b|\bzero_stage {0,4}= {0,4}3\b")
 """With it DeepSpeed's ranks gather the parameters that they save."""
 _GROUP_AT = dict.fromkeys(("barrier", "monitored_barrier"), 0)
 _GROUP_AT |= dict.fromkeys(("reduce", "reduce_scatter", "reduce_scatter_tensor", "gather", "scatter"), 3)
 _GROUP_AT |= dict.fromkeys(("gather_object", "scatter_object_list"), 3)
 _GROUP_AT |= {name.rpartition(".")[2]: 2 for name in COLLECTIVES if name.rpartition(".")[2] not in _GROUP_AT}
 """Position of the process group among a collective's arguments (torch/distributed/distributed_c10d.py)."""
+_OTHER_STAGE = re.compile(r"(?:[\"']stage[\"'] {0,4}:|\bzero_stage {0,4}=)(?! {0,4}3\b)")
+FULL_STATE = tuple(
+    f"torch.distributed.checkpoint.state_dict.get_{part}state_dict" for part in ("", "model_", "optimizer_")
+)
+"""Calls that gather what FSDP has sharded, with `full_state_dict=True`."""
 FSDP = ("torch.distributed.fsdp.FullyShardedDataParallel", "torch.distributed.fsdp.FSDP")
 _NOT_GATHERED = re.compile(
     r"NO_SHARD|SHARD_GRAD_OP|ZERO2|LOCAL_STATE|SHARDED_STATE|LocalState|ShardedState|summon_full_params|_hook\("
@@ -51,7 +65,8 @@ _NOT_GATHERED = re.compile(
     r"|state_dict_type\((?![^)]{0,200}\bFULL_STATE_DICT\b)"
 )
 """Code by which a state_dict() or a forward pass of FSDP may need no other rank."""
-OFFICIAL = ("accelerate.Accelerator", "deepspeed.initialize")
+_TRAINERS = "transformers.Trainer transformers.Seq2SeqTrainer trl.SFTTrainer trl.DPOTrainer trl.RewardTrainer"
+OFFICIAL = ("accelerate.Accelerator", "deepspeed.initialize", *_TRAINERS.split())
 
 
 class Sides:
@@ -62,6 +77,7 @@ class Sides:
         self.of_matrices = {ast.unparse(size) for size in sizes if size is not None}
         """Expressions given as `r=`, as peft.LoraConfig takes the rank of its matrices."""
         self.fsdp = self._fsdp()
+        self.is_sharded = self._is_sharded()
         self.direct = [c for c in self.script.calls if self.is_collective(c)]
         self.reaching = self._reaching()
 
@@ -75,6 +91,31 @@ class Sides:
                 first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
                 found[self.script.dotted(first)] = name.split(".")[0]
         return found
+
+    def _is_sharded(self) -> bool:
+        """Whether the script, or a JSON file that it names, certainly chooses ZeRO-3 or accelerate's FSDP."""
+        given = (c.argument(name) for c in self.script.calls for name in ("config", "deepspeed"))
+        named = [g.value for g in given if isinstance(g, ast.Constant) and isinstance(g.value, str)]
+        texts = [self.script.text, *(self.read.nearby(name) or "" for name in named)]
+        plugins = (c.argument("fsdp_plugin") for c in self.script.calls)
+        is_stage_3 = any(map(_STAGE_3.search, texts)) and not any(map(_OTHER_STAGE.search, texts))
+        return is_stage_3 or any(isinstance(plugin, ast.Call) for plugin in plugins)
+
+    def _gathers_all(self, call: Call) -> bool:
+        """Whether a call outside a class gathers the state of a model that FSDP certainly has sharded."""
+        options = call.argument("options", 2 if call.name == FULL_STATE[0] else 1)
+        if isinstance(options, ast.Name):
+            same = [
+                n.value
+                for n in self.script.of_kind(ast.Assign)
+                if options.id in map(self.script.dotted, n.targets)
+            ]
+            options = same[0] if len(same) == 1 else None
+        is_full = isinstance(options, ast.Call) and any(
+            k.arg == "full_state_dict" and getattr(k.value, "value", None) is True for k in options.keywords
+        )
+        shards = (c for c in self.script.calls if c.last == "fully_shard" or c.name in FSDP)
+        return is_full and any(not any(self.script.conditions(c.node)) for c in shards)
 
     def _fsdp(self) -> set[tuple[Function | None, str]]:
         """(function, name) of variables that certainly are models of FSDP1, whose full state is gathered."""
@@ -92,7 +133,23 @@ class Sides:
                 found.add(key)
             elif not is_plain:
                 other.add(key)
-        return found - other
+        return self._passed(found - other)
+
+    def _passed(self, found: set[tuple[Function | None, str]]) -> set[tuple[Function | None, str]]:
+        """These, and the parameters of this script's functions that get nothing else."""
+        passed = set(found)
+        for function in self.script.functions.values() if found else ():
+            calls = [c for c in self.script.calls if c.name == function.name]
+            stored = {
+                n.id
+                for n in ast.walk(function)
+                if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
+            }
+            for at, name in enumerate(parameters(function)):
+                given = [(c.inside, ast.unparse(a)) for c in calls if (a := c.argument(name, at))]
+                if len(given) == len(calls) > 0 and name not in stored and found.issuperset(given):
+                    passed.add((function, name))
+        return passed
 
     def _makes_fsdp(self, call: ast.Call) -> bool:
         is_written = len(call.args) == 1 and all(k.arg for k in call.keywords)
@@ -115,9 +172,14 @@ class Sides:
         owner, _, method = call.name.rpartition(".")
         if (call.inside, owner or method) in self.fsdp:
             return method == "state_dict" or (not owner and self._gathers(call))
-        if method == "save_16bit_model" and not _STAGE_3.search(self.script.text):
-            return False
-        return method in METHODS.get(self.made.get(owner, ""), ())
+        if call.name in FULL_STATE:
+            return self._gathers_all(call)
+        if call.name == "deepspeed.zero.GatheredParameters":
+            return self.is_sharded
+        package = self.made.get(owner, "")
+        return method in METHODS.get(package, ()) or (
+            self.is_sharded and method in OF_SHARDED.get(package, ())
+        )
 
     def _reaching(self) -> dict[str, str]:
         """Functions of this script that all ranks must enter -> the collective in them."""

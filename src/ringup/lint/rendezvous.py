@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from ringup.addresses import is_loopback
 from ringup.lint.alone import imported_elsewhere, modules_nearby
@@ -17,7 +18,7 @@ from ringup.lint.ranks import (
     sets_world_of_one,
 )
 from ringup.lint.rule import SCRIPT, Found, fault, lines
-from ringup.lint.source import INIT, MESHES, Script
+from ringup.lint.source import INIT, MESHES, Function, Script
 from ringup.lint.values import UNKNOWN
 from ringup.rules import Finding, Severity
 
@@ -215,6 +216,27 @@ def no_destroy_process_group(read: Reading) -> Found:
         own = started[0].name.rpartition(".")[2]
         found = f"{own} is called here, destroy_process_group nowhere"
         yield started[0].line, found, "destroy_process_group() at the end"
+
+
+_KEEPS_GROUP = re.compile(r"(?:torch|os|print|int|str|datetime)\b(?!.{0,80}destroy)")
+
+
+@fault("process-group-twice", SCRIPT)
+def process_group_twice(read: Reading) -> Found:
+    """
+    The script calls init_process_group() a second time.
+
+    Why: torch allows one default process group, and every rank ends with "trying to initialize the default
+    process group twice!" (`distributed_c10d.py`, torch 2.13).
+
+    Fix: one call; `torch.distributed.new_group(backend="gloo")` for a group with another backend.
+    """
+    for call, again in pairwise(read.script.named(INIT)):
+        blocks = [read.script.parents[read.script.parents[c.node]] for c in (call, again)]
+        between = [c.name for c in read.script.calls if call.line < c.line < again.line]
+        is_one = blocks[0] is blocks[1] and isinstance(blocks[0], ast.Module | Function)
+        if is_one and all(map(_KEEPS_GROUP.match, between)):
+            yield again.line, f"init_process_group was called in line {call.line}", "one call"
 
 
 @fault("timeout-not-timedelta", SCRIPT)
