@@ -180,6 +180,15 @@ STARTED = {
         2,
         1,
     ),
+    "for h in a b c; do docker -H ssh://$h run i torchrun t.py & done": ("docker", 3, 1),
+    "docker --context gpu1 run i torchrun t.py": ("docker", 1, 1),
+    "docker --context default run i torchrun t.py": ("shell", 1, 1),
+    "docker -H unix:///var/run/docker.sock run i torchrun t.py": ("shell", 1, 1),
+    "docker compose -f c.yml run --rm -e A=1 trainer torchrun t.py": ("shell", 1, 1),
+    "docker run --entrypoint bash i -c 'torchrun t.py'": ("shell", 1, 1),
+    "for h in a b c; do gcloud compute ssh $h --zone=z --command='torchrun t.py' & done": ("gcloud", 3, 1),
+    "gcloud compute tpus tpu-vm ssh pod --worker=all --command 'torchrun t.py'": ("gcloud", None, 1),
+    "gcloud compute tpus tpu-vm ssh pod --command='torchrun t.py'": ("gcloud", 1, 1),
     f"{FOUR}torchrun t.py": ("batch", 1, 1),
     "torchrun t.py": ("shell", 1, 1),
 }
@@ -289,6 +298,7 @@ def test_a_function_that_is_called_twice_starts_two_launches() -> None:
         ("echo hello\n", "a.sh", "no launch line recognised"),
         ("$START train.py\n", "a.sh", "$START is the command, and this file does not set it"),
         ("srun ./other.sh\n", "a.sh", "what ./other.sh starts is in another file"),
+        ("docker run --gpus all i:1 --lr 1\n", "a.sh", "the image i:1 chooses the program"),
         ("a: [\n", "a.yaml", "not YAML"),
         ("a: 1\n", "a.yaml", "no launch line recognised"),
     ],
@@ -643,7 +653,49 @@ ONE = "accelerate launch --multi_gpu --num_processes=4 t.py\n"
 SLIP = """MASTER_ADDR=n1
 torchrun --nnodes=2 --node_rank=$1 --nproc_per_node=8 --master_addr $MASTER_ADDR --master_port 1 t.py
 """
+BY_HOST = "docker --context a run -d {0}0 t.py\ndocker --context b run -d {0}1 t.py\n".format(
+    "--network host i torchrun --nnodes=2 --master-addr=a --master-port=29500 --node-rank="
+)
+BY_GCLOUD = "".join(
+    f"gcloud compute ssh {host} --command='torchrun --nnodes=2 --master-addr=10.0.0.2 --node-rank={n} t.py' &\n"
+    for n, host in enumerate(("a", "b"))
+)
+CRON = """apiVersion: batch/v1
+kind: CronJob
+spec:
+  jobTemplate:
+    spec:
+      completionMode: Indexed
+      parallelism: 2
+      completions: 2
+      template: {spec: {containers: [{name: a, command: [bash, -c,
+        "torchrun --nnodes=2 --node-rank=$JOB_COMPLETION_INDEX --master-addr=a t.py"]}]}}
+"""
+ELASTIC = """kind: PyTorchJob
+spec:
+  elasticPolicy: {minReplicas: 2, maxReplicas: 4}
+  pytorchReplicaSpecs:
+    Worker: {replicas: 2, template: {spec: {containers: [{name: pytorch, command: [torchrun, t.py]}]}}}
+"""
+ON_GPUS = """num_nodes: 2
+resources: {accelerators: "H100:8"}
+run: torchrun --nnodes=2 --node-rank=$SKYPILOT_NODE_RANK --master-addr=a --nproc-per-node=8 t.py
+"""
+GROUP = """kind: LeaderWorkerSet
+spec:
+  leaderWorkerTemplate:
+    size: 2
+    workerTemplate: {spec: {containers: [{name: a, command: [bash, -c,
+      "torchrun --nnodes=2 --node-rank=$LWS_WORKER_INDEX --master-addr=$LWS_LEADER_ADDRESS t.py"]}]}}
+"""
 OTHER_TRAPS = [
+    ("a.sh", BY_HOST, "--network host ", "", "container-on-own-network"),
+    ("a.sh", BY_GCLOUD, "rank=1", "rank=0", "node-rank-duplicate"),
+    ("a.yaml", CRON, "completionMode: Indexed", "suspend: false", "job-without-index"),
+    ("a.yaml", ELASTIC, "minReplicas: 2", "minReplicas: 3", "gang-larger-than-job"),
+    ("a.yaml", ON_GPUS, "H100:8", "H100:4", "nproc-exceeds-gpus"),
+    ("a.yaml", ON_GPUS, '"H100:8"', "{H100: 4}", "nproc-exceeds-gpus"),
+    ("a.yaml", GROUP, "WORKER", "GROUP", "node-rank-duplicate"),
     ("a.sh", IDS, "export ID=", "ID=", "variable-never-set"),
     ("a.sh", IDS, "=$ID", "=$(uuidgen)", "rendezvous-ids-differ"),
     ("a.sh", IDS, "=$ID", "=$RANDOM", "rendezvous-ids-differ"),
@@ -704,6 +756,9 @@ def test_a_trap_is_named_and_its_sound_form_is_not(
 
 
 def test_what_looks_like_a_trap_and_works() -> None:
+    scaled = ELASTIC.replace("{min", "{metrics: [{type: Resource}], min").replace("s: 2, max", "s: 3, max")
+    assert not errors(scaled, "a.yaml")
+    assert not errors(ON_GPUS.replace('"H100:8"', "{H100: 4, A100: 8}"), "a.yaml")
     assert not errors(MEGATRON.replace("layers 12", "layers 13 --decoder-last-pipeline-num-layers 4"))
     assert not errors(OPENMPI.replace("slots=8", "slots=4").replace("mpirun", "mpirun --oversubscribe"))
     assert "t.py" in only("H=($(uniq $LSB_DJOB_HOSTFILE))\nblaunch -z ${H[0]} torchrun t.py\n").script
@@ -833,3 +888,12 @@ def test_ray_starts_the_ranks_of_verl() -> None:
     line = "python3 -m verl.trainer.main_ppo trainer.nnodes=2 trainer.n_gpus_per_node={}\n"
     for count, ranks in (("8", 8), ("$N", None)):
         assert only(line.format(count)).ranks_per_node == ranks
+
+
+def test_a_gang_of_fewer_pods_than_its_world_is_a_warning() -> None:
+    words = "torchrun --nnodes=2 --node-rank=$RANK --master-addr=a t.py"
+    pods = f"{{spec: {{containers: [{{name: a, command: [bash, -c, '{words}']}}]}}}}"
+    text = "kind: Job\nspec:\n  minAvailable: {}\n  tasks: [{{name: a, replicas: 2, template: {}}}]\n"
+    rule = "gang-larger-than-job"
+    assert rule in errors(text.format(1, pods), "a.yaml", ("warning",))
+    assert rule not in errors(text.format(2, pods), "a.yaml", ("error", "warning"))

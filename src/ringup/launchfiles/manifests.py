@@ -290,6 +290,15 @@ def _of_service(text: str, service: Node) -> PodShare | None:
     )
 
 
+def accelerators(document: Node) -> int:
+    """GPUs of each node that a task of SkyPilot asks for; 0 if that is open."""
+    node = node_at(document, "resources", "accelerators")
+    name, colon, count = scalar(node).partition(":")
+    named = pairs(node) or ([(name, node)] if colon else [])
+    text = count or "".join(scalar(value) for _, value in named)
+    return number(text) or 0 if len(named) == 1 and "tpu" not in named[0][0].lower() else 0
+
+
 def _ids(device: Node) -> int:
     """Devices that a service names; 0 if one of them is all of its kind: CDI's `nvidia.com/gpu=all`."""
     names = _strings(node_at(device, "device_ids"))

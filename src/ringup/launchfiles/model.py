@@ -21,7 +21,7 @@ from functools import cached_property
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import Directive, gpus_per_node, last, node_count, tasks_per_node
 from ringup.launchfiles.marks import has_mark, is_mark
-from ringup.launchfiles.passing import HOST_FILES, passed_on
+from ringup.launchfiles.passing import DOCKER, HOST_FILES, passed_on
 from ringup.launchfiles.shell import Command, Job
 from ringup.launchfiles.start import CommandLine, Step, arguments
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, TORCHRUN_PREFIXES
@@ -39,8 +39,10 @@ GPU_NAMES = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", marks.GPU_COUNT, "SLUR
 OTHER_SCRIPTS = ("setup.py", "prepare", "download", "preprocess", "convert", "tokenize", "process_data")
 _NOT_TRAINING = re.compile("pip|venv|http.server|json.tool|site|ensurepip|virtualenv|zipfile|tensorboard")
 _BY_MPI = re.compile("mpirun|mpiexec|prterun|prun|mpiexec.hydra|mpirun_rsh|aprun|ibrun")
+ON_HOST = ("ssh", "gcloud", *DOCKER)
+"""Starters on the one host that they name."""
 _ON_ONE_HOST = {
-    **dict.fromkeys(("ssh", "kubectl", "pbs_tmrsh"), ()),
+    **dict.fromkeys(("kubectl", "pbs_tmrsh", *ON_HOST), ()),
     "blaunch": ("-z",),
     "srun": ("-w", "--nodelist"),
     "pbsdsh": ("-n", "-h"),
@@ -617,7 +619,9 @@ def _placed(launch: Launch, step: Step) -> tuple[int | None, int | None]:
         return _by_mpi(launch, step)
     if step.program == "jsrun":
         return _by_jsrun(launch, step)
-    if step.program == "ssh":
+    if step.program == "gcloud" and (step.option("--worker") or "0") != "0":
+        return None, 1
+    if step.program in ON_HOST:
         return (rounds, 1) if is_looped else (1, 1)
     listed = step.option("-w", "--hosts", "-z", "-H")
     count = _host_count(listed) if listed else None
@@ -761,6 +765,10 @@ def not_read(job: Job, found: Sequence[Launch]) -> list[NotRead]:
                 NotRead(job.path, command.line, f"{name} is the command, and this file does not set it"),
             ]
         rest = command.start.rest or (command.start.script,)
+        box = next((s for s in command.start.steps[-1:] if s.subcommand == "run"), None)
+        if box and box.program in DOCKER and rest[0][:1] in ("", "-") and not box.has("--entrypoint"):
+            image = job.marks.shown("".join(box.positionals))
+            return [*left, NotRead(job.path, command.line, f"the image {image} chooses the program")]
         target = next((w for w in (*rest, *texts) if w.endswith((".sh", ".bash", ".slurm", ".sbatch"))), "")
         is_started = (
             command.start.steps or program.endswith((".sh", ".bash")) or program in ("sbatch", "qsub", "bsub")

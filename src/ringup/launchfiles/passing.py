@@ -16,7 +16,7 @@ from ringup.launchfiles.start import Step
 
 DOCKER = ("docker", "podman", "nvidia-docker", "podman-hpc")
 APPTAINER = ("apptainer", "singularity")
-REMOTE = ("ssh", "pdsh", "clush", "dsh", "pssh")
+REMOTE = ("ssh", "pdsh", "clush", "dsh", "pssh", "gcloud")
 """They start a login on the other machine."""
 MPIRUN = ("mpirun", "mpiexec", "prterun")
 HOST_FILES = ("-hostfile", "--hostfile", "-machinefile", "--machinefile")

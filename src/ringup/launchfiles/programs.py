@@ -71,6 +71,17 @@ _DOCKER = _program(
     subcommands=("run", "exec", "create"),
     positionals=1,
 )
+DOCKER_ITSELF = _program("wrapper", "-H --host -c --context --connection --url --config -l --log-level")
+"""docker and podman before their subcommand."""
+_COMPOSE = _program(
+    "wrapper",
+    """
+    -f --file -p --project-name --env-file --profile --project-directory --parallel --progress --ansi -e --env
+    -v --volume -w --workdir -u --user --name --entrypoint --publish -l --label --cap-add --cap-drop --index
+    """,
+    subcommands=("run", "exec"),
+    positionals=1,
+)
 _APPTAINER = _program(
     "wrapper",
     """
@@ -131,6 +142,7 @@ PROGRAMS: dict[str, Program] = {
     "parallel": _program("starter", "-j --jobs -a --arg-file --colsep", is_text=True),
     "ibrun": _program("starter", "-n -o -np"),
     **dict.fromkeys(("docker", "podman", "nvidia-docker", "podman-hpc"), _DOCKER),
+    "docker-compose": _COMPOSE,
     **dict.fromkeys(("apptainer", "singularity"), _APPTAINER),
     "enroot": _program(
         "wrapper", "-m --mount -e --env -c --conf --rc", subcommands=("start",), positionals=1

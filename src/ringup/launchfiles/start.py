@@ -15,6 +15,7 @@ from typing import Literal
 
 from ringup.launchfiles.marks import is_mark
 from ringup.launchfiles.programs import (
+    DOCKER_ITSELF,
     LAUNCHERS,
     MODULES,
     MPI,
@@ -207,7 +208,10 @@ def _step(made: CommandLine, words: Sequence[str], at: int, program: str) -> int
     known = PROGRAMS[program]
     if known.role == "shell":
         return _shell(made, words, at, program)
-    begun, subcommand = at, ""
+    if program == "gcloud":
+        return _by_gcloud(made, words, at)
+    program, at = _past_daemon(made, words, at, program)
+    known, begun, subcommand = PROGRAMS[program], at, ""
     at += 1
     before, at = options_of(words, at, known)
     if known.subcommands:
@@ -241,10 +245,49 @@ def _step(made: CommandLine, words: Sequence[str], at: int, program: str) -> int
     late, at = options_of(words, at, known) if program == "ssh" else ([], at)
     every = tuple(before + options + late)
     made.steps.append(Step(program, known.role, every, tuple(given), begun, subcommand))
+    entry = made.steps[-1].option("--entrypoint") if known.subcommands else None
+    if posixpath.basename(entry or "") in ("bash", "sh") and re.match(r"-\w*c", "".join(words[at : at + 1])):
+        made.text = "".join(words[at + 1 : at + 2])
+        return -1
     if known.is_text:
         made.text = " ".join(words[at:])
         return -1
     return at
+
+
+_IS_HERE = re.compile(
+    r"default|desktop-linux|rootless|orbstack|colima|unix:.*|.*(?:localhost|127\.0\.0\.1).*"
+)
+"""Contexts and addresses of a docker daemon on this machine."""
+
+
+def _past_daemon(made: CommandLine, words: Sequence[str], at: int, program: str) -> tuple[str, int]:
+    """
+    The program and its last word before the subcommand's: `docker -H HOST`, `docker compose`.
+
+    A daemon on another machine is a starter there.
+    """
+    if program not in ("docker", "podman"):
+        return program, at
+    options, after = options_of(words, at + 1, DOCKER_ITSELF)
+    hosts = [o for o in options if o.name not in ("--config", "-l", "--log-level") and o.value]
+    if hosts and not _IS_HERE.fullmatch(hosts[-1].value):
+        made.steps.append(Step(program, "starter", (), (hosts[-1].value,), at))
+    is_compose = words[after : after + 1] == ["compose"]
+    return ("docker-compose", after) if is_compose else (program, after - 1)
+
+
+def _by_gcloud(made: CommandLine, words: Sequence[str], at: int) -> int:
+    """`gcloud compute ssh NAME --command=TEXT`, and of TPUs: `gcloud compute tpus tpu-vm ssh`."""
+    given = [word for word in words[at + 1 :] if not word.startswith("-")]
+    if "ssh" in given[:5] and "compute" in given[:2]:
+        options = arguments(words[at:])
+        found = tuple(Option(f"--{name}", value, name, at) for name, value in options.items())
+        made.steps.append(Step("gcloud", "starter", found, tuple(given[given.index("ssh") + 1 :][:1]), at))
+        made.text = options.get("command")
+    else:
+        made.rest = tuple(words[at:])
+    return -1
 
 
 def _shell(made: CommandLine, words: Sequence[str], at: int, program: str) -> int:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import gpus_per_node, last
+from ringup.launchfiles.manifests import accelerators
 from ringup.launchfiles.marks import has_mark
-from ringup.launchfiles.model import Launch
+from ringup.launchfiles.model import ON_HOST, Launch
 from ringup.launchfiles.passing import DOCKER
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
@@ -36,6 +37,10 @@ class Part:
         self.job, self.launch = job, launch
         self.hosts = hosts
         """Addresses in the comments above it: the hosts to run it on."""
+        step = next((s for s in launch.steps if s.program in ON_HOST), None)
+        is_own = launch.is_part and launch.command.detached and not launch.command.branches
+        self.machines = step.positionals if step and is_own else hosts
+        """These, or the host of its starter, if it runs there while others do on theirs."""
         variable = {n: v for n, v in launch.command.variables.items() if isinstance(v, str)}.get
         is_bare = launch.launcher == "python"
         address, colon, port = launch.endpoint.rpartition(":")
@@ -116,7 +121,7 @@ def _is_shown_again(part: Part, parts: Sequence[Part]) -> bool:
     if part.launch.replicas is not None and (part.launch.nnodes or 0) > 1:
         return is_elsewhere  # a manifest's services run at once
     if any(other.job is part.job for other in same):
-        return not any(part.hosts and o.hosts and not set(part.hosts) & set(o.hosts) for o in same)
+        return not any(part.machines and o.machines and not {*part.machines} & {*o.machines} for o in same)
     ranks = {o.rank for o in parts if o.job is same[0].job}
     return len(ranks) > 1 or is_elsewhere
 
@@ -223,6 +228,9 @@ def _gpus_seen(launch: Launch) -> tuple[int, int]:
         gpus, line = (count, launch.line) if count is not None else (gpus, line)
     if launch.pod:
         return launch.pod.gpu_count, launch.line
+    for document in launch.job.documents if launch.started_by == "SkyPilot" else ():
+        if document.start_mark.line < launch.line <= document.end_mark.line + 1:
+            return accelerators(document), launch.line
     return gpus, line
 
 

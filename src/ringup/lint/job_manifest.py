@@ -31,9 +31,11 @@ def gang_larger_than_job(job: JobFile) -> Found:
 
     Why: Volcano refuses a Job whose minAvailable is above the sum of its replicas ("job 'minAvailable' should
     not be greater than total replicas in tasks"), and a task's above its own; the pods of a PyTorchJob stay
-    pending.
+    pending, and with an elasticPolicy torchrun waits for minReplicas nodes (training-operator, `elastic.go`).
 
-    Fix: minAvailable = the number of pods, or no minAvailable.
+    Why, gang: the pods that start first hold their GPUs and wait for the others, which may have no place.
+
+    Fix: minAvailable (minReplicas) = the number of pods, or none.
     """
     for document in job.job.documents:
         tasks = listed(node_at(document, "spec", "tasks"))
@@ -41,13 +43,24 @@ def gang_larger_than_job(job: JobFile) -> Found:
         asked = [(node_at(document, "spec", "minAvailable"), tasks)] if tasks else []
         asked += [(node_at(document, "spec", "runPolicy", "schedulingPolicy", "minAvailable"), specs)]
         asked += [(node_at(task, "minAvailable"), [task]) for task in tasks]
+        elastic = node_at(document, "spec", "elasticPolicy")
+        started = _within(job, document)
+        # With metrics the operator makes an autoscaler, which adds pods.
+        if not node_at(elastic, "metrics") and not any(launch.nnodes_text for launch in started):
+            asked += [(node_at(elastic, "minReplicas"), specs)]
         for node, parts in asked:
             counts = [number(value_at(part, "replicas") or "1") for part in parts]
             least = number(scalar(node)) or 0
             total = sum(count or 0 for count in counts)
-            if parts and None not in counts and least > total:
-                found = f"minAvailable {least}, and there are {total} pods"
-                yield node.start_mark.line + 1, found, f"minAvailable: {total}"
+            if not parts or None in counts or node is None:
+                continue
+            name = "minReplicas" if node is node_at(elastic, "minReplicas") else "minAvailable"
+            found = f"{name} {least}, and there are {total} pods"
+            if least > total:
+                yield node.start_mark.line + 1, found, f"{name}: {total}"
+            elif parts is tasks and 0 < least < total and any(one.nnodes == total for one in started):
+                where, wanted = node.start_mark.line + 1, f"{name}: {total}"
+                yield job.finding(where, f"{found} in one world", wanted, severity="warning", case="gang")
 
 
 _WAITS = re.compile(r"\b(?:until|while)\b")
@@ -453,11 +466,17 @@ def job_without_index(job: JobFile) -> Found:
     Fix: `completionMode: Indexed`.
     """
     for document in job.job.documents:
-        is_job = value_at(document, "kind") == "Job" and value_at(document, "apiVersion").startswith("batch/")
+        kind, of_cron = value_at(document, "kind"), node_at(document, "spec", "jobTemplate")
+        is_job = kind in ("Job", "CronJob") and value_at(document, "apiVersion").startswith("batch/")
         text = job.text[document.start_mark.index : document.end_mark.index]
         before, name, _ = text.partition("JOB_COMPLETION_INDEX")
         is_named = re.search(r"name: *[\"']?JOB_COMPLETION_INDEX", text)
-        if is_job and name and not is_named and value_at(document, "spec", "completionMode") != "Indexed":
+        if (
+            is_job
+            and name
+            and not is_named
+            and value_at(of_cron or document, "spec", "completionMode") != "Indexed"
+        ):
             line = document.start_mark.line + 1 + before.count("\n")
             yield line, f"${name} is empty: the Job is not Indexed", "completionMode: Indexed"
 

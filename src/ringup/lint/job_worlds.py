@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 
 from ringup.launchfiles.directives import last, node_count, tasks_per_node
 from ringup.launchfiles.marks import has_mark
-from ringup.launchfiles.model import BY_ENVIRONMENT, NODE_LAUNCHERS, TORCH, Launch
+from ringup.launchfiles.model import BY_ENVIRONMENT, NODE_LAUNCHERS, ON_HOST, TORCH, Launch
 from ringup.launchfiles.start import arguments
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
@@ -335,7 +335,7 @@ def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset(
     is_static = launch.launcher in (*TORCH, "accelerate", *BY_ENVIRONMENT) and launch.backend == "static"
     one = launch.nodes == 1 or launch.replicas == 1
     one = one or launch.started_by in ("kubectl", "xargs", "parallel")
-    one = one or (launch.started_by == "ssh" and bool(launch.command.branches))
+    one = one or (launch.started_by in ON_HOST and bool(launch.command.branches))
     is_open = launch.is_opaque or launch.is_set_outside or _by_deepspeed(launch)
     is_open = is_open or (launch.unread_config and launch.start.option("machine-rank") is None)
     on_one = launch.srun is not None and launch.srun.has("-w", "--nodelist") and not launch.is_one_a_round
@@ -351,7 +351,7 @@ def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset(
     if mark and mark.name == "SLURM_LOCALID" and launch.srun and launch.per_node == 1:
         return f"{launch.shown(text)} is the task's number on its node"
     of_others = launch.started_by == "SkyPilot" and mark and not mark.name.startswith("SKYPILOT")
-    of_this_shell = launch.started_by == "ssh" and mark and mark.site == "batch"
+    of_this_shell = launch.started_by in ("ssh", "gcloud") and mark and mark.site == "batch"
     if mark and _NAME.fullmatch(mark.name) and (of_others or of_this_shell) and mark.name not in assigned:
         return f"nothing sets {launch.shown(text)} for each node"
     return f"the node rank is {text}" if text.isdecimal() else ""
@@ -412,6 +412,8 @@ def _counts_its_part(job: JobFile, launch: Launch) -> str:
     each = re.findall(r"\bparallelism: {0,4}(\d{1,4})\b", job.text)
     if by == "JobSet" and name == "JOB_COMPLETION_INDEX" and (launch.replicas or 0) > 1 and {*each} <= {"1"}:
         return f"${name} counts the pods of one Job: it is 0 in each of {launch.replicas} Jobs"
+    if by == "LeaderWorkerSet" and name == "LWS_GROUP_INDEX" and (launch.replicas or 0) > 1:
+        return f"${name} is the group's number, the same in all of its {launch.replicas} pods"
     return ""
 
 
@@ -564,7 +566,7 @@ def world_size_disagrees(job: JobFile) -> Found:
             yield job.finding(launch.line, off[0], off[1])
             continue
         is_part = (count or 0) < wanted and count != launch.allocated
-        is_short = launch.started_by == "ssh" and (is_part or launch.command.branches)
+        is_short = launch.started_by in ON_HOST and (is_part or launch.command.branches)
         if launch.is_away and count and count % wanted and not is_short and not is_alone:
             times = "once" if count == 1 else f"{count} times"
             found = f"it waits for {wanted} nodes, and {launch.started_by} starts it {times}"
