@@ -26,6 +26,7 @@ MOST_NODES, MOST_DEPTH, MOST_VALUE, MOST_NESTED = 60_000, 60, 32_768, 8
 VARIABLES_A_NODE = 20
 """This many copied variables cost as much as a node of the tree."""
 _NAME = re.compile(r"\w{1,200}|[@*#?$!-]")
+_LOCAL = ("localhost", "127.0.0.1", "::1")
 _PER_TASK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 
 
@@ -292,7 +293,7 @@ class Expansion:
                 return _joined(value, "", quoted)
             default = self._text_of(rest[len(operator) :], scope)
             is_outer = name in _PER_TASK or name.startswith(("SLURM_", "PMI_", "OMPI_", "PBS_"))
-            if is_outer or (scope.arguments is None and (is_of_rank(name) or _is_local(default))):
+            if is_outer or (scope.arguments is None and (is_of_rank(name) or default in _LOCAL)):
                 return self.unknown(name, scope)  # set if the file is run on several nodes
             if "=" in operator:
                 scope.variables[name] = default
@@ -365,10 +366,6 @@ class Expansion:
 def is_of_rank(name: str) -> bool:
     """Whether a platform sets a variable on each node, or to the number of nodes."""
     return bool(re.search(r"(?i)rank|nodeid|node_id|world_?size|worker_num", name))
-
-
-def _is_local(text: str) -> bool:
-    return text in ("localhost", "127.0.0.1", "::1")
 
 
 def _unescaped(raw: str) -> str:

@@ -39,6 +39,8 @@ _BY_SKYPILOT = {
 _OF_IMAGE = {"vllm/vllm-openai": ["vllm", "serve"]}
 """Image -> its own entrypoint, which gets the arguments of a container without one."""
 _RDMA = re.compile(r"rdma|roce|/ib|_ib|infiniband|hca|sriov")
+_OF_ONE_POD = ("Pod", "Deployment", "Job", "StatefulSet", "LeaderWorkerSet", "")
+"""Kinds with one pod, if nothing counts them."""
 Node = Any
 
 
@@ -241,7 +243,7 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling, is_whole: bool)
             else:
                 job.commands.append(command)
     kind, _, replicas, pod, _ = container.around
-    replicas = replicas if replicas is not None else _default(kind)
+    replicas = 1 if replicas is None and kind in _OF_ONE_POD else replicas
     for command in job.commands[before:]:
         command.is_nested = True
         by = kind or ("SkyPilot" if is_whole and "run" in items else "manifest")
@@ -316,10 +318,6 @@ def _pod(text: str, pod: Node) -> PodShare:
         has_rdma=is_privileged or "/dev/infiniband" in text,
         can_lock=is_privileged or "IPC_LOCK" in text,
     )
-
-
-def _default(kind: str) -> int | None:
-    return 1 if kind in ("Pod", "Deployment", "Job", "StatefulSet", "LeaderWorkerSet", "") else None
 
 
 def _commands(items: dict[str, Node]) -> Iterator[tuple[list[str], str | None, int]]:

@@ -371,7 +371,7 @@ class Launch:
         if self.launcher in _OTHER_LAUNCHERS:
             return 1 if count in (1, None) and not self.is_away else None
         if self.launcher == "python":
-            return self._worlds_of_python()
+            return None if self.is_away and self.instances is None else 1
         if self.launcher == "deepspeed":
             return self._worlds_of_deepspeed()
         if self.is_broken:
@@ -432,11 +432,6 @@ class Launch:
         """Whether the launcher refuses the line, or an option is empty."""
         is_empty = any(o.value == "" and not o.is_flag and o.is_known for o in self.start.options)
         return is_empty or any(not o.is_known and not has_mark(o.name) for o in self.start.options)
-
-    def _worlds_of_python(self) -> int | None:
-        if not self.is_away:
-            return 1
-        return None if self.instances is None else 1
 
     def _worlds_of_deepspeed(self) -> int | None:
         is_many = self.has("hostfile", "include") or self.is_opaque or self.start.option("no-ssh") is not None

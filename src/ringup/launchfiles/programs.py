@@ -30,6 +30,9 @@ class Program(NamedTuple):
     is_text: bool = False
     """The command's words are joined and read by a shell again."""
 
+    def takes_value(self, option: str) -> bool:
+        return option not in self.flags if self.flags is not None else option in self.takes
+
 
 def _program(role: Role, takes: str = "", *, flags: str = "", **more: object) -> Program:
     return Program(role, frozenset(takes.split()), frozenset(flags.split()) if flags else None, **more)  # type: ignore[arg-type]
@@ -111,6 +114,7 @@ _NSYS = """
 --capture-range --gpu-metrics-device
 """
 _NO_OPTIONS = _program("wrapper")
+_WITHOUT_OPTIONS = "nohup setsid exec command coproc unbuffer catchsegv caffeinate chronic ddtrun"
 _SSH = _program(
     "starter", "-b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w", positionals=1, is_text=True
 )
@@ -172,21 +176,7 @@ PROGRAMS: dict[str, Program] = {
     "ray": _program(
         "wrapper", "--address --working-dir --runtime-env-json --runtime-env", subcommands=("job",)
     ),
-    **dict.fromkeys(
-        (
-            "nohup",
-            "setsid",
-            "exec",
-            "command",
-            "coproc",
-            "unbuffer",
-            "catchsegv",
-            "caffeinate",
-            "chronic",
-            "ddtrun",
-        ),
-        _NO_OPTIONS,
-    ),
+    **dict.fromkeys(_WITHOUT_OPTIONS.split(), _NO_OPTIONS),
     **dict.fromkeys(("bash", "sh", "zsh", "dash", "ksh"), _program("shell", "-o +o --rcfile --init-file -O")),
     "eval": _program("shell"),
 }

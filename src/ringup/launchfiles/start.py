@@ -167,7 +167,7 @@ def options_of(words: Sequence[str], at: int, program: Program) -> tuple[list[Op
             at += 2
         elif not equals and not is_long and len(word) > 2 and _is_glued(word, program):
             name, value = word[:2], word[2:]
-        elif not equals and _takes_value(name, program) and at < len(words):
+        elif not equals and at < len(words) and program.takes_value(name):
             if program.flags is not None and _begins(words, at):  # its table of flags may lack one
                 found.append(Option(name, "", word, begun))
                 break
@@ -187,10 +187,6 @@ def _is_glued(word: str, program: Program) -> bool:
     if program.flags is not None:
         return word[1] in "nNcpAJoetwxGDKW" and word[:2] not in program.flags - {"-K"} and word[2:3] != "p"
     return word[:2] in program.takes and word not in program.takes
-
-
-def _takes_value(name: str, program: Program) -> bool:
-    return name not in program.flags if program.flags is not None else name in program.takes
 
 
 def _begins(words: Sequence[str], at: int) -> bool:

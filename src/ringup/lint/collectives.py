@@ -187,7 +187,7 @@ class Sides:
         for _ in range(4):
             for call in self.script.calls:
                 what = call.last if call in self.direct else found.get(self.own(call), "")
-                if what and call.inside and not self.side_of(call.node) and not self._is_optional(call):
+                if what and call.inside and not self.gate(call.node)[0] and not self._is_optional(call):
                     found.setdefault(call.inside.name, what)
         return found
 
@@ -204,13 +204,9 @@ class Sides:
 
     # -- conditions ----------------------------------------------------------------------------
 
-    def side_of(self, node: ast.AST) -> Side:
-        """The ranks that reach a place within its function, by the ifs around it."""
-        return self.gate(node)[0]
-
     def gate(self, node: ast.AST) -> tuple[Side, ast.expr | None]:
         """
-        The same, and the test that separates them.
+        The ranks that reach a place within its function, by the ifs around it, and the test.
 
         Below `if a and rank == 0: ... elif b: ...` all ranks may come to b: a and b may exclude each other.
         """

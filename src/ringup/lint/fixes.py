@@ -52,17 +52,9 @@ def _name(finding: Finding) -> str:
     return finding.subject.removeprefix("env:")
 
 
-def _respelt(line: str, finding: Finding, following: str) -> str:
-    return re.sub(rf"\b{re.escape(_name(finding))}\b", finding.wanted, line)
-
-
 def _value_of(name: str) -> str:
     """The text in front of a value: NAME=, NAME=" in a shell; "NAME"] = " and similar in Python."""
     return rf"""(\b{re.escape(name)}(?:=["']?|["']\]?\s*[=,:]\s*["']))"""
-
-
-def _one_sign(line: str, finding: Finding, following: str) -> str:
-    return re.sub(_value_of(_name(finding)) + r"=+", r"\1", line)
 
 
 def _in_order(line: str, finding: Finding, following: str) -> str:
@@ -89,21 +81,21 @@ def _hyphens(line: str, finding: Finding, following: str) -> str:
     return re.sub(r"(?<=\s)[–—−]{1,2}(?=[A-Za-z][\w-]{2})", "--", line)
 
 
-def _line_end(line: str, finding: Finding, following: str) -> str:
-    return line.rstrip(" \t") if following.lstrip().startswith("-") else line
-
-
-def _assignment(line: str, finding: Finding, following: str) -> str:
-    return re.sub(r"^(\s*export\s+[A-Za-z_]\w*)\s+=\s+(?=[^\s=]+\s*$)", r"\1=", line)
-
-
 REPAIRS: dict[str, Callable[[str, Finding, str], str]] = {
-    "unknown-nccl-variable": _respelt,
-    "value-begins-with-equals": _one_sign,
+    "unknown-nccl-variable": lambda line, finding, following: re.sub(
+        rf"\b{re.escape(_name(finding))}\b", finding.wanted, line
+    ),
+    "value-begins-with-equals": lambda line, finding, following: re.sub(
+        _value_of(_name(finding)) + r"=+", r"\1", line
+    ),
     "nccl-filter-never-matches": _in_order,
     "dash-is-no-hyphen": _hyphens,
-    "backslash-before-space": _line_end,
-    "export-takes-further-words": _assignment,
+    "backslash-before-space": lambda line, finding, following: (
+        line.rstrip(" \t") if following.lstrip().startswith("-") else line
+    ),
+    "export-takes-further-words": lambda line, finding, following: re.sub(
+        r"^(\s*export\s+[A-Za-z_]\w*)\s+=\s+(?=[^\s=]+\s*$)", r"\1=", line
+    ),
 }
 """Rule -> the corrected line, from the line, the finding and the next line; unchanged if no repair."""
 KNOWN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "OMP_NUM_THREADS")

@@ -20,7 +20,7 @@ from ringup.launchfiles.programs import (
     meaning_of,
 )
 from ringup.launchfiles.shell import Word
-from ringup.launchfiles.start import ASSIGNED, PYTHON, CommandLine
+from ringup.launchfiles.start import ASSIGNED, PYTHON
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_programs import mpi_modules
@@ -285,7 +285,7 @@ def launcher_argument_misread(job: JobFile) -> Found:
             yield launch.line, found, f"{launch.module}, or python -m {_AS_MODULE[launch.module]}"
         if launch.launcher not in OPTIONS or launch.command.cut_at:
             continue
-        word = launch.command.words[start.at]
+        word, follows = launch.command.words[start.at], "".join(start.arguments[:1])
         if start.kind == "module" and start.script.endswith(".py") and not has_mark(start.script):
             found = f"-m {printable(start.script, 60)}: Python looks for a module of this whole name"
             yield launch.line, found, f"-m {start.script[:-3].replace('/', '.').lstrip('.')}, or no -m"
@@ -298,7 +298,7 @@ def launcher_argument_misread(job: JobFile) -> Found:
         elif start.kind == "script" and (program in known or PYTHON.fullmatch(program)):
             found = f"{launch.launcher} takes `{program}` for the script, and runs it by Python"
             yield launch.line, found, "the script itself"
-        elif start.kind == "script" and _HOSTS_OR_COUNT.fullmatch(program) and _begins_with_script(start):
+        elif start.kind == "script" and _HOSTS_OR_COUNT.fullmatch(program) and follows.endswith(".py"):
             found = f"{launch.launcher} takes `{start.script}` for the script"
             yield launch.line, found, "an option in front of it (--hostfile), or the script alone"
         elif start.kind == "script" and program.endswith(_SETTINGS) and not launch.is_opaque:
@@ -319,10 +319,6 @@ _SETTINGS = (".yaml", ".yml", ".json")
 _HOSTS_OR_COUNT = re.compile(
     r"(?i)(?:\w{0,40}[-_.])?(?:host|machine|node)_?(?:file|list|s)?(?:\.txt)?|\d{1,9}"
 )
-
-
-def _begins_with_script(start: CommandLine) -> bool:
-    return "".join(start.arguments[:1]).endswith(".py")
 
 
 def _is_cut(job: JobFile, launch: Launch) -> bool:

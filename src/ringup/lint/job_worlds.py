@@ -22,16 +22,14 @@ from ringup.rules import Fix, Severity
 from ringup.units import lines_of, plural
 
 MOST_PARTS = 64
+_OF_TASKS = ("ntasks-per-node", "tasks-per-node", "ntasks", "n")
 """Launches of a file up to which the parts of one world are looked for."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 PER_TASK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 PER_TASK_OF = {
     "srun": PER_TASK,
     "jsrun": (*RANKS[1:4], *LOCAL_RANKS[1:3]),
-    **dict.fromkeys(
-        ("mpirun", "mpiexec", "mpiexec.hydra"),
-        (*RANKS[1:4], *LOCAL_RANKS[1:3]),
-    ),
+    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra"), (*RANKS[1:4], *LOCAL_RANKS[1:3])),
 }
 """Program that starts tasks -> variables that it sets for each of them."""
 
@@ -62,7 +60,8 @@ def launcher_started_per_task(job: JobFile) -> Found:
             continue
         step = launch.srun
         own = step and step.option("--ntasks-per-node", "-n", "--ntasks")
-        line = launch.line if own or not step else _tasks_line(job) or launch.line
+        tasks = max(last(job.job.directives, name)[1] for name in _OF_TASKS)
+        line = launch.line if own or not step else tasks or launch.line
         found = f"{each} tasks a node, and each starts {launch.launcher} (line {launch.line})"
         yield line, found, "one task a node: --ntasks-per-node=1" if step else "one process a node"
         return
@@ -99,10 +98,6 @@ def _tasks_not_taken(job: JobFile, launch: Launch) -> str:
 
 
 _STARTS_AGAIN = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "prterun", "jsrun")
-
-
-def _tasks_line(job: JobFile) -> int:
-    return max(last(job.job.directives, n)[1] for n in ("ntasks-per-node", "tasks-per-node", "ntasks", "n"))
 
 
 _NODES = {
