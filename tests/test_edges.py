@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ringup.checks.gpu_health import FAULTS
+from ringup.checks.gpu import FAULTS
 from ringup.hang import ras
 from ringup.hang.activity import troubles
 from ringup.hang.snapshots import NodeState
