@@ -129,14 +129,15 @@ def are_apart(nodes: Iterable[Node]) -> bool:
 @check("virtual-interface-chosen", reads=READS, scope="machines")
 def virtual_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
     """An interface that every peer reaches at an address of its own is fine, whatever its name."""
-    owned = paths.owners(cluster)
+    owned, routed = paths.owners(cluster), paths.routed(cluster)
+    attempts = grouped(((dst, address), link) for (_, dst, address), link in routed.items())
 
     def is_fine(node: Node, pick: Choice) -> bool:
         interface = node.interface(pick.interface)
         if interface is None or not is_virtual(interface):
             return True
-        attempts = paths.attempts(cluster).get((node.name, pick.address), [])
-        works = bool(attempts) and all(li.works for li in attempts)
+        tried = attempts.get((node.name, pick.address), [])
+        works = bool(tried) and all(li.works for li in tried)
         return works and len({n.name for n, _ in owned.get(pick.address, [])}) == 1
 
     for node in cluster.nodes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
+from typing import NamedTuple
 
 from ringup.checks import paths
 from ringup.checks.paths import Edge, Fault
@@ -233,8 +234,7 @@ Way = tuple[str, str, str]
 """Node, interface, and "into" or "out of" it."""
 
 
-@dataclass(frozen=True)
-class Lossy:
+class Lossy(NamedTuple):
     """A network that loses packets; `way` is the worst of `ways`, `alone` if it differs from the others."""
 
     found: str

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ringup.addresses import has_virtual_name, subnet, within
 from ringup.model import Cluster, Interface, Link, Node, once
@@ -41,8 +40,7 @@ def is_candidate(interface: Interface) -> bool:
     return bool(interface.usable_addresses) and is_card(interface)
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """A failing path from `src` to an address of `dst`; packets are lost from `cut[0]` to `cut[1]`."""
 
     src: str
@@ -59,8 +57,7 @@ class Edge:
         return f"{self.src} -> {self.dst} {self.interface} {self.address}: {self.error}"
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """One fault, with all paths it explains; `node` is "" if either end may be at fault."""
 
     kind: Kind
@@ -176,11 +173,6 @@ def routed(cluster: Cluster) -> dict[tuple[str, str, str], Link]:
     return found
 
 
-@once
-def attempts(cluster: Cluster) -> dict[tuple[str, str], list[Link]]:
-    return grouped(((dst, address), link) for (_, dst, address), link in routed(cluster).items())
-
-
 class View:
     """Data that explain a failing path, each computed once per cluster."""
 
@@ -198,10 +190,6 @@ class View:
         known = (n.ports.ephemeral_first for n in self.cluster.nodes if "ports" not in n.unknown)
         first = min(known, default=32768)
         return {key for key, ports in port_filters(self.cluster).items() if max(ports) < first}
-
-    @cached_property
-    def doubled(self) -> set[str]:
-        return {a for a, who in owners(self.cluster).items() if len(who) > 1}
 
     @cached_property
     def ambiguous(self) -> dict[str, dict[str, list[Interface]]]:
@@ -228,7 +216,7 @@ class View:
             return "down"
         wrong_peer = ("own address", "another node answered", "stranger answered")
         addresses = {link.address, *(a.address for a in (own.usable_addresses if own else ()))}
-        if link.error in wrong_peer or not self.doubled.isdisjoint(addresses):
+        if link.error in wrong_peer or any(len(owners(self.cluster).get(a, ())) > 1 for a in addresses):
             return "duplicate"
         if network in self.ambiguous.get(link.src, ()) or network in self.ambiguous.get(link.dst, ()):
             return "ambiguous"
