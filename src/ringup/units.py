@@ -126,10 +126,10 @@ def ranges(numbers: Iterable[int]) -> str:
     >>> ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'
     """
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in _neighbours(numbers))
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in neighbours(numbers))
 
 
-def _neighbours(numbers: Iterable[int]) -> list[list[int]]:
+def neighbours(numbers: Iterable[int]) -> list[list[int]]:
     """First and last of each run of neighbours."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -148,7 +148,7 @@ def show_ranks(ranks: Iterable[int], most: int = 8) -> str:
     ('rank 3', 'ranks 0-2, 7', 'ranks 0, 2 and 1 more')
     """
     every = set(ranks)
-    shown = {n for first, last in _neighbours(every)[:most] for n in range(first, last + 1)}
+    shown = {n for first, last in neighbours(every)[:most] for n in range(first, last + 1)}
     more = f" and {len(every) - len(shown)} more" if len(every) > len(shown) else ""
     return f"{'rank' if len(every) == 1 else 'ranks'} {ranges(shown)}{more}"
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
+from typing import NamedTuple
 
 from ringup.draw import svg
 
 BOX, ROW, GAP, WIDTH = 190, 34, 190, 600
 
 
-@dataclass(frozen=True)
-class Box:
+class Box(NamedTuple):
     name: str
     more: str = ""
     is_chosen: bool = False
 
 
-@dataclass(frozen=True)
-class Tie:
+class Tie(NamedTuple):
     """Between the box `left` and the box `right`, by their positions."""
 
     left: int

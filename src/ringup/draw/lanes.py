@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from html import escape
+from typing import NamedTuple
 
 from ringup.draw import svg
+from ringup.units import neighbours
 
 HEIGHT = 20
 STEPS = 500
 """Of the axis: ticks closer to each other than one step become one."""
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     kind: str
     """One of `draw.SHADES`."""
     from_s: float
     to_s: float
 
 
-@dataclass(frozen=True)
-class Sign:
+class Sign(NamedTuple):
     at_s: float
     shape: str
     words: str
@@ -30,15 +29,8 @@ class Sign:
 
 def _ticks(times_s: Iterable[float], end_s: float, top: int, kind: str) -> str:
     """Short vertical lines; where they touch, one block."""
-    places = sorted({min(STEPS, max(0, round(STEPS * at_s / end_s))) for at_s in times_s})
-    path, at = [], 0
-    while at < len(places):
-        first = at
-        while at + 1 < len(places) and places[at + 1] == places[at] + 1:
-            at += 1
-        long = places[at] - places[first]
-        path.append(f"M{places[first]} {top}v6" + (f"h{long}v-6z" if long else ""))
-        at += 1
+    blocks = neighbours(min(STEPS, max(0, round(STEPS * at_s / end_s))) for at_s in times_s)
+    path = [f"M{a} {top}v6" + (f"h{b - a}v-6z" if b > a else "") for a, b in blocks]
     return f'<path class="{kind}" d="{"".join(path)}"/>' if path else ""
 
 

@@ -36,17 +36,12 @@ def png(cells: Sequence[Sequence[int]], scale: int = 1) -> bytes:
 
 def marked(cells: Sequence[Sequence[int]], scale: int) -> list[list[int]]:
     """The enlarged cells; a failure has a cross and a partial failure a stripe, against colour blindness."""
-    found = []
-    for row in cells:
-        for y in range(scale):
-            line = []
-            for cell in row:
-                for x in range(scale):
-                    is_cross = cell == FAILS and x in (y, scale - 1 - y)
-                    is_stripe = cell == PARTLY and y == scale // 2
-                    line.append(NOT_TRIED if is_cross or is_stripe else cell)
-            found.append(line)
-    return found
+
+    def pixel(cell: int, x: int, y: int) -> int:
+        is_cross = cell == FAILS and x in (y, scale - 1 - y)
+        return NOT_TRIED if is_cross or (cell == PARTLY and y == scale // 2) else cell
+
+    return [[pixel(cell, x, y) for cell in row for x in range(scale)] for row in cells for y in range(scale)]
 
 
 def rate(share: float) -> int:
