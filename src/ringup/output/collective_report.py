@@ -57,11 +57,8 @@ def _equal_errors(ranks: Sequence[RankState]) -> list[str]:
 
 def _others(ranks: Sequence[RankState], by_cause: bool) -> list[str]:
     """Ranks that are not at fault, those with the same text in one line."""
-
-    def words(error: str) -> str:
-        return "wrong results, see above" if by_cause and "wanted" in error else printable(error, 400)
-
-    by_words = grouped((words(rank.error or ""), rank.rank) for rank in ranks)
+    errors, seen = [(rank.error or "", rank.rank) for rank in ranks], "wrong results, see above"
+    by_words = grouped((seen if by_cause and "wanted" in e else printable(e, 400), r) for e, r in errors)
     lines = [f"  {show_ranks(named)}: {why}" for why, named in [*by_words.items()][:MOST_RANKS]]
     if len(by_words) > MOST_RANKS:
         lines.append(f"  ... {len(by_words) - MOST_RANKS} more are in --json")

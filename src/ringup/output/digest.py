@@ -28,7 +28,6 @@ MOST_SETTINGS = 8
 
 
 def digest(diagnosis: Diagnosis) -> str:
-    """At most 60 lines of text."""
     parts = (
         _what_ran(diagnosis),
         changed_lines(diagnosis.changes, MOST_SETTINGS, "more"),
@@ -112,10 +111,8 @@ def lines_of(path: str, numbers: Collection[int]) -> dict[int, str]:
                 rest = (rest + block).rpartition(b"\n")[2][-files.BLOCK_BYTES :]
                 continue
             *lines, rest = (rest + block).split(b"\n")
-            for line in lines:
-                if at in numbers:
-                    found[at] = clean(line)
-                at += 1
+            found |= {number: clean(line) for number, line in enumerate(lines, at) if number in numbers}
+            at += len(lines)
             if at > last:
                 return found
         if at in numbers and rest:

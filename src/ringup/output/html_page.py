@@ -7,9 +7,9 @@ import functools
 import io
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jinja2
 import msgspec
@@ -61,8 +61,7 @@ VERSIONS = {
 """Name on the page -> name in `Node.versions`."""
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """A cause or a finding as shown."""
 
     severity: str
@@ -73,8 +72,7 @@ class Block:
     fix: Fix | None = None
 
 
-@dataclass(frozen=True)
-class Details:
+class Details(NamedTuple):
     """Folded away; a table or lines."""
 
     title: str
@@ -88,8 +86,6 @@ class Details:
 
 @dataclass
 class Page:
-    """The content of a page, from the top."""
-
     command: str
     again: str = ""
     """The command that writes this page again."""
@@ -193,7 +189,6 @@ def add_check(page: Page, report: Report) -> None:
 
 
 def _versions(nodes: Iterable[Node]) -> Iterator[Details]:
-    """Versions, and those that differ between nodes."""
     reached = [(node.name, node.versions) for node in nodes if not node.unreached]
     kinds = grouped(
         ((what, own.get(key, "none")), name) for name, own in reached for what, key in VERSIONS.items()
@@ -234,7 +229,6 @@ def _cause(cause: Cause, diagnosis: Diagnosis, headline: str) -> Block:
 
 
 def add_logs(page: Page, diagnosis: Diagnosis) -> None:
-    """The causes, and the content of the logs."""
     from ringup.output.logs_report import used_devices
 
     causes = diagnosis.causes
@@ -345,7 +339,6 @@ def add_bench_of(page: Page, path: Path) -> None:
 
 
 def add_test(page: Page, outcome: CorrectnessReport) -> None:
-    """The ranks at fault, and every rank's result."""
     from ringup.output.collective_report import test_verdict
 
     page.tone = "ok" if outcome.ok else "error"
@@ -364,7 +357,6 @@ def check_page(report: Report) -> str:
 
 
 def logs_page(diagnosis: Diagnosis) -> str:
-    """Of logs, or of a run's folder."""
     from ringup.timeline.read import folder_of
 
     page = Page("logs")
@@ -403,5 +395,5 @@ def diff_page(heads: Sequence[str], rows: Sequence[Sequence[str]], lacking: Sequ
     page.facts = [(head[:1], head[2:]) for head in heads]
     page.facts.append(("not compared", "\n".join(lacking)))
     table = _table("What differs", ("severity", "what", "where", "A", "B"), rows)
-    page.details.append(replace(table, shown=True))
+    page.details.append(table._replace(shown=True))
     return render(page)

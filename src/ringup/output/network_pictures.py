@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,8 +29,7 @@ SLOW_TIMES, LEAST_SLOW_MS = 5, 1.0
 """A round trip is named if it is this many times the median and at least this long."""
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     title: str
     words: str
     """Its meaning, in a sentence."""
@@ -125,21 +123,18 @@ def _bad_rows(names: Sequence[str], tried: dict[tuple[str, str], list[bool]]) ->
 
 
 def _slow_paths(links: Sequence[Link]) -> Iterator[str]:
-    """Response times, and the paths far from the usual."""
     times = {link: link.rtt_ms for link in links if link.rtt_ms is not None}
     if times:
         usual = median(times.values())
         yield f"Median round trip: {usual:.3g} ms."
         slow = [one for one in times.items() if one[1] > max(SLOW_TIMES * usual, LEAST_SLOW_MS)]
-        named = []
-        for li, ms in sorted(slow, key=lambda one: -one[1]):
-            named.append(f"{short(li.src)} to {short(li.dst)} {short(li.dst_interface)} ({ms:.3g} ms)")
-        if named:
+        slow.sort(key=lambda one: -one[1])
+        named = (f"{short(a.src)} to {short(a.dst)} {short(a.dst_interface)} ({ms:.3g} ms)" for a, ms in slow)
+        if slow:
             yield f"Much slower: {summarize_names(named, 10)}."
 
 
 def _node_maps(report: Report) -> Iterator[Figure]:
-    """A picture for each kind of node."""
     kinds: dict[object, tuple[list[str], Node, Expected | None]] = {}
     expected = {one.prediction.name: one for one in report.predictions}
     for node in report.cluster.nodes:
@@ -164,7 +159,6 @@ def _interfaces(made: Prediction | None) -> set[str]:
 
 
 def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Figure:
-    """GPUs, NICs, their distances, and the expected ones."""
     made = expected.prediction if expected else None
     alone = _interfaces(expected.alone if expected else None)
     devices = {one.bus_id: one for one in node.pci}

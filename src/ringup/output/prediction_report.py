@@ -33,7 +33,6 @@ def as_json(made: Prediction) -> dict[str, Any]:
 
 
 def reasons(made: Prediction) -> list[str]:
-    """The reasons, then the doubts."""
     unsure = [f"not sure: {d}" for d in made.doubts]
     return [*made.because, *unsure, *(f"not known: {m}" for m in made.missing)]
 

@@ -26,7 +26,6 @@ def as_json(trials: Sequence[Trial], keep: Trial | None, backend: str) -> dict[s
 
 
 def variables(trial: Trial) -> list[EnvVar]:
-    """All variables of a setting, ringup's own additions included."""
     own = (EnvVar(name, value, "the setting that `ringup sweep` kept") for name, value in trial.env.items())
     return [*own, *trial.adds]
 

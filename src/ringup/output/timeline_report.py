@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ringup.draw.lanes import Bar, Sign, lane, marks_of
 from ringup.secrets import safe
@@ -25,8 +24,7 @@ ROLES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     label: str
     node: str
     words: str
@@ -55,7 +53,6 @@ def clock_words(timeline: Timeline) -> str:
 
 
 def source_words(timeline: Timeline) -> str:
-    """The source of the collectives."""
     if not any(line.tracks for line in timeline.ranks):
         return "No collectives: no flight recorder dump and no NCCL line of a call was found."
     own = ""
@@ -70,7 +67,6 @@ def source_words(timeline: Timeline) -> str:
 
 
 def about(timeline: Timeline) -> dict[str, Any]:
-    """Notes for a trace's reader."""
     started = timeline.started
     at = {} if started is None else {"started": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(started))}
     return {**at, "clock": clock_words(timeline), "collectives": source_words(timeline)}
