@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ringup.flight_recorder.dump import Entry, Flight
 from ringup.units import show_ranks
@@ -22,8 +22,7 @@ _MEETING = ("all_reduce", "allreduce", "barrier", "all_gather", "allgather", "re
 Numbered = Mapping[int, Entry]
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     name: str
     calls: Mapping[int, Numbered]
     """Rank -> its collectives by number."""

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Literal
 
 from ringup.recovery import table
@@ -52,8 +53,6 @@ class FailureCause:
 
 @dataclass(frozen=True)
 class EndedAttempt:
-    """An attempt that did not finish."""
-
     nodes: tuple[str, ...]
     """In the order of their node ranks."""
     cause: FailureCause
@@ -222,12 +221,8 @@ class _History:
     @property
     def same_nodes(self) -> int:
         """Attempts without progress up to the last one, all on the last one's nodes."""
-        count = 0
-        for attempt, is_on in zip(reversed(self.attempts), reversed(self.advanced), strict=True):
-            if is_on or attempt.nodes != self.last.nodes:
-                break
-            count += 1
-        return count
+        latest = zip(reversed(self.attempts), reversed(self.advanced), strict=True)
+        return len([*takewhile(lambda one: one[0].nodes == self.last.nodes and not one[1], latest)])
 
     @property
     def twin(self) -> int:

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,8 +26,7 @@ EPOCH = 1_000_000
 """Steps that restart at 0 in each epoch are shown as epoch x 1,000,000 + step."""
 
 
-@dataclass(frozen=True)
-class TrainingProgress:
+class TrainingProgress(NamedTuple):
     value: float
     """A step; the content of the file of --progress; or a time, in seconds since the epoch."""
     source: str
@@ -165,11 +164,10 @@ class StepReader:
 
     def starts_over(self, earlier: StepReader) -> bool:
         """Whether it begins where an earlier attempt began; progress bars always start at 0."""
-        return any(
-            begin <= earlier._begin.get(kind, -1) < earlier._furthest[kind]
-            for kind, begin in self._begin.items()
-            if kind != "bar"
-        )
+        begins = [
+            (kind, at, earlier._begin.get(kind, -1)) for kind, at in self._begin.items() if kind != "bar"
+        ]
+        return any(at <= before < earlier._furthest[kind] for kind, at, before in begins)
 
 
 def _position(line: bytes) -> tuple[str, float] | None:

@@ -78,8 +78,6 @@ class Used(msgspec.Struct, tag_field="what", tag="used"):
 
 
 class RecordedCall(msgspec.Struct, array_like=True):
-    """A collective or transfer of torch's flight recorder."""
-
     group: str
     number: int
     is_p2p: bool
@@ -197,10 +195,6 @@ class Times:
     used: dict[int, list[Used]] = field(default_factory=dict)
     calls: dict[int, Calls] = field(default_factory=dict)
     own: list[OwnRank] = field(default_factory=list)
-
-    def of_rank(self, rank: int) -> Lengths | None:
-        """For a rank's own file."""
-        return self.files.get(self.ranks[rank].file) if rank in self.ranks else None
 
 
 def read(folder: Path) -> Times | None:

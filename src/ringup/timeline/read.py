@@ -217,10 +217,10 @@ def _read_logs(reading: _Reading) -> Iterator[tuple[int | None, FileCalls]]:
 
 def _set_end(found: Timeline, reading: _Reading) -> None:
     """When the run ended, and each rank's first and last sign of life."""
-    record = reading.record
+    record, marks = reading.record, reading.times or Times()
     for line in found.ranks:
         times = [at_s for track in line.tracks for at_s in (track.begun_s[0], track.begun_s[-1])]
-        lengths = reading.times.of_rank(line.rank) if reading.times else None
+        lengths = marks.files.get(marks.ranks[line.rank].file) if line.rank in marks.ranks else None
         times += [lengths.since_s[0], lengths.at_s[-1]] if lengths else []
         times += [at_s for at_s in (line.first_s, line.last_s) if at_s is not None]
         if times:
@@ -284,10 +284,5 @@ def _set_differing_calls(found: Timeline) -> None:
 
 
 def _first_pending(tracks: Iterable[Track]) -> tuple[Track, int] | None:
-    found = [
-        (track, place)
-        for track in tracks
-        for place in range(len(track.ended_s))
-        if track.ended_s[place] == PENDING
-    ]
+    found = [(track, n) for track in tracks for n, ended_s in enumerate(track.ended_s) if ended_s == PENDING]
     return min(found, key=lambda one: one[0].begun_s[one[1]], default=None)
