@@ -16,7 +16,6 @@ class RankState:
     """"cuda:3 NVIDIA H100", "cpu"; "" if the rank did not report it."""
     ok: bool
     error: str | None
-    """The problem, in one line."""
     is_cause: bool = False
     """Whether this rank caused the fault, rather than another one that was missing or wrong."""
     bus_id: str = ""
@@ -32,7 +31,6 @@ class CorrectnessReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every rank computed the expected result."""
         return bool(self.ranks) and all(rank.ok for rank in self.ranks)
 
 

@@ -183,7 +183,6 @@ def _of_rank(text: str) -> str:
 
 
 def used(start: Start) -> set[str]:
-    """Shell variables in the launcher's words and environment."""
     texts = [*start.words, *(setting.value for setting in start.env)]
     return {name for text in texts for part in text.split("\0")[1::2] for name in re.findall(r"\w+", part)}
 

@@ -61,12 +61,12 @@ def _refuse(kind: str, asked: Asked) -> None:
     """Raises LaunchError for jobs that a kind with named nodes cannot start."""
     if kind not in KNOWN_NODES:
         return
-    if asked.restarts:
-        wrong = f"a file for {kind} cannot restart a run, nor ask it to save"
-        raise LaunchError(wrong, hint="`ringup run` with the same options does")
     wrong = hint = ""
     counts = sorted({n.nproc for n in asked.plan.nodes}) if asked.plan else []
-    if asked.plan is None:
+    if asked.restarts:
+        wrong = f"a file for {kind} cannot restart a run, nor ask it to save"
+        hint = "`ringup run` with the same options does"
+    elif asked.plan is None:
         wrong = f"a file for {kind} names the nodes and their network, which are not known"
         hint = "name nodes that ringup may look at, with -H, or facts saved earlier, with --from"
     elif len(counts) > 1:
