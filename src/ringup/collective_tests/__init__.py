@@ -16,6 +16,7 @@ class RankState:
     """"cuda:3 NVIDIA H100", "cpu"; "" if the rank did not report it."""
     ok: bool
     error: str | None
+    """The problem, in one line."""
     is_cause: bool = False
     """Whether this rank caused the fault, rather than another one that was missing or wrong."""
     bus_id: str = ""
