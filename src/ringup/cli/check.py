@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ringup.cli import options, pipeline, pods
-from ringup.output import terminal
+from ringup.output import console, terminal
 
 FORMAT = options.choice("--format", ("text", "json", "junit"), "text, json, or junit: XML on stdout", "text")
 _FAILING = "write the names of nodes with errors, one per line, for srun --exclude=F and --exclude-from F"
@@ -18,8 +18,6 @@ OPTIONS = (*options.CHECK, FORMAT, FAILING)
 
 @pods.everywhere
 def run(args: argparse.Namespace) -> int:
-    from ringup.output import console
-
     judged = pipeline.judge(pipeline.cluster_of(args))
     pipeline.write_page(judged, args)
     if args.failing:
