@@ -53,7 +53,7 @@ def test_each_byte_of_a_log_has_the_time_at_which_it_came(tmp_path: Path) -> Non
     (tmp_path / marks.FILE).write_bytes(b"".join(lines))
     times = marks.read(tmp_path)
     assert times is not None
-    at = [times.files["a.log"].byte_s(offset) for offset in (0, 10, 20, 29, 30)]
+    at = [marks.byte_s(times.files["a.log"], offset) for offset in (0, 10, 20, 29, 30)]
     assert at == [pytest.approx(1.0), pytest.approx(2.0), pytest.approx(60.0), pytest.approx(60.0), None]
 
 

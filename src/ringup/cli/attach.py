@@ -90,9 +90,8 @@ def show_ended(folder: Path, ended: saved_run.SavedRun, args: argparse.Namespace
     """The end of a run as it was seen then; nothing is written.  The run's exit code."""
     if args.json:
         print((folder / saved_run.FILE).read_text(encoding="utf-8", errors="replace"))
-    terminal.say(
-        f"ringup: run {ended.run} has ended, logs in {terminal.path_shown(folder)}", quiet=args.quiet
-    )
+    where = terminal.path_shown(folder)
+    terminal.say(f"ringup: run {ended.run} has ended, logs in {where}", quiet=args.quiet)
     with contextlib.suppress(OSError):
         text = (folder / END_FILE).read_text(encoding="utf-8", errors="replace")
         for line in text.splitlines()[:MOST_LINES]:

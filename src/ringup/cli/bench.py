@@ -86,8 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
         page = html_page.Page("bench")
         html_page.add_bench(page, outcome)
-        html_page.add_check(page, started.check)
-        terminal.write(Path(args.html), html_page.render(page))
+        terminal.write(Path(args.html), html_page.check_page(started.check, page))
     return started.code(how == "ok" and outcome.correct and outcome.verdict != "slow")
 
 

@@ -9,9 +9,7 @@ from ringup.cli import options
 from ringup.errors import RingupError
 
 SHELLS = ("bash", "zsh", "fish")
-OPTIONS = (
-    options.Row(("shell",), {"choices": SHELLS, "metavar": "SHELL", "help": f"one of {', '.join(SHELLS)}"}),
-)
+OPTIONS = (options.value("shell", "SHELL", f"one of {', '.join(SHELLS)}", choices=SHELLS),)
 WHERE = {
     "bash": "~/.local/share/bash-completion/completions/ringup",
     "zsh": "a folder of $fpath, as _ringup",

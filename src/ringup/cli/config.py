@@ -79,8 +79,7 @@ def contents(file: Path) -> dict[str, Any]:
         import msgspec
 
         found = msgspec.toml.decode(written)
-        part = found.get("tool", {}).get("ringup", {}) if file.name == "pyproject.toml" else found
-        return dict(part)
+        return dict(found.get("tool", {}).get("ringup", {}) if file.name == "pyproject.toml" else found)
     except (OSError, ValueError, AttributeError, ImportError) as error:
         hint = "TOML: keys are ringup's long options, for example hosts = 'node[1-4]'"
         raise UsageError(f"{terminal.path_shown(file)}: {error}", hint=hint) from error
@@ -132,8 +131,7 @@ def read_as(action: argparse.Action, value: Any, where: str) -> Any:
             return [str(one) for one in (value if isinstance(value, list) else str(value).split())]
         if isinstance(value, (list, dict, bool)):
             raise ValueError("one value is wanted")
-        read = action.type if callable(action.type) else str
-        found = read(str(value))
+        found = (action.type if callable(action.type) else str)(str(value))
         if action.choices and found not in action.choices:
             raise ValueError(f"one of {', '.join(map(str, action.choices))}")
         return found

@@ -41,7 +41,6 @@ def run(args: argparse.Namespace) -> int:
     code = run_command.run(Parser("ringup demo", None, run_command.OPTIONS).parse_args(words))
     if code == 0:
         where = terminal.path_shown(args.log_dir or "runs")
-        terminal.say(
-            f"The output stays in {where}.  Next, with two machines of yours: ringup check -H node0,node1"
-        )
+        following = "Next, with two machines of yours: ringup check -H node0,node1"
+        terminal.say(f"The output stays in {where}.  {following}")
     return code

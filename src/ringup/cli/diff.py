@@ -33,7 +33,7 @@ OPTIONS = (
         "output",
         options.JSON,
         options.flag("--all", f"every difference, not the first {MOST_LINES}", dest="unfolded"),
-        options.value("--html", "F", "also write a self-contained page", None, options.writable),
+        options.HTML,
         options.QUIET,
     ),
 )

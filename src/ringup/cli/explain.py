@@ -53,11 +53,8 @@ def run(args: argparse.Namespace) -> int:
         near += difflib.get_close_matches(args.name, PROBLEMS, n=3, cutoff=0.7)
         texts = {n: f"{p.summary} {p.why} {p.in_logs}".lower() for n, p in PROBLEMS.items()}
         near += [name for name, text in texts.items() if args.name.lower() in text]
-        hint = (
-            f"did you mean {summarize_names(dict.fromkeys(near), 5)}?"
-            if near
-            else "`ringup explain` lists all"
-        )
+        hint = f"did you mean {summarize_names(dict.fromkeys(near), 5)}?"
+        hint = hint if near else "`ringup explain` lists all"
         raise UsageError(f"no problem is named {args.name!r}", hint=hint)
     problem = PROBLEMS[args.name]
     if args.json:

@@ -96,16 +96,8 @@ def _requests(job: Job, kind: str) -> dict[str, str]:
 
 
 _PBS_COUNTS = (
-    "select",
-    "ncpus",
-    "ngpus",
-    "mpiprocs",
-    "ompthreads",
-    "walltime",
-    "place",
-    "nodes",
-    "ppn",
-    "gpus",
+    *("select", "ncpus", "ngpus", "mpiprocs", "ompthreads", "walltime", "place"),
+    *("nodes", "ppn", "gpus"),
 )
 
 
@@ -201,24 +193,11 @@ def _further(job: Job, kind: str) -> Iterator[tuple[str, int]]:
                 yield f"-l {','.join(kept)}", one.line
         elif _KINDS.get(one.scheduler) == kind and one.name not in _WRITTEN[kind].split() and is_plain:
             long, value = kind == "slurm" and len(one.name) > 1, one.value
-            yield (
-                (f"--{one.name}" + f"={value}" * bool(value) if long else f"-{one.name} {value}".strip()),
-                one.line,
-            )
+            shown = f"--{one.name}" + f"={value}" * bool(value) if long else f"-{one.name} {value}".strip()
+            yield shown, one.line
 
 
-_SILENT = (
-    "export",
-    "set",
-    "echo",
-    "cd",
-    "date",
-    "hostname",
-    "wait",
-    "exit",
-    "unset",
-    "nvidia-smi",
-)
+_SILENT = ("export", "set", "echo", "cd", "date", "hostname", "wait", "exit", "unset", "nvidia-smi")
 MOST_LEFT = 16
 _OF_SITE = ("partition", "p", "queue", "q", "account", "A", "P", "output", "error", "o", "e", "oo")
 """Requests that mean nothing outside a batch system."""

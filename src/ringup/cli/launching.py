@@ -63,8 +63,7 @@ def judge(
     cluster: Cluster, run_id: str, args: argparse.Namespace, ports: PortClaims, used: Collection[int] = ()
 ) -> Judgement:
     """Like `pipeline.judge`; `ports` holds a local rendezvous's port, ports in `used` come last."""
-    is_here = not args.dry_run and not cluster.job.port and cluster.head.host.local
-    claim = ports.take if is_here else None
+    claim = None if args.dry_run or cluster.job.port or not cluster.head.host.local else ports.take
     if used and not cluster.job.port:
         judged = pipeline.judge(cluster, run_id, lambda port: port not in used and (not claim or claim(port)))
         if judged.plan is not None:
@@ -210,8 +209,7 @@ def write_page(check: console.Report, log_dir: Path, name: str) -> None:
     page = html_page.Page("run", f"ringup report {terminal.path_shown(log_dir)}")
     with contextlib.suppress(RingupError):  # a log without lines
         html_page.add_logs_of(page, [str(log_dir)])
-    html_page.add_check(page, check)
-    terminal.write(Path(name), html_page.render(page))
+    terminal.write(Path(name), html_page.check_page(check, page))
 
 
 def write_record(log_dir: Path, content: dict[str, Any]) -> bool:

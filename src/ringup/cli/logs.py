@@ -92,8 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
         terminal.show(digest(diagnosis))
     elif args.json:
-        json.dump(show.as_json(diagnosis, attempts), sys.stdout)
-        sys.stdout.write("\n")
+        print(json.dumps(show.as_json(diagnosis, attempts)))
     else:
         _show(args, diagnosis, attempts)
     return 0 if diagnosis.healthy else 1

@@ -223,14 +223,11 @@ COLLECTING = group(
     value("--from", "F", _FROM, None, readable, dest="from_file"),
     value("--timeout", "S", "time limit of the whole check (60)", 60.0, above_zero),
 )
-STRICT = Set(
-    COLLECTING.title, (*COLLECTING.rows, flag("--strict", "exit 3 when something could not be checked"))
-)
+STRICT = group("collecting", *COLLECTING.rows, flag("--strict", "exit 3 when something could not be checked"))
 """Like COLLECTING, for commands whose exit code judges the facts."""
 ALL = flag("--all", "every node, finding and path by itself, equal ones not folded", dest="unfolded")
-OUTPUT = group(
-    "output", JSON, ALL, value("--html", "F", "also write a self-contained page", None, writable), QUIET
-)
+HTML = value("--html", "F", "also write a self-contained page", None, writable)
+OUTPUT = group("output", JSON, ALL, HTML, QUIET)
 CHECK = (NODES, JOB, STRICT, OUTPUT)
 """Options of every command that checks before it acts."""
 _REPORT = "report a hang after this time without progress (60; 0: never)"

@@ -100,10 +100,8 @@ def _pasted(words: list[str], is_all: bool) -> dict[str, Pasted]:
         text = unwrapped(read_text(path, MOST_CHARACTERS + 1))
         parts = hosts_in(text) if not node else {"": text}
         if "part 2" in parts:
-            again = (
-                f"the same devices again with other values: {len(parts)} nodes, or one node at other times"
-            )
-            terminal.say(f"{printable(path)}: {again}")
+            again = f"{len(parts)} nodes, or one node at other times"
+            terminal.say(f"{printable(path)}: the same devices again with other values: {again}")
         for host, part in parts.items():
             made = parse_pasted(part)
             _say_left(path, text, made, is_whole=len(parts) == 1)

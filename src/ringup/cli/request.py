@@ -231,9 +231,8 @@ def script_words(args: argparse.Namespace, usage: str = "ringup run [options] --
     named = Path(args.chdir or "", line.script)
     is_there = line.kind != "module" and os.path.lexists(named)
     if is_there and named.is_dir() and not (named / "__main__.py").is_file():
-        raise UsageError(
-            f"{line.script} is a directory", hint=f"name a script: -- {line.script.rstrip('/')}/train.py"
-        )
+        hint = f"name a script: -- {line.script.rstrip('/')}/train.py"
+        raise UsageError(f"{line.script} is a directory", hint=hint)
     kind = [word for word, kind in KINDS.items() if kind == line.kind]
     return [*kind, line.script, *line.arguments]
 

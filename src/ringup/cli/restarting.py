@@ -401,14 +401,12 @@ class Supervisor:
 
     def interrupted(self, code: int) -> None:
         assert self.result is not None
-        result = self.result
         known = {"outcome": "interrupted", "exit_code": code}
         self.decision = Decision("stop", "interrupted before the next attempt", stopped="user")
         self.entries[-1].decision, self.entries[-1].because = "stop", self.decision.because
         self.cause_lines = []
-        self.result = replace(
-            result, outcome="interrupted", exit_code=code, failure=None, record={**result.record, **known}
-        )
+        record = {**self.result.record, **known}
+        self.result = replace(self.result, failure=None, record=record, **known)
 
     def exit_code(self, result: RunResult) -> int:
         """The last attempt's exit code; under a scheduler, one that tells it whether to restart."""

@@ -156,9 +156,8 @@ def run(args: argparse.Namespace) -> int:
     elif rows:
         show(rows, not args.quiet)
         if not args.quiet and any(row["outcome"] is None for row in rows if row["run"] in detach.known()):
-            terminal.say(
-                "running: as it was last seen; `ringup attach RUN` looks whether a detached run still is"
-            )
+            ask = "`ringup attach RUN` looks whether a detached run still is"
+            terminal.say(f"running: as it was last seen; {ask}")
     else:
         print(f"no run in {terminal.path_shown(log_dir)}")
     return 0

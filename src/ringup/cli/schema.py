@@ -14,8 +14,7 @@ from ringup.cli import options
 
 FOLDER = Path(__file__).parent.parent / "schemas"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
-NAME = {"choices": NAMES, "nargs": "?", "metavar": "NAME", "help": f"one of {', '.join(NAMES)}"}
-OPTIONS = (options.Row(("name",), NAME),)
+OPTIONS = (options.value("name", "NAME", f"one of {', '.join(NAMES)}", nargs="?", choices=NAMES),)
 
 
 def run(args: argparse.Namespace) -> int:

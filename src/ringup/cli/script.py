@@ -76,9 +76,8 @@ OPTIONS = (
 def run(args: argparse.Namespace) -> int:
     kind, *args.script = args.script or [""]
     if kind not in KINDS:
-        near = [one for one in KINDS if kind and one.startswith(kind)] or difflib.get_close_matches(
-            kind, KINDS, 1
-        )
+        near = [one for one in KINDS if kind and one.startswith(kind)]
+        near = near or difflib.get_close_matches(kind, KINDS, 1)
         what = f"{printable(kind, 60)!r} is not a kind of file" if kind else "no kind of file was given"
         hint = f"one of {' '.join(KINDS)} comes before --"
         hint = f"did you mean {near[0]}? {hint}" if near else hint
@@ -135,9 +134,8 @@ def show_unused(args: argparse.Namespace, kind: str) -> None:
             more = "; -- srun --container-image=IMAGE ... names one" if name == "image" else ""
             terminal.say(f"warning: {option} has no effect in {kind}: it is for {' '.join(kinds)}{more}")
     if kind in PODS and not getattr(args, "image", ""):
-        terminal.say(
-            "note: the file has IMAGE in place of an image's name: --image gives it", quiet=args.quiet
-        )
+        words = "note: the file has IMAGE in place of an image's name: --image gives it"
+        terminal.say(words, quiet=args.quiet)
 
 
 def warn_of_secrets(job: Job) -> None:
@@ -178,12 +176,10 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         # The directory of submission or of the image, not the current one.
         job = dataclasses.replace(job, chdir=args.chdir)
     own = {k: v for k, v in job.env.items() if k not in ("MASTER_ADDR", "MASTER_PORT")}
+    given = tuple(EnvVar(k, v, "yours (--env)") for k, v in own.items())
     named = [node for node in cluster.nodes if node.host.user] if cluster else []
-    no_gpus = (
-        not args.nproc
-        and cluster is not None
-        and not any(n.gpu_count or "gpu_count" in n.unknown for n in cluster.nodes)
-    )
+    may_have_gpus = not cluster or any(n.gpu_count or "gpu_count" in n.unknown for n in cluster.nodes)
+    no_gpus = not (args.nproc or may_have_gpus)
     return Asked(
         job=job,
         nodes=nodes,
@@ -193,10 +189,7 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         python=interpreter(args.python, cluster, contained),
         plan=plan,
         targets={n.name: f"{n.host.user}@{n.host.name}" for n in named},
-        env=(
-            *(v for v in env if v.name not in job.env),
-            *(EnvVar(k, v, "yours (--env)") for k, v in own.items()),
-        ),
+        env=tuple(v for v in env if v.name not in job.env) + given,
         queue=quoting.word(args.queue, "--queue "),
         account=quoting.word(args.account, "--account "),
         time=quoting.word(args.time, "--time "),

@@ -183,8 +183,7 @@ class DetachedSupervisor(Supervisor):
         entries = record_of(self.folder)["attempts"][: state.number]
         self.entries = msgspec.convert(entries, list[SavedAttempt])
         self.say(f"ringup: supervisor: pid {os.getpid()} continues with attempt {state.number}")
-        run_id = state.run_id if state.number == 1 else f"{state.run_id}.{state.number}"
-        noted = detach.load(run_id)
+        noted = detach.load(state.run_id + f".{state.number}" * (state.number > 1))
         began_s = time.monotonic() - (time.time() - noted.started)
         attempt = Attempt(
             self.entries[-1],
@@ -218,10 +217,8 @@ def record_of(folder: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads((folder / record.FILE).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise LaunchError(
-            f"{folder / record.FILE} cannot be read: {error}",
-            hint=f"`ringup logs {folder}` reads what the ranks printed",
-        ) from error
+        hint = f"`ringup logs {folder}` reads what the ranks printed"
+        raise LaunchError(f"{folder / record.FILE} cannot be read: {error}", hint=hint) from error
     return found
 
 
@@ -231,9 +228,8 @@ def go_on(folder: Path, process: Background) -> int:
         state = msgspec.json.decode((folder / STATE).read_bytes(), type=State)
         os.chdir(state.chdir)
     except (OSError, ValueError, RecursionError) as error:
-        raise LaunchError(
-            f"the run cannot be supervised again: {error}", hint="`ringup clean` shows what is left of it"
-        ) from error
+        hint = "`ringup clean` shows what is left of it"
+        raise LaunchError(f"the run cannot be supervised again: {error}", hint=hint) from error
     args = options_of(state.argv)
     args.background = process
     words = request.script_words(args)

@@ -94,8 +94,7 @@ def run(args: argparse.Namespace) -> int:
     if args.from_file:
         return _swept(args, pipeline.load(args), None, end_s)
     with request.open_transport(args) as transport:
-        cluster = pipeline.collect(transport, request.job_from(args), args)
-        return _swept(args, cluster, transport, end_s)
+        return _swept(args, pipeline.collect(transport, request.job_from(args), args), transport, end_s)
 
 
 def _swept(args: argparse.Namespace, cluster: Cluster, transport: Transport | None, end_s: float) -> int:
@@ -188,9 +187,8 @@ def _one(this: Sweep, trial: Trial, transport: Transport, log_dir: Path, end_s: 
     how, lines = started.result.outcome, [line for own in started.records.values() for line in own]
     link = link_rate.link_rate(judged.cluster, plan, started.backend)
     channels = collective.channels(started)
-    found = bandwidth.report(
-        plan, started.records, link, started.backend, ("all_reduce",), channels, how == "ok"
-    )
+    ops, is_whole = ("all_reduce",), how == "ok"
+    found = bandwidth.report(plan, started.records, link, started.backend, ops, channels, is_whole)
     taken = sweep.used(judged.cluster, plan, lines, started.result.record, channels)
     failed = "" if how == "ok" else collective_report.culprits(started.ended)
     if how == "hung":

@@ -40,6 +40,5 @@ def run(args: argparse.Namespace) -> int:
 
         page = html_page.Page("test")
         html_page.add_test(page, outcome)
-        html_page.add_check(page, started.check)
-        terminal.write(Path(args.html), html_page.render(page))
+        terminal.write(Path(args.html), html_page.check_page(started.check, page))
     return started.code(outcome.ok)

@@ -96,7 +96,6 @@ def sizes(first_bytes: int, last_bytes: int) -> tuple[int, ...]:
 
 
 def shipped(plan: Plan) -> Plan:
-    paths = [posixpath.join(node.run_dir, FILE) for node in plan.nodes]
-    pairs = zip(plan.nodes, paths, strict=True)
-    nodes = tuple(replace(node, env={**node.env, "RINGUP_SCRIPT": path}) for node, path in pairs)
+    own = [{"RINGUP_SCRIPT": posixpath.join(node.run_dir, FILE)} for node in plan.nodes]
+    nodes = tuple(replace(n, env={**n.env, **env}) for n, env in zip(plan.nodes, own, strict=True))
     return replace(plan, nodes=nodes, files={FILE: program("collective.main")})

@@ -66,8 +66,7 @@ def candidates(cluster: Cluster, backend: str) -> list[dict[str, str]]:
         found: list[dict[str, str]] = [{"GLOO_SOCKET_IFNAME": name} for name in shared]
     else:
         sockets = [{"NCCL_SOCKET_IFNAME": f"={name}"} for name in shared]
-        hcas = [{"NCCL_IB_HCA": value} for value in _hca_values(cluster)]
-        found = [*hcas, *sockets]
+        found = [*({"NCCL_IB_HCA": value} for value in _hca_values(cluster)), *sockets]
         if any(node.rdma_ports for node in nodes):
             found += [DISABLE, *({**DISABLE, **one} for one in sockets)]
     return [{}, *(env for env in found if not env.keys() & cluster.job.env.keys())]

@@ -47,8 +47,7 @@ def boxes(left: Sequence[Box], right: Sequence[Box], ties: Sequence[Tie], words:
         style = ' stroke-dasharray="5 4" stroke="var(--bad)"' if tie.is_far else ' stroke="var(--work)"'
         body.append(f'<path class="line" d="M{BOX + 4} {a}L{x} {b}"{style}/>')
         if tie.words:
-            at = a + (b - a) * 0.3
-            place = f'x="{BOX + 4 + GAP * 0.3:.0f}" y="{at + 4:.0f}"'
+            place = f'x="{BOX + 4 + GAP * 0.3:.0f}" y="{a + (b - a) * 0.3 + 4:.0f}"'
             body.append(f'<text class="sign small" {place}>{escape(tie.words)}</text>')
     wide = x + BOX + 8
     return svg(words, "".join(body), f'viewBox="0 0 {wide} {height}" width="{wide}"', "boxes")

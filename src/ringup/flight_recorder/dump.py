@@ -26,13 +26,8 @@ MOST_ENTRIES = 20_000
 
 # Their inputs have the same size on every rank; inputs of others may be uneven by design.
 _EVEN = (
-    "all_reduce",
-    "allreduce",
-    "broadcast",
-    "reduce",
-    "barrier",
-    "all_gather_base",
-    "reduce_scatter_base",
+    *("all_reduce", "allreduce", "broadcast", "reduce", "barrier"),
+    *("all_gather_base", "reduce_scatter_base"),
 )
 _OWN_WORDS = (b"pg_config", b"pg_status", b"collective_seq_id", b"nccl_comm_state")
 
@@ -93,8 +88,6 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Flight:
-    """One rank's dump."""
-
     version: str
     entries: tuple[Entry, ...]
     """In the order of their begin; the oldest may be lost."""
@@ -107,8 +100,7 @@ class Flight:
     """Time of the dump, by the rank's own clock; 0 if unknown."""
 
     def age_s(self, entry: Entry) -> float:
-        known = self.now_ns and entry.begun_ns
-        return max(0.0, (self.now_ns - entry.begun_ns) / 1e9) if known else 0.0
+        return max(0.0, (self.now_ns - entry.begun_ns) / 1e9) if self.now_ns and entry.begun_ns else 0.0
 
 
 def read(data: bytes, most: int = MOST_ENTRIES) -> Flight:
@@ -175,9 +167,7 @@ def _integer(value: object) -> int:
 def _sizes(value: object) -> tuple[tuple[int, ...], ...]:
     if not isinstance(value, list | tuple):
         return ()
-    return tuple(
-        tuple(_integer(n) for n in size[:16]) for size in value[:64] if isinstance(size, list | tuple)
-    )
+    return tuple(tuple(map(_integer, size[:16])) for size in value[:64] if isinstance(size, list | tuple))
 
 
 def _entry(e: dict[Any, Any], place: int, known: dict[Any, Any]) -> Entry | None:

@@ -73,9 +73,8 @@ def _refuse(kind: str, asked: Asked) -> None:
         wrong = f"the nodes have different numbers of ranks ({', '.join(map(str, counts))})"
         hint = "give all the same with --nproc, or use `ringup run`"
     elif kind == "docker" and ":" in asked.job.chdir:
-        wrong = (
-            f"docker cannot mount {printable(asked.job.chdir)}: it takes the colon for the end of the path"
-        )
+        folder = printable(asked.job.chdir)
+        wrong = f"docker cannot mount {folder}: it takes the colon for the end of the path"
         hint = "--chdir names a directory without a colon"
     if wrong:
         raise LaunchError(wrong, hint=hint)

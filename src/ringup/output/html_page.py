@@ -345,8 +345,9 @@ def add_test(page: Page, outcome: CorrectnessReport) -> None:
     page.details.insert(0, _table("Ranks", ("rank", "node", "device", "result"), rows))
 
 
-def check_page(report: Report) -> str:
-    page = Page("check")
+def check_page(report: Report, page: Page | None = None) -> str:
+    """The page of a check; with `page`, below its content."""
+    page = page or Page("check")
     add_check(page, report)
     return render(page)
 

@@ -49,11 +49,9 @@ def as_text(made: Prediction, nodes: str = "") -> str:
         ("NCCL will say", made.log_line or "-"),
         ("confidence", made.confidence),
     ]
-    lines = [
-        printable(nodes or made.name),
-        *(f"  {name:<14} {printable(value, 4000)}" for name, value in rows),
-    ]
-    return "\n".join([*lines, *(f"  - {printable(reason)}" for reason in reasons(made))])
+    lines = [f"  {name:<14} {printable(value, 4000)}" for name, value in rows]
+    lines += [f"  - {printable(reason)}" for reason in reasons(made)]
+    return "\n".join([printable(nodes or made.name), *lines])
 
 
 def expected_json(one: Expected) -> dict[str, Any]:

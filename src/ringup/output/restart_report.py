@@ -101,8 +101,7 @@ def _row(entry: SavedAttempt, following: SavedAttempt | None) -> tuple[str, ...]
     if following:
         out = node_set(printable(node) for node in entry.nodes if node not in following.nodes)
         new = node_set(printable(node) for node in following.nodes if node not in entry.nodes)
-        changes = [f"without {out}"] * bool(out) + [f"with {new}"] * bool(new)
-        then = ", ".join(changes) or "same nodes"
+        then = ", ".join([f"without {out}"] * bool(out) + [f"with {new}"] * bool(new)) or "same nodes"
     who = str(entry.number), node_set(map(printable, entry.nodes))
     return (*who, steps, show_seconds(entry.took_s), ended, then)
 

@@ -16,16 +16,8 @@ from typing import Any
 from ringup.output import terminal
 from ringup.units import columns
 
-STYLES = {
-    "error": "bold red",
-    "warning": "yellow",
-    "note": "cyan",
-    "ok": "green",
-    "dim": "dim",
-    "bold": "bold",
-    "chosen": "reverse",
-    "": "",
-}
+STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan", "ok": "green", "chosen": "reverse"}
+"""Of rich; the other colours have the same names there."""
 KEYS = {
     **dict.fromkeys((b"\x1b[A", b"\x1bOA"), "up"),
     **dict.fromkeys((b"\x1b[B", b"\x1bOB"), "down"),
@@ -122,8 +114,7 @@ class LiveScreen(Screen):
             if data in KEYS:
                 yield KEYS[data]
             elif data[:1] != b"\x1b":
-                letters = data.decode("utf-8", "replace")
-                yield from (KEYS.get(letter.encode(), letter) for letter in letters)
+                yield from (KEYS.get(key.encode(), key) for key in data.decode("utf-8", "replace"))
 
     def draw(self, lines: Sequence[tuple[str, str]]) -> None:
         from rich.text import Text
@@ -132,7 +123,7 @@ class LiveScreen(Screen):
             # The terminal has rewrapped its lines: the picture's first line is no longer known.
             self._size = size
             self._console.clear()
-        text = Text("\n", no_wrap=True, overflow="ellipsis").join(Text(t, STYLES[c]) for t, c in lines)
+        text = Text("\n", no_wrap=True, overflow="ellipsis").join(Text(t, STYLES.get(c, c)) for t, c in lines)
         with contextlib.suppress(OSError):
             self._live.update(text, refresh=True)
 

@@ -113,10 +113,8 @@ def rows(timeline: Timeline) -> tuple[list[Row], int]:
 
 
 def _likeness(line: RankLine, end_s: float) -> tuple[object, ...]:
-    phases = [
-        (p.name, round(50 * p.from_s / max(end_s, 1e-9))) for p in line.phases(end_s) if p.to_s > p.from_s
-    ]
-    return line.code, line.where, *phases
+    phases = (p for p in line.phases(end_s) if p.to_s > p.from_s)
+    return line.code, line.where, *((p.name, round(50 * p.from_s / max(end_s, 1e-9))) for p in phases)
 
 
 def _row(group: Sequence[RankLine], timeline: Timeline, stalled_s: float | None) -> Row:

@@ -115,9 +115,7 @@ def _cells(line: RowLine, rates: Mapping[str, Mapping[str, float]]) -> dict[str,
     return {
         "RANKS": mark + (names if len(names) <= 16 else f"{len(rows)} ({names[:9]}…)"),
         "NODE": folded(dict.fromkeys(row.node for row in rows if row.node)),
-        "STATE": ", ".join(
-            f"{count} {state}" if len(states) > 1 else state for state, count in states.items()
-        ),
+        "STATE": ", ".join(f"{n} {state}" if len(states) > 1 else state for state, n in states.items()),
         "STEP": _span(steps),
         "SPEED": _rate(min(speed)) if speed else "",
         "CPU": _span((row.cpu_percent for row in rows), "%"),

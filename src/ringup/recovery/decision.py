@@ -25,11 +25,7 @@ MOST_UNSAVED = 10
 """Times --max-restarts: most restarts in total while no checkpoint advances."""
 DO_NOT_REQUEUE, MAY_REQUEUE = 93, 75
 """Exit codes for a scheduler (docs/reference/exit-codes.md)."""
-_FOR_SCHEDULERS = {
-    "will-fail-again": DO_NOT_REQUEUE,
-    "no-progress": DO_NOT_REQUEUE,
-    "no-nodes": MAY_REQUEUE,
-}
+_FOR_SCHEDULERS = {"will-fail-again": DO_NOT_REQUEUE, "no-progress": DO_NOT_REQUEUE, "no-nodes": MAY_REQUEUE}
 USAGE_CODE = 2
 """argparse's exit code for invalid arguments."""
 LONGEST_DETAIL = 4096

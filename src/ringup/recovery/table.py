@@ -190,9 +190,8 @@ def code_or_cause(option: str, word: str) -> int | str:
     word = word.strip()
     if word.isascii() and word.isdecimal() and 1 <= int(word[:4]) <= 255:
         if int(word) in SIGNALED:
-            wrong = (
-                f"{option} {word}: {SIGNALED[int(word)]} ends a rank from outside, so the code says nothing"
-            )
+            name = SIGNALED[int(word)]
+            wrong = f"{option} {word}: {name} ends a rank from outside, so the code says nothing"
             raise UsageError(wrong, hint="name the cause, e.g. rank-killed or oom-killer-ran")
         return int(word)
     if word in ROWS:

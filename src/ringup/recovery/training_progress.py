@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -71,19 +70,16 @@ def read(reach: Transport, path: str, folders: Mapping[str, str]) -> TrainingPro
     best = max((one.best for one in found if one.best), key=lambda e: (e.at_s, e.value), default=None)
     if best is None:
         return None
-    names = sorted({printable(name) for one in found for name in one.incomplete})
-    return TrainingProgress(
-        best.value, printable(best.source), f"{best.kind} {printable(best.group, 4096)}", tuple(names[:4])
-    )
+    names = sorted({printable(name) for one in found for name in one.incomplete})[:4]
+    group = f"{best.kind} {printable(best.group, 4096)}"
+    return TrainingProgress(best.value, printable(best.source), group, tuple(names))
 
 
 def _decoded(answer: Answer) -> _Found | None:
     try:
-        found = msgspec.json.decode(answer.stdout, type=_Found)
+        return msgspec.json.decode(answer.stdout, type=_Found)
     except (ValueError, RecursionError):
         return None
-    is_sound = found.best is None or (math.isfinite(found.best.value) and math.isfinite(found.best.at_s))
-    return found if is_sound else None
 
 
 def saved(
@@ -155,8 +151,7 @@ class StepReader:
         if (found := _position(_COLOURS.sub(b"", line) if b"\x1b" in line else line)) is None:
             return
         kind, value = found
-        if self.first_s is None:
-            self.first_s = now_s
+        self.first_s = now_s if self.first_s is None else self.first_s
         self._furthest[kind] = max(value, self._furthest.get(kind, value))
         self._lines[kind] += 1
         if self._lines[kind] == FIRST_LINES:

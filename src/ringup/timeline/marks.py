@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -167,22 +168,14 @@ class Recorder:
         self.note(Calls(at_s, rank, [*recorded_calls(flight.entries[-MOST_CALLS:], began_ns)]))
 
 
-@dataclass
-class Lengths:
-    """Recorded lengths of a file, which give each of its bytes a time."""
-
-    at_s: list[float] = field(default_factory=list)
-    since_s: list[float] = field(default_factory=list)
-    bytes: list[int] = field(default_factory=list)
-
-    def byte_s(self, offset: int) -> float | None:
-        """About when a byte came; None after the last recorded length."""
-        place = bisect_right(self.bytes, offset)
-        if place >= len(self.at_s):
-            return None
-        before, since_s = self.bytes[place - 1] if place else 0, self.since_s[place]
-        share = (offset - before) / (self.bytes[place] - before)
-        return since_s + (self.at_s[place] - since_s) * share
+def byte_s(lengths: Sequence[Written], offset: int) -> float | None:
+    """About when a byte of a file came, by its recorded lengths; None after the last one."""
+    place = bisect_right(lengths, offset, key=attrgetter("bytes"))
+    if place >= len(lengths):
+        return None
+    before, found = lengths[place - 1].bytes if place else 0, lengths[place]
+    share = (offset - before) / (found.bytes - before)
+    return found.since_s + (found.at_s - found.since_s) * share
 
 
 @dataclass
@@ -191,10 +184,15 @@ class Times:
 
     ranks: dict[int, RankBegan] = field(default_factory=dict)
     ends: dict[int, RankEnded] = field(default_factory=dict)
-    files: dict[str, Lengths] = field(default_factory=dict)
+    files: dict[str, list[Written]] = field(default_factory=dict)
+    """Recorded lengths, which give each byte a time (`byte_s`)."""
     used: dict[int, list[Used]] = field(default_factory=dict)
     calls: dict[int, Calls] = field(default_factory=dict)
     own: list[OwnRank] = field(default_factory=list)
+
+    def of_rank(self, rank: int) -> Sequence[Written]:
+        """For a rank's own file."""
+        return self.files.get(self.ranks[rank].file, ()) if rank in self.ranks else ()
 
 
 def read(folder: Path) -> Times | None:
@@ -231,12 +229,10 @@ def _add(found: Times, mark: Mark, began_s: float) -> None:
     elif isinstance(mark, Used):
         found.used.setdefault(mark.rank, []).append(mark)
     elif isinstance(mark, Written):
-        lengths = found.files.setdefault(mark.file, Lengths())
-        if lengths.bytes and mark.bytes <= lengths.bytes[-1]:
-            return
-        lengths.at_s.append(mark.at_s)
-        lengths.since_s.append(mark.since_s - began_s)
-        lengths.bytes.append(mark.bytes)
+        lengths = found.files.setdefault(mark.file, [])
+        if not lengths or mark.bytes > lengths[-1].bytes:
+            mark.since_s -= began_s
+            lengths.append(mark)
     elif isinstance(mark, Calls):
         mark.calls = [call for call in mark.calls if abs(call.begun_s) + abs(call.ended_s or 0) < LATEST_S]
         for call in mark.calls:

@@ -6,6 +6,7 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ringup import saved_run
@@ -16,7 +17,7 @@ from ringup.logs.read import Diagnosis, read_attempts, read_logs
 from ringup.saved_run import SavedRun
 from ringup.timeline import PENDING, SCRIPT, CallSource, RankLine, Role, Timeline, Track
 from ringup.timeline.calls import CallReader, FileCalls, Group, Kinds, Places, recorded
-from ringup.timeline.marks import Times, recorded_calls
+from ringup.timeline.marks import Times, byte_s, recorded_calls
 from ringup.timeline.marks import read as times_in
 
 MOST_RANKS = 1 << 16
@@ -52,8 +53,7 @@ class _Reading:
 
     def seen(self, number: int) -> RankLine | None:
         """The rank with that name among the run's processes, if known."""
-        lines = self.own if any(one >= 0 for one in self.own) else self.ranks
-        return lines.get(number)
+        return (self.own if any(one >= 0 for one in self.own) else self.ranks).get(number)
 
 
 def read(paths: Sequence[str]) -> tuple[Diagnosis, Path | None]:
@@ -143,8 +143,6 @@ def _add_recorded(reading: _Reading) -> CallSource:
             if line := reading.seen(number):
                 line.tracks = list(recorded(found.calls, reading.kinds))
         return "watch"
-    if not dumps:
-        return ""
     begun = [e.begun_ns for dump in dumps.values() for e in dump.flight.entries if e.begun_ns]
     if not begun:
         return ""
@@ -205,7 +203,7 @@ def _read_logs(reading: _Reading) -> Iterator[tuple[int | None, FileCalls]]:
         lengths = reading.times.files.get(name) if reading.times else None
         if info.path == "-" or (reading.times and lengths is None):
             continue
-        time_of = lengths.byte_s if lengths else None
+        time_of = partial(byte_s, lengths) if lengths else None
         if reading.folder and name.startswith(("rank-", "nccl-")) and name[5:10].isdigit():
             owner = int(name[5:10])
         reader = CallReader(reading.kinds, _places(reading.diagnosis, info.path), owner, time_of)
@@ -217,11 +215,11 @@ def _read_logs(reading: _Reading) -> Iterator[tuple[int | None, FileCalls]]:
 
 def _set_end(found: Timeline, reading: _Reading) -> None:
     """When the run ended, and each rank's first and last sign of life."""
-    record, marks = reading.record, reading.times or Times()
+    record = reading.record
     for line in found.ranks:
         times = [at_s for track in line.tracks for at_s in (track.begun_s[0], track.begun_s[-1])]
-        lengths = marks.files.get(marks.ranks[line.rank].file) if line.rank in marks.ranks else None
-        times += [lengths.since_s[0], lengths.at_s[-1]] if lengths else []
+        lengths = reading.times.of_rank(line.rank) if reading.times else ()
+        times += [lengths[0].since_s, lengths[-1].at_s] if lengths else []
         times += [at_s for at_s in (line.first_s, line.last_s) if at_s is not None]
         if times:
             line.first_s, line.last_s = min(times), max(times)

@@ -91,9 +91,8 @@ def _rank_events(line: RankLine, pid: int, end_s: float) -> Iterator[str]:
         if phase.to_s > phase.from_s:
             long = {"ts": _us(phase.from_s), "dur": round(_us(phase.to_s) - _us(phase.from_s), 1)}
             args = {"where": safe(line.where)} if phase.name == "wait" and line.where else {}
-            yield json.dumps(
-                {"name": NAMES[phase.name], "cat": "phase", "ph": "X", **base, **long, "args": args}
-            )
+            of = {"name": NAMES[phase.name], "cat": "phase", "ph": "X"}
+            yield json.dumps({**of, **base, **long, "args": args})
     end = "still running" if line.code is None else f"ended with {line.code}"
     moments: list[tuple[float, str, dict[str, float]]] = [(at_s, "step", {}) for at_s in line.steps]
     error = {} if line.clock_error_s is None else {"clock_error_us": _us(line.clock_error_s)}
@@ -104,14 +103,10 @@ def _rank_events(line: RankLine, pid: int, end_s: float) -> Iterator[str]:
         yield json.dumps(instant)
     for first, second in zip(line.use, line.use[1:], strict=False):
         took_s = second.at_s - first.at_s
-        if took_s > 0:
-            rates = {
-                "CPUs": (second.cpu_s - first.cpu_s) / took_s,
-                "bytes per s": (second.io_bytes - first.io_bytes) / took_s,
-            }
-            for name, rate in rates.items():
-                counter = {"name": f"{line.title} {name}", "ph": "C", **base, "ts": _us(first.at_s)}
-                yield json.dumps({**counter, "args": {"value": round(rate, 3)}})
+        used = {"CPUs": second.cpu_s - first.cpu_s, "bytes per s": second.io_bytes - first.io_bytes}
+        for name, value in used.items() if took_s > 0 else ():
+            counter = {"name": f"{line.title} {name}", "ph": "C", **base, "ts": _us(first.at_s)}
+            yield json.dumps({**counter, "args": {"value": round(value / took_s, 3)}})
 
 
 def _us(seconds: float) -> float:
@@ -217,9 +212,8 @@ def _calls(
     rows = zip(track.number, track.kind, track.ended_s, *drawn, strict=True)
     for number, kind, ended_s, begin_s, long_s in rows:
         head, args = heads[kind]
-        state = "" if ended_s < PENDING else ',"end":"not known"'
-        if ended_s == PENDING:
-            state = ',"end":"not ended"'
+        unended = "not ended" if ended_s == PENDING else "not known"
+        state = "" if ended_s < PENDING else f',"end":"{unended}"'
         # Both ends are rounded, so that a slice never ends after the next one begins.
         begin, end = round(begin_s * 1e7), round((begin_s + long_s) * 1e7)
         ts = begin / 10
