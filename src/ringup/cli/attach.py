@@ -94,9 +94,7 @@ def show_ended(folder: Path, ended: saved_run.SavedRun, args: argparse.Namespace
     terminal.say(f"ringup: run {ended.run} has ended, logs in {where}", quiet=args.quiet)
     with contextlib.suppress(OSError):
         text = (folder / END_FILE).read_text(encoding="utf-8", errors="replace")
-        for line in text.splitlines()[:MOST_LINES]:
-            terminal.say(printable(line, 2000))
+        terminal.say(*(printable(line, 2000) for line in text.splitlines()[:MOST_LINES]))
     if ended.cause:
-        for line in cause_of(str(folder))[0]:
-            terminal.say(line)
+        terminal.say(*cause_of(str(folder))[0])
     return ended.exit_code or 0

@@ -67,8 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if left_out:
         parts["LEFT-OUT"] = "\n".join(left_out) + "\n"
     pack(parts, target)
-    for words in left_out:
-        terminal.say(f"left out: {words}")
+    terminal.say(*(f"left out: {words}" for words in left_out))
     files, shown = plural(len(parts), "file"), terminal.path_shown(target)
     terminal.show(f"{shown}: {files}. Read them before you send them: tar tzf {shown}")
     return 0

@@ -23,7 +23,7 @@ OPTIONS = (
     options.PYTHON,
     options.flag("--kill", "end proven leftovers"),
     options.JSON,
-    options.flag("--quiet", "print only the result"),
+    options.QUIET,
 )
 
 
@@ -81,6 +81,5 @@ def run(args: argparse.Namespace) -> int:
         for node in nodes:
             terminal.show("\n".join(node_lines(node, args.kill)))
     request.hint_python((node.error for node in nodes), args)
-    for words in hints(nodes, args.kill):
-        terminal.say(f"hint: {words}", quiet=args.quiet)
+    terminal.say(*(f"hint: {words}" for words in hints(nodes, args.kill)), quiet=args.quiet)
     return 0 if all(node.is_clean for node in nodes) else 1

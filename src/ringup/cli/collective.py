@@ -113,8 +113,7 @@ def start(
         submit.check_node_count(args, transport.hosts)
         cluster = pipeline.collect(transport, request.job_from(args), args)
         backend, warnings = tests_job.backend_of(cluster)
-        for warning in warnings:
-            terminal.say(terminal.Style(sys.stderr)("warning", f"warning: {warning}"))
+        terminal.say(*(terminal.Style(sys.stderr)("warning", f"warning: {words}") for words in warnings))
         words = (mode, backend, str(args.wait), str(args.limit), *more(args, backend))
         cluster = replace(cluster, job=replace(cluster.job, script="", arguments=words, backend=backend))
         judged = launching.judge(cluster, run_id, args, claims)
@@ -188,8 +187,7 @@ def show_end(records: Mapping[int, Sequence[Line]], result: RunResult) -> None:
     """Print how the run failed, unless a rank reported it; else print the leftovers."""
     style = terminal.Style(sys.stderr)
     lines = [line for finding in result.findings for line in console.brief_lines(finding, style)]
-    for line in console.run_lines(result, style) if correctness.is_unreported(records, result) else lines:
-        terminal.say(line)
+    terminal.say(*(console.run_lines(result, style) if correctness.is_unreported(records, result) else lines))
 
 
 def unstarted(args: argparse.Namespace, node_count: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import argparse
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from ringup.cli import from_manifest
@@ -67,11 +68,12 @@ def fill(args: argparse.Namespace, path: str, kind: str) -> list[str]:
         if value and re.fullmatch(r"[\w.,:@/+=%-]+", value) and not getattr(args, name, ""):
             setattr(args, name, value)
     args.cpus = args.cpus or _cpus(job, kind)
-    args.setup = args.setup or " && ".join(_setup(job, launch))
+    before = takewhile(lambda one: one is not launch.command and one.line < launch.line, job.commands)
+    setup = (" ".join(word.raw for word in one.words) for one in before if _is_kept(one))
+    args.setup = args.setup or " && ".join(setup)
     args.python = args.python or launch.start.python or "python3"
     args.option = [*(text for text, _ in _further(job, kind)), *args.option]
-    for left in left_out(job, launch, kind, elsewhere):
-        say(f"left out: {left}", quiet=args.quiet)
+    say(*(f"left out: {left}" for left in left_out(job, launch, kind, elsewhere)), quiet=args.quiet)
     given = {pair.partition("=")[0] for pair in args.env}
     for name, value in launch.env.items():
         if _KEPT.fullmatch(name) and name not in given and not has_mark(value):
@@ -157,15 +159,6 @@ def the_one(path: str, found: files.LaunchFile) -> Launch:
         where = ", ".join(str(one.line) for one in launches[:6])
         raise UsageError(f"{path} starts several things (lines {where})", hint="give one of them behind --")
     return launches[0]
-
-
-def _setup(job: Job, launch: Launch) -> Iterator[str]:
-    """The commands before the launch that change its environment."""
-    for command in job.commands:
-        if command is launch.command or command.line >= launch.line:
-            return
-        if _is_kept(command):
-            yield " ".join(word.raw for word in command.words)
 
 
 def _is_kept(command: Command) -> bool:

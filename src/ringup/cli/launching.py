@@ -88,10 +88,8 @@ def show_before(judged: Judgement, plan: Plan, args: argparse.Namespace) -> None
     for finding in shown:
         if finding.severity == "note" and (args.quiet or not finding.worked_around_by):
             continue
-        for line in console.brief_lines(finding, style):
-            terminal.say(line)
-    for line in console.plan_lines(plan, style):
-        terminal.say(line, quiet=args.quiet)
+        terminal.say(*console.brief_lines(finding, style))
+    terminal.say(*console.plan_lines(plan, style), quiet=args.quiet)
 
 
 def of_attempt(
@@ -289,6 +287,5 @@ def show_end(result: RunResult, more: Sequence[str], write: RankLines, args: arg
         shown = replace(result, notes=(result.problem,) if result.problem else (), findings=findings)
     quoted = f"{END_FILE}:"  # evidence from the lines of `run_lines`
     end = console.run_lines(shown, terminal.Style(sys.stderr))
-    for line in [*end, *(line for line in more if quoted not in line)]:
-        terminal.say(line)
+    terminal.say(*end, *(line for line in more if quoted not in line))
     return write.code(result.exit_code)

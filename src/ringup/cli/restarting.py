@@ -137,8 +137,8 @@ class Supervisor:
         """Seconds since the epoch; a clock that is set meanwhile does not change durations."""
         return self.epoch_s + time.monotonic()
 
-    def say(self, text: str) -> None:
-        terminal.say(text, quiet=self.args.quiet)
+    def say(self, *texts: str) -> None:
+        terminal.say(*texts, quiet=self.args.quiet)
 
     def run(self, plan: Plan, findings: list[Finding]) -> int:
         """All attempts, and the end on the screen; the command's exit code."""
@@ -146,8 +146,7 @@ class Supervisor:
         self.ports.add(plan.master_port)
         unreached = {node.name: {"not reached"} for node in self.cluster.nodes if node.unreached}
         errors = {**self.rechecks.at_first.errors, **unreached} if self.spares else {}
-        for line in restart_report.spare_lines({node: errors.get(node, set()) for node in self.spares}):
-            self.say(line)
+        self.say(*restart_report.spare_lines({node: errors.get(node, set()) for node in self.spares}))
         return self.supervise(self.begun(plan, findings))
 
     def supervise(self, following: Attempt | None) -> int:
@@ -368,8 +367,7 @@ class Supervisor:
         if is_on(self.args):
             evidence = self.cause_lines[2:4]  # below the heading
             style = terminal.Style(sys.stderr)
-            for line in restart_report.decision_lines(attempt.entry, str(attempt), decision, evidence, style):
-                self.say(line)
+            self.say(*restart_report.decision_lines(attempt.entry, str(attempt), decision, evidence, style))
 
     def note_nodes(self, attempt: Attempt, blamed: Sequence[str] = (), cause: str = "") -> None:
         if not self.cluster.is_local:
@@ -401,7 +399,7 @@ class Supervisor:
 
     def interrupted(self, code: int) -> None:
         assert self.result is not None
-        known = {"outcome": "interrupted", "exit_code": code}
+        known: dict[str, Any] = {"outcome": "interrupted", "exit_code": code}
         self.decision = Decision("stop", "interrupted before the next attempt", stopped="user")
         self.entries[-1].decision, self.entries[-1].because = "stop", self.decision.because
         self.cause_lines = []

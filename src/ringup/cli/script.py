@@ -155,7 +155,7 @@ def show_lint(args: argparse.Namespace, script: str) -> None:
     before_run.before_run(args, script)
     for finding in before_run.softened([*args.script_findings, *before_run.misfit(args)]):
         if finding.severity != "note":
-            terminal.say("\n".join(console.brief_lines(finding, style)), quiet=args.quiet)
+            terminal.say(*console.brief_lines(finding, style), quiet=args.quiet)
 
 
 def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
@@ -295,12 +295,11 @@ def plan_of(cluster: Cluster, contained: bool, quiet: bool) -> Plan:
     # An image has its own interpreter and files.
     errors = [f for f in judged.findings if f.severity == "error" and not contained]
     for finding in console.folded(errors, cluster):
-        terminal.say("\n".join(console.brief_lines(finding, terminal.Style(sys.stderr))))
+        terminal.say(*console.brief_lines(finding, terminal.Style(sys.stderr)))
     if judged.plan is None:
         wrong = "these nodes allow no plan: a node, its interpreter or a common network is missing"
         raise LaunchError(wrong, hint="`ringup check` with the same options says which")
-    for note in judged.plan.open:
-        terminal.say(f"note: {note}", quiet=quiet)
+    terminal.say(*(f"note: {note}" for note in judged.plan.open), quiet=quiet)
     return judged.plan
 
 

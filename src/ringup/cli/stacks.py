@@ -37,7 +37,7 @@ OPTIONS = (
     options.flag("--flight", FLIGHT),
     options.flag("--with-py-spy", "send this machine's py-spy to nodes without one; it is removed after use"),
     options.JSON,
-    options.flag("--quiet", "print only the result"),
+    options.QUIET,
 )
 
 
@@ -137,11 +137,8 @@ def run(args: argparse.Namespace) -> int:
                 terminal.show("\n".join(f"  {line}" for line in differences(flights)))
         for line in node_lines(nodes):
             terminal.show(line)
-    for node in nodes:
-        if node.problem:
-            terminal.say(f"{node.node}: not checked: {node.problem}")
-    for line in (*remedies(nodes, is_local, args.ssh_config or ""), *unreadable(nodes)):
-        terminal.say(line, quiet=args.quiet)
+    terminal.say(*(f"{node.node}: not checked: {node.problem}" for node in nodes if node.problem))
+    terminal.say(*remedies(nodes, is_local, args.ssh_config or ""), *unreadable(nodes), quiet=args.quiet)
     request.hint_python((node.problem for node in nodes), args)
     if not found:
         terminal.say("you have no running ranks on these nodes")

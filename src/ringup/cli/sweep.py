@@ -107,8 +107,7 @@ def _swept(args: argparse.Namespace, cluster: Cluster, transport: Transport | No
     style = terminal.Style(sys.stderr)
     alone = sweep.ways(predicted(this.under({})).made)
     said = [style("warning", f"warning: {w}") for w in warnings]
-    for line in (*said, *show.before(trials, alone, style, args.anyway)):
-        terminal.say(line, quiet=args.quiet)
+    terminal.say(*said, *show.before(trials, alone, style, args.anyway), quiet=args.quiet)
     # A rank that waits in vain names the missing ranks before the setting's time is over.
     limit_s = max(LEAST_S, (end_s - time.monotonic()) / len(trials) / 2)
     sizes = ",".join(str(max(4, size // part)) for part in (16, 4, 1))

@@ -146,9 +146,8 @@ def measured(trial: Trial, report: BandwidthReport, taken: tuple[DataPath, ...],
     is_same = all({*used.devices} <= {*expected.devices} for expected, used in both)
     is_known = all(expected.network and used.devices for expected, used in both)
     notes = "; ".join(note for note in report.notes if "packets are lost" in note)
-    made = replace(
-        trial, used=taken, as_predicted=is_same if is_known else None, verdict="slower", because=notes
-    )
+    as_predicted = is_same if is_known else None
+    made = replace(trial, used=taken, as_predicted=as_predicted, verdict="slower", because=notes)
     made = replace(made, busbw_gbyte_s=best.busbw_gbyte_s, starved=best.starved)
     if not report.correct:
         wrong = sorted({rank for row in report.rows for rank in row.wrong_ranks})

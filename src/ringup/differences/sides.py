@@ -6,7 +6,7 @@ import contextlib
 import re
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,9 +17,9 @@ from ringup.hosts.folding import node_set
 from ringup.model import Cluster, Node
 from ringup.nccl.selection import Prediction
 from ringup.network.reachability import routed
-from ringup.planning import NodePlan, Plan
+from ringup.planning import Plan
 from ringup.rules import Finding, Skipped
-from ringup.saved_run import SavedNode, SavedPlan, SavedRun, SavedVariable
+from ringup.saved_run import SavedPlan, SavedRun, SavedVariable
 from ringup.secrets import HIDDEN, holds_secret, redact
 from ringup.units import grouped, plural, show_bytes, show_seconds, word
 
@@ -76,7 +76,9 @@ def _plan(side: Side, plan: Plan | SavedPlan) -> None:
         side.add("job", "ranks per node", str(node.nproc), node.node)
         for name, version in node.versions.items():
             side.add("version", name, version, node.node)
-        _variables(side, node, {**node.preset, **node.env})
+        for name, value in {**node.preset, **node.env}.items():
+            if not name.startswith(OWN_VARIABLES) and name not in node.reasons:
+                side.add("variable", name, HIDDEN if holds_secret(name, value) else value or '""', node.node)
     for expected in plan.transports:
         _selected(side, expected.node, expected.network, expected.devices)
     job = plan.job
@@ -90,12 +92,6 @@ def _selected(side: Side, node: str, network: str, devices: Sequence[str]) -> No
     cut = "/" if network == "IB" else ":"
     side.add("selection", "network", network or UNKNOWN, node)
     side.add("selection", "devices", " ".join(one.partition(cut)[0] for one in devices) or "none", node)
-
-
-def _variables(side: Side, node: NodePlan | SavedNode, env: Mapping[str, str]) -> None:
-    for name, value in env.items():
-        if not name.startswith(OWN_VARIABLES) and name not in node.reasons:
-            side.add("variable", name, HIDDEN if holds_secret(name, value) else value or '""', node.node)
 
 
 def _rates(side: Side, folder: Path) -> None:

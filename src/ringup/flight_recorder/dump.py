@@ -29,6 +29,7 @@ _EVEN = (
     *("all_reduce", "allreduce", "broadcast", "reduce", "barrier"),
     *("all_gather_base", "reduce_scatter_base"),
 )
+_shown = lru_cache(4096)(printable)
 _OWN_WORDS = (b"pg_config", b"pg_status", b"collective_seq_id", b"nccl_comm_state")
 
 
@@ -153,11 +154,6 @@ def _word(value: object, limit: int) -> str:
     if isinstance(value, str):
         return _shown(value[: limit + 1], limit)
     return str(value) if isinstance(value, int | float) and abs(value) < 1 << 62 else ""
-
-
-@lru_cache(4096)
-def _shown(text: str, limit: int) -> str:
-    return printable(text, limit)
 
 
 def _integer(value: object) -> int:

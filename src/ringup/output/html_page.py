@@ -110,10 +110,6 @@ def _harmless(value: object) -> object:
     return "\n".join(safe(line, 2000) for line in str(value).split("\n"))
 
 
-def _commands(fix: Fix) -> list[str]:
-    return [*(export_line(k, v) for k, v in fix.env.items()), *fix.commands]
-
-
 @functools.cache
 def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
@@ -125,7 +121,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters["commands"] = _commands
+    made.filters["commands"] = lambda fix: [*(export_line(k, v) for k, v in fix.env.items()), *fix.commands]
     return made
 
 

@@ -61,12 +61,12 @@ def show(text: str) -> None:
     print(fitted(text, sys.stdout), flush=True)
 
 
-def say(text: str, *, quiet: bool = False) -> None:
+def say(*texts: str, quiet: bool = False) -> None:
     """Lines for people, on stderr, even without a reader; line ends and our own colours get through."""
-    if not quiet:
+    if texts and not quiet:
         lines = (
             "".join(part if _COLOUR.fullmatch(part) else printable(part, len(part)) for part in line)
-            for line in map(_COLOUR.split, text.split("\n"))
+            for line in map(_COLOUR.split, "\n".join(texts).split("\n"))
         )
         with progress.aside(), contextlib.suppress(OSError):
             print(fitted("\n".join(lines), sys.stderr), file=sys.stderr, flush=True)
