@@ -183,7 +183,7 @@ def test_no_text_opens_a_tag_in_a_picture(text: str) -> None:
         boxes.boxes(
             [boxes.Box(text, text)], [boxes.Box(text, text, True)], [boxes.Tie(0, 0, text, True)], text
         ),
-        curve.curves({text: [(4, 1), (8, 2)]}, 2.0, text, text),
+        curve.curves({text: [(4, 1), (8, 2)]}, 2.0, text),
         matrix.image([[1]], text),
     ]
     for picture in pictures:
@@ -194,7 +194,7 @@ def test_no_text_opens_a_tag_in_a_picture(text: str) -> None:
 
 @given(st.floats(), st.one_of(st.none(), st.floats()))
 def test_no_rate_is_too_odd_for_a_curve(rate: float, limit: float | None) -> None:
-    picture = curve.curves({"x": [(4, rate), (8, 2)]}, limit, "u", "w")
+    picture = curve.curves({"x": [(4, rate), (8, 2)]}, limit, "w")
     assert not picture or ElementTree.fromstring(picture).tag == "svg"
 
 

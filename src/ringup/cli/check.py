@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ringup.cli import options, pipeline, pods
-from ringup.output import console, terminal
+from ringup.output import console, sarif_junit, terminal
 
 FORMAT = options.choice("--format", ("text", "json", "junit"), "text, json, or junit: XML on stdout", "text")
 _FAILING = "write the names of nodes with errors, one per line, for srun --exclude=F and --exclude-from F"
@@ -27,8 +27,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json or args.format == "json":
         print(json.dumps(console.check_json(judged.report)))
     elif args.format == "junit":
-        from ringup.output import sarif_junit
-
         names = [node.name for node in judged.cluster.nodes]
         print(sarif_junit.junit(names, judged.findings, judged.skipped, args.strict))
         text = console.check_text(judged.report, terminal.Style(sys.stderr), unfolded=args.unfolded)

@@ -36,7 +36,7 @@ from ringup.launchfiles.model import NotRead
 from ringup.launchfiles.start import ASSIGNED, starts_ranks, take_apart
 from ringup.lint import Examined, HowToStart, fixes
 from ringup.lint.job_manifest import is_configuration
-from ringup.output import console, terminal
+from ringup.output import console, sarif_junit, terminal
 from ringup.rules import INTERNAL_ERRORS, Finding, skipped_json
 from ringup.units import plural, printable
 
@@ -117,8 +117,6 @@ def run(args: argparse.Namespace) -> int:
         files, findings = repaired, left
     form = "json" if args.json else args.format
     left_unread = unread(examined, args.scripts)
-    if form in ("sarif", "github"):
-        from ringup.output import sarif_junit
     if form == "sarif":
         print(json.dumps(sarif_junit.sarif(findings), indent=1))
     elif form == "github":

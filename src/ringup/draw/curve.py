@@ -40,7 +40,7 @@ def _marks(most: float) -> list[float]:
     return [round(n * step, 12) for n in range(int(most / step + 1e-9) + 1)]
 
 
-def curves(found: Mapping[str, Points], limit: float | None, unit: str, words: str) -> str:
+def curves(found: Mapping[str, Points], limit: float | None, words: str) -> str:
     """Lines over a size that doubles, the limit dashed across, each line's name at its end."""
     points = [point for own in found.values() for point in own if point[0] > 0 and math.isfinite(point[1])]
     if not points:
@@ -65,7 +65,7 @@ def curves(found: Mapping[str, Points], limit: float | None, unit: str, words: s
     for size in sizes[:: max(1, len(sizes) // 6)]:
         place = f'x="{x(size):.1f}" y="{HEIGHT - 14}" text-anchor="middle"'
         body.append(f"<text {place}>{show_bytes(size)}</text>")
-    body.append(f'<text x="{LEFT}" y="11">{escape(unit)}</text>')
+    body.append(f'<text x="{LEFT}" y="11">bus bandwidth (GB/s)</text>')
     body.append(f'<text x="{WIDTH - 110}" y="{HEIGHT - 1}" text-anchor="end">size</text>')
     if limit:
         across = f'd="M{LEFT} {y(limit):.1f}H{WIDTH - 110}"'

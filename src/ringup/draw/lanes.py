@@ -72,7 +72,7 @@ def lane(
     return svg(words, "".join(body), f'width="100%" height="{HEIGHT}"')
 
 
-def marks_of(end_s: float, most: int = 6) -> list[tuple[float, float]]:
+def marks_of(end_s: float) -> list[tuple[float, float]]:
     """
     Marks of the axis: percent and seconds, at round times.
 
@@ -81,7 +81,7 @@ def marks_of(end_s: float, most: int = 6) -> list[tuple[float, float]]:
     """
     if end_s <= 0:
         return [(0.0, 0.0)]
-    rough, step = end_s / most, 1e-6
+    rough, step = end_s / 6, 1e-6
     sizes = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0)
     if rough <= 1:
         while step < rough:

@@ -89,6 +89,8 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Flight:
+    """One rank's dump."""
+
     version: str
     entries: tuple[Entry, ...]
     """In the order of their begin; the oldest may be lost."""

@@ -240,8 +240,7 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
             lines += [*places(result), style("error", what)]
         if result.failure:
             lines.append(style("error", failure_line(result.failure)))
-        saved = WISHED[result.outcome]
-        return [*lines, style("warning", f"Interrupted after {took}{saved}; {left}.")]
+        return [*lines, style("warning", f"Interrupted after {took}{WISHED[result.outcome]}; {left}.")]
     failure = result.failure
     if failure is None:
         return [*lines, *places(result), style("error", f"{result.outcome} after {took}{held_up(result)}")]

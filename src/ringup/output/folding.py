@@ -203,8 +203,7 @@ def failed_paths(links: Sequence[Link], failed: Sequence[Link]) -> list[str]:
 
 def _arrows(links: Sequence[Link], is_by_source: bool) -> list[tuple[str, str]]:
     """Source and destination sets, and the number of paths of each entry."""
-    ends = ((li.src, li.dst) if is_by_source else (li.dst, li.src) for li in links)
-    others = grouped(ends)
+    others = grouped((li.src, li.dst) if is_by_source else (li.dst, li.src) for li in links)
     alike = grouped((frozenset(far), near) for near, far in others.items())
     found = []
     for near in alike.values():

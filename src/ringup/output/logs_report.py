@@ -91,7 +91,7 @@ def as_json(diagnosis: Diagnosis, attempts: Attempts = NO_ATTEMPTS) -> dict[str,
     return envelope(
         causes=[cause_json(c, story) for c in diagnosis.causes],
         healthy=diagnosis.healthy,
-        unfinished=unfinished(diagnosis.story) if diagnosis.healthy else "",
+        unfinished=unfinished(story) if diagnosis.healthy else "",
         files=[
             {
                 "path": i.path,
@@ -242,8 +242,7 @@ def cause_lines(cause: Cause, story: LogEvidence, style: Style, evidence: int = 
     severity: Severity = cause.severity or "error"
     where = [f"node {n}" for n in cause.nodes[:4]] + ([show_ranks(cause.ranks)] if cause.ranks else [])
     place = f"  [{printable('; '.join(where))}]" if where else ""
-    rule = style("bold", cause.rule)
-    yield f"{style(severity, severity)}: {rule} ({cause.confidence} confidence){place}"
+    yield f"{style(severity, severity)}: {style('bold', cause.rule)} ({cause.confidence} confidence){place}"
     yield from textwrap.wrap(safe(cause.text), style.width, initial_indent="  ", subsequent_indent="  ")
     for event in cause.evidence[:evidence]:
         text = safe(event.text.strip())
@@ -253,8 +252,7 @@ def cause_lines(cause: Cause, story: LogEvidence, style: Style, evidence: int = 
         known = f"  known: {defect.id}{versions}: {defect.text}"
         yield from textwrap.wrap(known, style.width, subsequent_indent=" " * 9)
         yield f"         {defect.url}"
-    fix = cause.fix
-    if fix:
+    if fix := cause.fix:
         yield from textwrap.wrap(f"  fix: {safe(fix.text)}", style.width, subsequent_indent=" " * 7)
         for name, value in fix.env.items():
             yield f"       {export_line(name, value)}"

@@ -194,8 +194,7 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
         words += " Lines: which NIC a GPU uses, with their PCI distance; dashed: far, across CPUs."
     elif not node.gpus:
         words += " The GPUs are not known." if "gpus" in node.unknown else " No GPU was found."
-    cpus = plural(node.cpu_count, "CPU") if node.cpu_count else "CPUs not known"
-    left = left or [Box("CPU", cpus)]
+    left = left or [Box("CPU", plural(node.cpu_count, "CPU") if node.cpu_count else "CPUs not known")]
     return Figure(f"Node map: {who}", words, boxes(left, right, ties, f"{who}: {words}"))
 
 
@@ -207,7 +206,7 @@ def of_bench(outcome: BandwidthReport) -> Iterator[Figure]:
     known = f"{limit:.3g} GB/s is expected of the link ({outcome.link.source})" if limit else ""
     unknown = "the link's rate is not known"
     words = f"At best {best:.3g} GB/s; {known or unknown}."
-    if picture := curves(found, limit, "bus bandwidth (GB/s)", words):
+    if picture := curves(found, limit, words):
         yield Figure("Bandwidth over size", words, picture)
     pairs = [pair for pair in outcome.pairs if pair.stage != "again"]
     if len(pairs) > 1:

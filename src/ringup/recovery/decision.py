@@ -168,8 +168,7 @@ def backoff_s(failures: int, random: Callable[[], float]) -> float:
     >>> [backoff_s(failures, lambda: 1.0) for failures in (0, 1, 2, 9)]
     [1.0, 10.0, 20.0, 300.0]
     """
-    most = min(LONGEST_WAIT_S, 10.0 * 2 ** min(failures - 1, 10)) if failures else 1.0
-    return random() * most
+    return random() * (min(LONGEST_WAIT_S, 10.0 * 2 ** min(failures - 1, 10)) if failures else 1.0)
 
 
 # -- the attempts so far -------------------------------------------------------------------------

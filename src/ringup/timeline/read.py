@@ -177,8 +177,7 @@ def _add_logs(reading: _Reading, with_calls: bool) -> CallSource:
     found = [(owner, one) for owner, one in found if one.has_times or not has_times]
     has_calls = with_calls and any(one.tracks for _, one in found)
     reading.is_ordered = has_calls and not has_times
-    stamped = [one.first_s for _, one in found if has_times and not reading.times]
-    base_s = min(stamped, default=0.0)
+    base_s = min((one.first_s for _, one in found if has_times and not reading.times), default=0.0)
     for owner, one in found:
         if owner is not None and owner in reading.ranks and one.first_s <= one.last_s:
             line = reading.ranks[owner]
