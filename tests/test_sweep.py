@@ -238,7 +238,7 @@ def test_what_is_proven_to_fail_is_said_before_it_is_tried_anyway() -> None:
 def test_names_of_devices_cannot_reach_the_terminal() -> None:
     made, keep = sweep.judged([trial("e\x1b]0;x\x07", 1.0)])
     assert not set("".join(show.lines(made, keep, Style(io.StringIO()), is_over=True))) & {"\x1b", "\x07"}
-    assert not set("".join(show.before(made, (), Style(io.StringIO())))) & {"\x1b", "\x07"}
+    assert not set("".join(show.before(made, (), Style(io.StringIO()), False))) & {"\x1b", "\x07"}
 
 
 def test_a_dry_run_contacts_no_node_and_its_json_is_as_the_schema(

@@ -48,12 +48,12 @@ def run(args: argparse.Namespace) -> int:
     if args.list and args.json:
         terminal.print_json(runs=known)
         return 0
+    none = "no detached run is recorded on this machine"
     if args.list and not known:
-        print("no detached run is recorded on this machine")
+        print(none)
         return 0
     if not known and args.run_id is None:
-        hint = "attach from where `ringup run --detach` was started"
-        raise LaunchError("no detached run is recorded on this machine", hint=hint)
+        raise LaunchError(none, hint="attach from where `ringup run --detach` was started")
     noted = [row for row in runs.runs_of(runs.detached()) if row["run"] in known]
     if args.list:
         runs.show(noted)

@@ -154,23 +154,23 @@ def measure(
     """Run a plan of our program to its end.  `more`: `on_line` gets reports, `watcher` as of a run."""
     words = plan.job.arguments
     with progress.line():
-        write = reader(words[0], plan.world_size, words, more.pop("on_line", lambda _line: None))
+        write = reader(plan.world_size, words, more.pop("on_line", lambda _line: None))
         result = launching.follow(plan, transport, judged.findings, log_dir, args, write, **more)
     records = rank_records.by_rank(log_dir, plan)
     ended = correctness.report(plan, records, result)
     return Started(judged.cluster, plan, words[1], (), result, records, ended, log_dir, judged.report)
 
 
-def reader(
-    mode: str, ranks: int, words: Sequence[str], on_line: Callable[[Line], None]
-) -> Callable[[str], None]:
+def reader(ranks: int, words: Sequence[str], on_line: Callable[[Line], None]) -> Callable[[str], None]:
     """Reads the ranks' output: passes reports to `on_line`, and counts them on a progress line."""
     counts = Counter({"hello": 0})
     cases = math.prod(word.count(",") + 1 for word in words[4:6])
 
     def show(kind: str) -> None:
         if how_far := HOW_FAR.get(kind):
-            progress.show(f"{mode}: {how_far.format(counts[kind], ranks if 'ranks' in how_far else cases)}")
+            progress.show(
+                f"{words[0]}: {how_far.format(counts[kind], ranks if 'ranks' in how_far else cases)}"
+            )
 
     def write(text: str) -> None:
         for line in map(rank_records.parse, (shown.partition("| ")[2] for shown in text.splitlines())):

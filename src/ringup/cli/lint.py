@@ -233,9 +233,7 @@ def show_fixed(done: list[Finding], files: Mapping[str, str]) -> None:
         terminal.show("\n".join([head, *console.labelled("now", line, style)]) + "\n")
 
 
-def show(
-    findings: list[Finding], starts: dict[str, HowToStart], quiet: bool, how_many_fixed: str = ""
-) -> None:
+def show(findings: list[Finding], starts: dict[str, HowToStart], quiet: bool, how_many_fixed: str) -> None:
     style = terminal.Style(sys.stdout)
     if findings:
         terminal.show("\n".join(console.findings_lines(findings, style)))

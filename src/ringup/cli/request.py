@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -335,9 +335,7 @@ def _with_files(args: argparse.Namespace, line: StartLine) -> StartLine:
     return replace(found, taken=line.taken, replaced=line.replaced)
 
 
-def _agree(
-    args: argparse.Namespace, name: str, option: str, value: object, unset: tuple[object, ...]
-) -> None:
+def _agree(args: argparse.Namespace, name: str, option: str, value: object, unset: Sequence[object]) -> None:
     """Set an option of `args` to the start line's value, if it has one.  Raises UsageError if they differ."""
     own = getattr(args, name, unset[0])
     if value is None:

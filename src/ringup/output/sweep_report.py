@@ -57,9 +57,7 @@ def _one(path: DataPath) -> str:
     return printable(" ".join((*words, *names)) or "unknown", LONGEST)
 
 
-def before(
-    trials: Sequence[Trial], alone: Sequence[DataPath], style: Style, anyway: bool = False
-) -> Iterator[str]:
+def before(trials: Sequence[Trial], alone: Sequence[DataPath], style: Style, anyway: bool) -> Iterator[str]:
     """
     The settings to try, and those that the check proves to fail; they are not tried, or tried `anyway`.
 
