@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -62,15 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(started, int):
         return started
     how = started.result.outcome
-    outcome = bandwidth.report(
-        started.plan,
-        started.records,
-        link_rate.link_rate(started.cluster, started.plan, started.backend),
-        started.backend,
-        ops_of(args),
-        collective.channels(started),
-        is_whole=how == "ok",
-    )
+    outcome = report_of(started, ops_of(args), collective.channels(started))
     if args.json:
         terminal.print_json(**show.bench_json(outcome, started.ended), warnings=started.warnings)
     else:
@@ -88,6 +80,15 @@ def run(args: argparse.Namespace) -> int:
         html_page.add_bench(page, outcome)
         terminal.write(Path(args.html), html_page.check_page(started.check, page))
     return started.code(how == "ok" and outcome.correct and outcome.verdict != "slow")
+
+
+def report_of(
+    started: collective.Started, ops: Sequence[str], channels: Mapping[str, Mapping[str, int]]
+) -> BandwidthReport:
+    """The measurements, with the verdict against the link's rate."""
+    link = link_rate.link_rate(started.cluster, started.plan, started.backend)
+    found, is_whole = started.records, started.result.outcome == "ok"
+    return bandwidth.report(started.plan, found, link, started.backend, ops, channels, is_whole)
 
 
 def last_lines(

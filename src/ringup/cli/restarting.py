@@ -196,15 +196,9 @@ class Supervisor:
         return Attempt(entry, replace(plan, nodes=nodes), findings, of=number + left, progress=progress)
 
     def attempt(self, attempt: Attempt) -> RunResult:
-        return launching.follow(
-            attempt.plan,
-            self.transport,
-            attempt.findings,
-            self.folder_of(attempt),
-            self.args,
-            self.write,
-            **self.watching(attempt),
-        )
+        plan, findings, folder = attempt.plan, attempt.findings, self.folder_of(attempt)
+        more = self.watching(attempt)
+        return launching.follow(plan, self.transport, findings, folder, self.args, self.write, **more)
 
     def folder_of(self, attempt: Attempt) -> Path:
         return self.folder / f"attempt-{attempt.number}" if is_on(self.args) else self.folder

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ringup.cli import bench, collective, launching, options, pipeline, pods, request
-from ringup.collective_tests import bandwidth, link_rate, sweep
 from ringup.collective_tests import job as tests_job
+from ringup.collective_tests import sweep
 from ringup.collective_tests.sweep import Trial
 from ringup.errors import UsageError
 from ringup.model import Cluster
@@ -184,10 +184,8 @@ def _one(this: Sweep, trial: Trial, transport: Transport, log_dir: Path, end_s: 
         started = collective.measure(judged, plan, transport, log_dir, quiet, watcher=TimeIsUp(end_s))
     collective.show_end(started.records, started.result)
     how, lines = started.result.outcome, [line for own in started.records.values() for line in own]
-    link = link_rate.link_rate(judged.cluster, plan, started.backend)
     channels = collective.channels(started)
-    ops, is_whole = ("all_reduce",), how == "ok"
-    found = bandwidth.report(plan, started.records, link, started.backend, ops, channels, is_whole)
+    found = bench.report_of(started, ("all_reduce",), channels)
     taken = sweep.used(judged.cluster, plan, lines, started.result.record, channels)
     failed = "" if how == "ok" else collective_report.culprits(started.ended)
     if how == "hung":

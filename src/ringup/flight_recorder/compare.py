@@ -179,17 +179,9 @@ def _different_call(group: Group) -> Difference | None:
         shifted = [(own[n], theirs[n + 1]) for n in own if n >= number and n + 1 in theirs]
         if shifted and all(one.signature == other.signature for one, other in shifted):
             text += f", which {show_ranks(others)} left out"
-        return Difference(
-            group.name,
-            tuple(others) if times > second else (),
-            text,
-            odd.where,
-            "mismatch",
-            number,
-            {rank: calls[rank] for rank in others},
-            usual,
-            _doubt(group, number, others, usual),
-        )
+        known, of = tuple(others) if times > second else (), {rank: calls[rank] for rank in others}
+        doubt = _doubt(group, number, others, usual)
+        return Difference(group.name, known, text, odd.where, "mismatch", number, of, usual, doubt)
     return None
 
 
