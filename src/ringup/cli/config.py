@@ -97,17 +97,18 @@ def of_file(file: Path, command: str, known: Mapping[str, argparse.Action]) -> I
         key = written.replace("_", "-")
         if key in known:
             yield key, value
-        elif written in own or key not in every_option():
+        elif written in own or not is_option(key):
             near = difflib.get_close_matches(key, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"`ringup config {command}` shows the keys"
             raise UsageError(f"{terminal.path_shown(file)}: no option {written!r}", hint=hint)
 
 
-def every_option() -> set[str]:
+def is_option(key: str) -> bool:
+    """Whether a command has that option; the modules of further commands are not imported."""
     from ringup.cli.parser import Parser
 
     modules = (importlib.import_module(f"ringup.cli.{name}") for name in COMMANDS)
-    return {key for module in modules for key in configurable(Parser("", "", module.OPTIONS))}
+    return any(key in configurable(Parser("", "", module.OPTIONS)) for module in modules)
 
 
 def configurable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
