@@ -19,7 +19,6 @@ from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, Launch
 from ringup.launchfiles.shell import Command, Job
 from ringup.launchfiles.start import PYTHON
-from ringup.lint import lint
 from ringup.model import CONTAINERS, RANK_VARIABLES
 from ringup.output.terminal import path_shown, say
 from ringup.planning.start_line import HIDING
@@ -266,6 +265,8 @@ def _container(launch: Launch, quiet: bool) -> list[str]:
 
 
 def explain(args: argparse.Namespace, path: str) -> None:
+    from ringup.lint import lint
+
     for finding in lint({path: read_script(path)}):
         if finding.severity == "error":
             words = f"{finding.rule}: {printable(finding.found, 300)}; here: {finding.wanted}"

@@ -9,20 +9,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ringup import bundle, progress
+from ringup import progress
 from ringup.cli import request
 from ringup.errors import UsageError
 from ringup.model import Cluster, Job, Node
-from ringup.network.predictions import Predictions, predicted
 from ringup.output import console, folding, terminal
 from ringup.output.console import Report
-from ringup.planning import Plan, expected, mitigations, network
-from ringup.planning.preset_variables import kept
-from ringup.rules import Finding, Skipped, run_checks
-from ringup.transport import Transport
+from ringup.rules import Finding, Skipped
 from ringup.units import printable
+
+if TYPE_CHECKING:
+    from ringup.network.predictions import Predictions
+    from ringup.planning import Plan
+    from ringup.transport import Transport
 
 
 def cluster_of(args: argparse.Namespace) -> Cluster:
@@ -36,7 +37,7 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
 
 def collect(transport: Transport, job: Job, args: argparse.Namespace) -> Cluster:
     """Facts of all nodes and tests between them; saved if `--save` is given."""
-    from ringup import collectors
+    from ringup import bundle, collectors
     from ringup.runtime import node_history
 
     request.show_forwarded(args, job)
@@ -55,6 +56,8 @@ def load(args: argparse.Namespace, words: list[str] | None = None) -> Cluster:
     Without `words`, options that this command line leaves open have their saved values.  Raises UsageError
     for options that need the nodes: other nodes, another interpreter.
     """
+    from ringup import bundle
+
     gc.disable()  # the read data contains no garbage, and collecting it takes longer than reading
     try:
         saved = bundle.load(Path(args.from_file))
@@ -109,6 +112,9 @@ class Judgement:
     @cached_property
     def report(self) -> Report:
         """The check, the expected selection, and the variables that are already set."""
+        from ringup.planning import expected
+        from ringup.planning.preset_variables import kept
+
         selected = expected(self.predictions, self.plan)
         return self.brief._replace(predictions=selected, kept=kept(self.cluster))
 
@@ -117,6 +123,9 @@ class Judgement:
 def judge(cluster: Cluster, run_id: str = "", claim: Callable[[int], bool] | None = None) -> Judgement:
     """Predictions, findings and plan of a cluster; `claim` as in `network.decide`."""
     from ringup.checks import privileges  # importing the package fills the registry
+    from ringup.network.predictions import predicted
+    from ringup.planning import mitigations, network
+    from ringup.rules import run_checks
 
     findings, skipped = run_checks(cluster)
     skipped = privileges.would_add(cluster, skipped)

@@ -12,7 +12,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from ringup import bundle
 from ringup.cli import background, before_run, launching, options, pipeline, pods, request, restarting, submit
 from ringup.cli.background import Background
 from ringup.cli.launching import claimed
@@ -119,6 +118,8 @@ def decide_and_start(
         return launching.show_words(plan, args)
     assert transport is not None
     if len(whole.nodes) <= launching.MOST_SAVED:
+        from ringup import bundle
+
         with contextlib.suppress(RingupError):  # without the facts, only the report is shorter
             bundle.save(whole, log_dir / launching.FACTS_FILE)
     if args.detach and args.hang_timeout and not restarting.is_on(args):

@@ -26,7 +26,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ringup import bundle
 from ringup.cli import before_run, from_file, options, pipeline, request
 from ringup.cli.options import Options, Row
 from ringup.cli.restarts import LEFT_AFTER_SAVE_S, RESTARTS, check_node_count, policy_from
@@ -280,6 +279,8 @@ def name_of(text: str) -> str:
 def named_nodes(args: argparse.Namespace, job: Job) -> Cluster | None:
     """The nodes on the command line, or saved facts, for this job; None without either."""
     if args.from_file:
+        from ringup import bundle
+
         saved = bundle.load(Path(args.from_file))
         known = (pipeline.without_stale_facts(node, saved.job, job) for node in saved.nodes)
         return dataclasses.replace(saved, job=job, nodes=tuple(known))
