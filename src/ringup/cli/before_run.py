@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ringup import lint
 from ringup.cli.text_files import nearby, read_script
 from ringup.errors import UsageError
-from ringup.lint import fixes
-from ringup.model import Cluster
 from ringup.output import terminal
-from ringup.planning import Plan
 from ringup.rules import Finding
+
+if TYPE_CHECKING:
+    from ringup.model import Cluster
+    from ringup.planning import Plan
+
 
 ALSO_ON_ONE_NODE = (
     *("collective-on-some-ranks", "device-chosen-too-late", "device-never-chosen", "script-not-readable"),
@@ -29,6 +31,9 @@ STOPS = ("local-rank-as-global-rank", "master-address-in-code", "spawn-knows-one
 
 def before_run(args: argparse.Namespace, script: str) -> None:
     """Read a script on this machine into `args` for `of_nodes`; set `args.launcher` if not given."""
+    from ringup import lint
+    from ringup.lint import fixes
+
     given = args.launcher if args.launcher != "auto" else ""
     args.launcher = given or "torchrun"
     args.script_findings, args.script_start, args.script_workers = [], None, ("", 0)
@@ -58,6 +63,8 @@ def before_run(args: argparse.Namespace, script: str) -> None:
 
 def misfit(args: argparse.Namespace) -> list[Finding]:
     """A finding if --with names a launcher that cannot start the script."""
+    from ringup import lint
+
     start, (script, *given) = args.script_start, args.script
     # An option of the script that the user gives is the user's decision.
     if start is None or (start.argument and any(w.partition("=")[0] == start.argument for w in given)):
@@ -74,6 +81,8 @@ def softened(findings: list[Finding], but: Sequence[str] = ()) -> list[Finding]:
 
 def of_nodes(args: argparse.Namespace, cluster: Cluster, plan: Plan | None) -> list[Finding]:
     """The findings in the script that apply to a run of this plan on these nodes."""
+    from ringup import lint
+
     several = len(cluster.nodes) > 1
     found = [f for f in args.script_findings if several or f.rule in ALSO_ON_ONE_NODE]
     # Nodes of one machine share localhost; a newer Python may read what this one cannot.

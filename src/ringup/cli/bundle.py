@@ -20,14 +20,10 @@ import tarfile
 import time
 from pathlib import Path
 
-from ringup import bundle, progress, secrets
+from ringup import progress, secrets
 from ringup.cli import options, pipeline
 from ringup.errors import BundleError, RingupError, UsageError, writing
-from ringup.logs import files
-from ringup.logs.read import read_logs
-from ringup.output import console, terminal
-from ringup.output import logs_report as show
-from ringup.rules import INTERNAL_ERRORS
+from ringup.output import terminal
 from ringup.units import plural
 from ringup.version import __version__
 
@@ -49,6 +45,10 @@ OPTIONS = (options.NODES, options.JOB, options.COLLECTING, ARCHIVE, options.QUIE
 
 
 def run(args: argparse.Namespace) -> int:
+    from ringup.logs.read import read_logs
+    from ringup.output import logs_report as show
+    from ringup.rules import INTERNAL_ERRORS
+
     target = Path(args.output)
     options.some_exist(args.logs)
     parts = {"README": f"Made by ringup {__version__}; secrets were searched for and replaced.\n"}
@@ -75,6 +75,9 @@ def run(args: argparse.Namespace) -> int:
 
 def of_nodes(args: argparse.Namespace) -> dict[str, str]:
     """The collected facts, for `--from`, and the check of them."""
+    from ringup import bundle
+    from ringup.output import console
+
     judged = pipeline.judge(pipeline.cluster_of(args))
     return {
         "facts.json": bundle.to_json(judged.cluster).decode(),
@@ -85,6 +88,8 @@ def of_nodes(args: argparse.Namespace) -> dict[str, str]:
 
 def of_logs(paths: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
     """Name in the archive -> beginning and end of a log; the logs packed; the logs left out, and why."""
+    from ringup.logs import files
+
     found, unreadable = files.find(paths) if paths else ([], [])
     left_out = [f"{one.path}: {one.reason}" for one in unreadable]
     found = [str(run) for path in paths if (run := Path(path) / "run.json").is_file()] + found
@@ -153,6 +158,8 @@ def of_directory(path: str, roots: list[str]) -> int:
 
 def ends(path: str, head_bytes: int, tail_bytes: int, roots: list[str]) -> tuple[str, bool]:
     """A log's beginning and end (compressed: its beginning), and whether that is all.  Raises OSError."""
+    from ringup.logs import files
+
     with files.opened(path if path == "-" else of_directory(path, roots)) as stream:
         head = stream.read(head_bytes)
         rest = stream.read(tail_bytes)
@@ -175,6 +182,8 @@ def without_secrets(name: str, text: str) -> str:
 @progress.line()
 def pack(parts: dict[str, str], target: Path) -> None:
     """Write the archive; it is complete or absent.  Raises BundleError."""
+    from ringup import bundle
+
     folder = target.name.removesuffix(".gz").removesuffix(".tar") or "ringup"
     with (
         writing(target, "name another place with --output", BundleError),

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ringup.cli import options, pipeline, pods
-from ringup.output import console, sarif_junit, terminal
+from ringup.output import terminal
 
 FORMAT = options.choice("--format", ("text", "json", "junit"), "text, json, or junit: XML on stdout", "text")
 _FAILING = "write the names of nodes with errors, one per line, for srun --exclude=F and --exclude-from F"
@@ -18,6 +18,8 @@ OPTIONS = (*options.CHECK, FORMAT, FAILING)
 
 @pods.everywhere
 def run(args: argparse.Namespace) -> int:
+    from ringup.output import console
+
     judged = pipeline.judge(pipeline.cluster_of(args))
     pipeline.write_page(judged, args)
     if args.failing:
@@ -28,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(console.check_json(judged.report)))
     elif args.format == "junit":
         names = [node.name for node in judged.cluster.nodes]
+        from ringup.output import sarif_junit
+
         print(sarif_junit.junit(names, judged.findings, judged.skipped, args.strict))
         text = console.check_text(judged.report, terminal.Style(sys.stderr), unfolded=args.unfolded)
         terminal.say(text, quiet=args.quiet)

@@ -16,7 +16,7 @@ import msgspec
 
 from ringup import bundle, differences
 from ringup.cli import options, pipeline
-from ringup.differences import FactChange, Side, sides
+from ringup.differences import FactChange, Side
 from ringup.errors import UsageError
 from ringup.hosts.folding import node_set
 from ringup.output import terminal
@@ -61,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
 
 def side(path: str) -> Side:
     """The run, facts or environment of an argument.  Raises UsageError."""
+    from ringup.differences import sides
+
     place = Path(path) if Path(path).exists() else Path("runs") / path
     file = place / "run.json" if place.is_dir() else place
     shown = terminal.path_shown(path)

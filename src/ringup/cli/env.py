@@ -12,8 +12,6 @@ import dataclasses
 from ringup.cli import options, pipeline
 from ringup.output import terminal
 from ringup.output.console import kept_json, kept_lines
-from ringup.planning.env_formats import FORMATS, Machine
-from ringup.planning.minimal_env import minimal_env
 from ringup.units import printable
 
 OPTIONS = (
@@ -28,6 +26,9 @@ OPTIONS = (
 
 
 def run(args: argparse.Namespace) -> int:
+    from ringup.planning.env_formats import FORMATS, Machine
+    from ringup.planning.minimal_env import minimal_env
+
     cluster = pipeline.cluster_of(args)
     made = minimal_env(cluster, debug=args.debug, log_dir=args.log_dir)
     if args.json or args.format == "json":

@@ -7,13 +7,16 @@ import difflib
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from ringup.cli import options
 from ringup.errors import UsageError
 from ringup.output import terminal
-from ringup.recovery.table import ROWS
-from ringup.rules import PROBLEMS, Problem
 from ringup.units import columns, summarize_names
+
+if TYPE_CHECKING:
+    from ringup.rules import Problem
+
 
 OPTIONS = (
     options.value("name", "name", "a problem's name, as check and logs print it", nargs="?"),
@@ -36,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
     import ringup.checks
     import ringup.lint
     import ringup.logs.causes  # noqa: F401  (all three fill the registry)
+    from ringup.recovery.table import ROWS
+    from ringup.rules import PROBLEMS
 
     def as_json(problem: Problem) -> dict[str, object]:
         row = ROWS.get(problem.name)

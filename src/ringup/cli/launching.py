@@ -12,24 +12,25 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringup import progress
 from ringup.cli import pipeline
 from ringup.cli.pipeline import Judgement
 from ringup.errors import RingupError
-from ringup.hang import HangWatch
-from ringup.logs.rule import Cause
 from ringup.model import Cluster
 from ringup.output import console, terminal
 from ringup.planning import Plan, minimal_env, with_transports
 from ringup.rules import Finding
-from ringup.runtime import Event, RunResult, claims, record, ssh
-from ringup.runtime.record import plan_json, plan_text, run_json
+from ringup.runtime import Event, RunResult, claims
 from ringup.secrets import redact_data
 from ringup.transport import Transport
 from ringup.transport.port_claims import PortClaims
 from ringup.units import plural, printable
+
+if TYPE_CHECKING:
+    from ringup.hang import HangWatch
+    from ringup.logs.rule import Cause
 
 FAILED = ("rank-failed", "hung", "launcher-error")
 END_FILE = "ringup.log"
@@ -109,6 +110,8 @@ def of_attempt(
 
 def show_words(plan: Plan, args: argparse.Namespace) -> int:
     """`--dry-run`: the commands that each node would run."""
+    from ringup.runtime.record import plan_json, plan_text
+
     env = of_attempt(getattr(args, "max_restarts", 0))
     own = " ".join(f"{name}={value}" for name, value in env.items())
     text = plan_text(plan, f"export {own}  # which attempt this is, for the script")
@@ -130,6 +133,8 @@ def follow(
     **more: Any,
 ) -> RunResult:
     """The same as `runtime.ssh.run`; `more` are its options."""
+    from ringup.runtime import ssh
+
     line = f"ringup: run {plan.run_id}, logs in {terminal.path_shown(log_dir)}"
     terminal.say(terminal.Style(sys.stderr)("dim", line), quiet=args.quiet)
     return ssh.run(
@@ -190,6 +195,8 @@ def follow_events(world_size: int, args: argparse.Namespace) -> Callable[[Event]
 
 def watch_of(report_s: float, end_s: float, transport: Transport) -> HangWatch | None:
     """Reports a run without progress after `report_s`, ends it after `end_s` (0 for never)."""
+    from ringup.hang import HangWatch
+
     local = [host.name for host in transport.hosts if host.local]
     if not (report_s or end_s):
         return None
@@ -212,6 +219,8 @@ def write_page(check: console.Report, log_dir: Path, name: str) -> None:
 
 def write_record(log_dir: Path, content: dict[str, Any]) -> bool:
     """Write run.json; False, with a message, if that fails."""
+    from ringup.runtime import record
+
     try:
         record.write(log_dir, content)
     except OSError as error:
@@ -222,6 +231,8 @@ def write_record(log_dir: Path, content: dict[str, Any]) -> bool:
 
 def stopped_record(run_id: str, code: int, judged: Judgement) -> dict[str, Any]:
     """run.json of a run that the check stopped: no rank was seen."""
+    from ringup.runtime.record import plan_json, run_json
+
     known: dict[str, Any] = {"findings": judged.findings, "cause": None}
     if judged.plan:
         known["plan"] = plan_json(whole_plan(judged, with_debug=False))

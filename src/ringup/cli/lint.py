@@ -26,19 +26,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ringup import lint, progress
-from ringup.cli import fixing, options
+from ringup import progress
+from ringup.cli import options
 from ringup.cli.text_files import nearby, read_script
 from ringup.errors import RingupError, UsageError
-from ringup.launchfiles.manifests import starts_launcher
-from ringup.launchfiles.model import NotRead
 from ringup.launchfiles.start import ASSIGNED, starts_ranks, take_apart
-from ringup.lint import Examined, HowToStart, fixes
-from ringup.lint.job_manifest import is_configuration
-from ringup.output import console, sarif_junit, terminal
+from ringup.output import terminal
 from ringup.rules import INTERNAL_ERRORS, Finding, skipped_json
 from ringup.units import plural, printable
+
+if TYPE_CHECKING:
+    from ringup.launchfiles.model import NotRead
+    from ringup.lint import Examined, HowToStart
+
 
 FORMATS = ("text", "json", "sarif", "github")
 OPTIONS = (
@@ -94,6 +96,12 @@ def of_line(words: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from ringup import lint
+    from ringup.cli import fixing
+    from ringup.lint import fixes
+    from ringup.lint.job_manifest import is_configuration
+    from ringup.output import console
+
     line, args.scripts = of_line(args.scripts)
     files = line | {p: read_script(p, None if p.endswith(".py") else "") for p in files_of(args.scripts)}
     args.scripts += line
@@ -117,6 +125,8 @@ def run(args: argparse.Namespace) -> int:
         files, findings = repaired, left
     form = "json" if args.json else args.format
     left_unread = unread(examined, args.scripts)
+    if form in ("sarif", "github"):
+        from ringup.output import sarif_junit
     if form == "sarif":
         print(json.dumps(sarif_junit.sarif(findings), indent=1))
     elif form == "github":
@@ -147,12 +157,16 @@ def run(args: argparse.Namespace) -> int:
 
 def starts_of(files: Mapping[str, str]) -> dict[str, HowToStart]:
     """How each of the scripts among the files is started."""
+    from ringup import lint
+
     scripts = ((path, text) for path, text in files.items() if lint.is_script(path, text))
     return {path: lint.how_to_start(text, path, partial(nearby, "")) for path, text in scripts}
 
 
 def of_one_process(starts: Mapping[str, HowToStart]) -> list[Finding]:
     """A note for each script that trains in one process: on several ranks each would train alone."""
+    from ringup import lint
+
     alone = ((path, start) for path, start in starts.items() if start.kind == "alone")
     return [
         replace(f, severity="note", found=f"{f.found}; on several ranks each would train alone")
@@ -204,6 +218,8 @@ SCHEDULERS = {"PBS": "pbs", "BSUB": "lsf"}
 
 def unread(examined: Examined, named: Sequence[str]) -> list[NotRead]:
     """Files that were not understood, without templates and manifests of a directory that launch nothing."""
+    from ringup.launchfiles.manifests import starts_launcher
+
     return [
         one
         for job in examined.jobs
@@ -226,6 +242,9 @@ def show_read(examined: Examined, left: Sequence[NotRead]) -> None:
 
 
 def show_fixed(done: list[Finding], files: Mapping[str, str]) -> None:
+    from ringup.lint import fixes
+    from ringup.output import console
+
     style = terminal.Style(sys.stdout)
     for finding in done:
         head = f"fixed  {style('bold', terminal.path_shown(finding.where))}  {finding.rule}"
@@ -234,6 +253,9 @@ def show_fixed(done: list[Finding], files: Mapping[str, str]) -> None:
 
 
 def show(findings: list[Finding], starts: dict[str, HowToStart], quiet: bool, how_many_fixed: str) -> None:
+    from ringup import lint
+    from ringup.output import console
+
     style = terminal.Style(sys.stdout)
     if findings:
         terminal.show("\n".join(console.findings_lines(findings, style)))

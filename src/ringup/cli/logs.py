@@ -15,14 +15,16 @@ import contextlib
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ringup.cli import options
 from ringup.errors import UsageError
-from ringup.logs import files
-from ringup.logs.read import Diagnosis, first_look, read_attempts, read_logs
-from ringup.output import logs_report as show
 from ringup.output import terminal
 from ringup.units import plural, printable
+
+if TYPE_CHECKING:
+    from ringup.logs.read import Diagnosis
+
 
 BY_ITERATION = (
     "show collectives per iteration; REGEX finds the line that starts one (default: common trainers' lines)"
@@ -49,6 +51,10 @@ OPTIONS = (
 
 def run(args: argparse.Namespace) -> int:
     """Read, diagnose, show; 1 when a cause of severity error was named."""
+    from ringup.logs import files
+    from ringup.logs.read import first_look, read_attempts, read_logs
+    from ringup.output import logs_report as show
+
     paths = list(args.paths)
     if not paths:
         if sys.stdin is None or sys.stdin.isatty():
@@ -99,6 +105,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace, diagnosis: Diagnosis, attempts: dict[str, Diagnosis | None]) -> None:
+    """As text."""
+    from ringup.output import logs_report as show
+
     what = {"verbose": args.verbose, "quiet": args.quiet, "iterations": args.by_iteration is not None}
     text = show.as_text(diagnosis, terminal.Style(sys.stdout), **what)
     lines = [] if args.quiet else show.attempt_lines(attempts, whole=args.verbose)
@@ -126,7 +135,9 @@ def next_step(diagnosis: Diagnosis) -> str:
 
 def _follow(paths: list[str], args: argparse.Namespace) -> int:
     """Print each change of the first cause until Ctrl-C; then return 1 if it is an error."""
+    from ringup.logs import files
     from ringup.logs.follow import changes
+    from ringup.output import logs_report as show
 
     if "-" in paths:
         hint = "name them: ringup logs --follow runs/RUN"

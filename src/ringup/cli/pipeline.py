@@ -15,14 +15,14 @@ from ringup import progress
 from ringup.cli import request
 from ringup.errors import UsageError
 from ringup.model import Cluster, Job, Node
-from ringup.output import console, folding, terminal
-from ringup.output.console import Report
-from ringup.rules import Finding, Skipped
+from ringup.output import terminal
 from ringup.units import printable
 
 if TYPE_CHECKING:
     from ringup.network.predictions import Predictions
+    from ringup.output.console import Report
     from ringup.planning import Plan
+    from ringup.rules import Finding, Skipped
     from ringup.transport import Transport
 
 
@@ -107,6 +107,8 @@ class Judgement:
 
     @property
     def brief(self) -> Report:
+        from ringup.output.console import Report
+
         return Report(self.cluster, self.findings, self.skipped, self.plan)
 
     @cached_property
@@ -144,6 +146,8 @@ def exit_code(findings: list[Finding], skipped: list[Skipped], strict: bool) -> 
 
 def say_unreached(nodes: Iterable[Node]) -> int:
     """Print the unreachable nodes; returns the exit code for them, 0 if there are none."""
+    from ringup.output import folding
+
     words = {node.name: printable(node.unreached.words) for node in nodes if node.unreached}
     for names, why in folding.by_node(words.items(), {name: frozenset([name]) for name in words}):
         terminal.say(f"ringup: {names}: not reached: {why}")
@@ -163,6 +167,8 @@ def refused(judged: Judgement, args: argparse.Namespace) -> int:
     code = exit_code(judged.findings, judged.skipped, args.strict)
     if judged.plan is not None and (not code or args.anyway):
         return 0
+    from ringup.output import console
+
     style = terminal.Style(sys.stderr)
     terminal.say(console.check_text(judged.brief, style, unfolded=args.unfolded))
     way_out = f"; --anyway starts despite {'unchecked rules (--strict)' if code == 3 else 'errors'}"

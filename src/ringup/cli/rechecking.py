@@ -8,11 +8,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringup import collectors
 from ringup.cli import pipeline
-from ringup.logs.rule import Cause
 from ringup.model import Cluster, Counters, Node, Risen, risen
 from ringup.planning import Plan
 from ringup.recovery import table
@@ -23,6 +22,9 @@ from ringup.runtime.blame import End
 from ringup.runtime.clean import final_sweep, not_clean
 from ringup.transport import Transport
 from ringup.units import grouped, printable
+
+if TYPE_CHECKING:
+    from ringup.logs.rule import Cause
 
 SWEEP_WAIT_S, SWEEP_LIMIT_S = 5.0, 17.0
 ENDED_BY_US = (None, 0, -signal.SIGTERM, -signal.SIGKILL)

@@ -12,9 +12,8 @@ import argparse
 import shlex
 from pathlib import Path
 
-from ringup import bundle
 from ringup.cli import collective, launching, options, pipeline, runs
-from ringup.output import html_page, terminal
+from ringup.output import terminal
 
 OPTIONS = (
     options.words("paths", "RUN", "a run, its folder, logs, or a file of --save (the newest run)"),
@@ -24,6 +23,9 @@ OPTIONS = (
 
 
 def run(args: argparse.Namespace) -> int:
+    from ringup import bundle
+    from ringup.output import html_page
+
     paths = runs.paths_of(args.paths)
     page = html_page.Page("report", shlex.join(["ringup", "report", *map(terminal.path_shown, paths)]))
     facts = [path for path in paths if is_facts(path)]

@@ -15,9 +15,7 @@ from pathlib import Path
 from ringup import bundle
 from ringup.cli import options, runs
 from ringup.errors import writing
-from ringup.output import terminal, timeline_report
-from ringup.timeline import trace
-from ringup.timeline.read import read, timeline_of
+from ringup.output import terminal
 from ringup.units import plural
 
 OPTIONS = (
@@ -28,6 +26,10 @@ OPTIONS = (
 
 
 def run(args: argparse.Namespace) -> int:
+    from ringup.output import timeline_report
+    from ringup.timeline import trace
+    from ringup.timeline.read import read, timeline_of
+
     timeline = timeline_of(*read(runs.paths_of(args.paths)))
     count, shown = 0, terminal.path_shown(args.output)
     with (

@@ -9,29 +9,22 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jinja2
 import msgspec
 from markupsafe import Markup
 
 from ringup import saved_run
-from ringup.collective_tests import BandwidthReport, CorrectnessReport
 from ringup.draw import PATTERNS, STYLE
-from ringup.logs.read import Diagnosis
-from ringup.logs.rule import Cause
 from ringup.model import Node
 from ringup.output import network_pictures, timeline_report
-from ringup.output.collective_report import test_verdict
 from ringup.output.console import Report, counts, folded, network_line, sections, verdict
-from ringup.output.logs_report import used_devices
 from ringup.output.network_pictures import Figure
 from ringup.output.terminal import Style, path_shown
 from ringup.rules import Finding, Fix
 from ringup.saved_run import SavedRun
 from ringup.secrets import safe
-from ringup.timeline import Timeline
-from ringup.timeline.read import folder_of, read, timeline_of
 from ringup.units import (
     export_line,
     grouped,
@@ -43,6 +36,12 @@ from ringup.units import (
     summarize_names,
 )
 from ringup.version import __version__
+
+if TYPE_CHECKING:
+    from ringup.collective_tests import BandwidthReport, CorrectnessReport
+    from ringup.logs.read import Diagnosis
+    from ringup.logs.rule import Cause
+    from ringup.timeline import Timeline
 
 MOST_ROWS = 200
 MOST_CAUSES, MOST_FIRST, MOST_EVIDENCE = 8, 3, 3
@@ -226,6 +225,8 @@ def _cause(cause: Cause, diagnosis: Diagnosis, headline: str) -> Block:
 
 
 def add_logs(page: Page, diagnosis: Diagnosis) -> None:
+    from ringup.output.logs_report import used_devices
+
     causes = diagnosis.causes
     leads, page.first = causes[0] if causes else None, 1
     if not page.headline:
@@ -327,11 +328,15 @@ def add_bench(page: Page, outcome: BandwidthReport) -> None:
 
 def add_bench_of(page: Page, path: Path) -> None:
     """The results of a bench in its folder; nothing without such a file."""
+    from ringup.collective_tests import BandwidthReport
+
     with contextlib.suppress(OSError, ValueError, RecursionError):
         add_bench(page, msgspec.json.decode(path.read_bytes(), type=BandwidthReport))
 
 
 def add_test(page: Page, outcome: CorrectnessReport) -> None:
+    from ringup.output.collective_report import test_verdict
+
     page.tone = "ok" if outcome.ok else "error"
     page.headline = test_verdict(outcome)
     for rank in [rank for rank in outcome.ranks if rank.is_cause][:MOST_CAUSES]:
@@ -349,6 +354,8 @@ def check_page(report: Report, page: Page | None = None) -> str:
 
 
 def logs_page(diagnosis: Diagnosis) -> str:
+    from ringup.timeline.read import folder_of
+
     page = Page("logs")
     add_folder(page, diagnosis, folder_of(diagnosis))
     return render(page)
@@ -356,6 +363,8 @@ def logs_page(diagnosis: Diagnosis) -> str:
 
 def add_logs_of(page: Page, paths: Sequence[str]) -> None:
     """Logs of a job or a run; for a restarted run those of the attempt that failed first."""
+    from ringup.timeline.read import read
+
     diagnosis, folder = read(paths)
     is_attempt = folder is not None and folder.parent == Path(paths[0])
     add_folder(page, diagnosis, folder, saved_run.read(Path(paths[0])) if is_attempt else None)
@@ -363,6 +372,8 @@ def add_logs_of(page: Page, paths: Sequence[str]) -> None:
 
 def add_folder(page: Page, diagnosis: Diagnosis, folder: Path | None, whole: SavedRun | None = None) -> None:
     """Logs with their timeline, and their run; `whole`: the run that it is an attempt of."""
+    from ringup.timeline.read import timeline_of
+
     record = whole or (saved_run.read(folder) if folder else None)
     if record:
         add_run(page, record)

@@ -6,9 +6,8 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import median
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ringup.collective_tests import BandwidthReport, Pair
 from ringup.draw import matrix
 from ringup.draw.boxes import Box, Tie, boxes
 from ringup.draw.curve import curves
@@ -19,6 +18,9 @@ from ringup.network.predictions import Expected
 from ringup.output.console import Report, tested_paths
 from ringup.secrets import safe
 from ringup.units import grouped, natural, plural, summarize_names
+
+if TYPE_CHECKING:
+    from ringup.collective_tests import BandwidthReport, Pair
 
 MOST_IN_TABLE, MOST_NODES, MOST_MAPS, MOST_BOXES = 32, 2000, 4, 16
 SLOW_SHARE = 0.7

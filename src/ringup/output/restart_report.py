@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from ringup.hosts.folding import node_set
 from ringup.output.terminal import Style, in_columns
-from ringup.recovery.decision import Decision
-from ringup.recovery.table import ROWS
 from ringup.saved_run import AttemptProgress, SavedAttempt
 from ringup.units import printable, show_seconds
+
+if TYPE_CHECKING:
+    from ringup.recovery.decision import Decision
 
 EARLIEST_TIME_S = 1e9
 """Progress from here on is seconds since the epoch (recovery.training_progress)."""
@@ -66,6 +68,8 @@ def decision_lines(
 
 def would_lines(decision: Decision, rule: str) -> list[str]:
     """Without --max-restarts: whether a restart would help after that cause."""
+    from ringup.recovery.table import ROWS
+
     why = f" (`ringup explain {rule}`)" if rule else ""
     if decision.stopped == "limit" and rule in ROWS and ROWS[rule].kind == "confirm":
         return [f"restart: may fail in the same way, --max-restarts K tries it once{why}"]
