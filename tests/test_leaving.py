@@ -222,7 +222,7 @@ def test_no_control_character_of_a_name_reaches_the_terminal(tmp_path: Path, wor
 def test_rules_are_judged_once_however_many_ports_are_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     times, tried = [], []
     judge = rules.run_checks
-    monkeypatch.setattr(pipeline, "run_checks", lambda *a, **k: times.append(1) or judge(*a, **k))
+    monkeypatch.setattr(rules, "run_checks", lambda *a, **k: times.append(1) or judge(*a, **k))
 
     def claim(port: int) -> bool:
         tried.append(port)
