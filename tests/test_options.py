@@ -53,3 +53,16 @@ def test_a_directory_is_named_from_where_one_stands(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     assert request.job_from(parse("--chdir", "src/train")).chdir == str(tmp_path / "src" / "train")
     assert request.job_from(parse("--chdir", ".")).chdir == request.job_from(parse()).chdir == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("25", 25), ("25s", 25), ("1.5m", 90), ("2h", 7200), ("0", 0), ("30d", 2592000)]
+)
+def test_a_time_may_have_its_unit(text: str, seconds: float) -> None:
+    assert options.window(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["1s", "31d", "5 minutes", "s", "-5m", "1_0s", "nan", "infd", ""])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not 0 or a time"):
+        options.window(text)

@@ -135,12 +135,15 @@ def test_a_mistake_is_told_with_what_to_do(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("check --timeout soon", "--timeout: 'soon' is not a number above 0"),
-        ("check --timeout=-1", "--timeout: '-1' is not a number above 0"),
+        ("check --timeout soon", "--timeout: 'soon' is not a time above 0, such as 90 or 15m"),
+        ("check --timeout=-1", "--timeout: '-1' is not a time above 0, such as 90 or 15m"),
         ("check --link-gbit 0", "--link-gbit: '0' is not a number above 0"),
         ("run --lease x -- a.py", "--lease: 'x' is not a time from 5 to 86400 seconds"),
         ("run --lease 1 -- a.py", "--lease: '1' is not a time from 5 to 86400 seconds"),
-        ("run --hang-report 1 -- a.py", "--hang-report: '1' is not 0 or a time from 2 seconds to 30 days"),
+        (
+            "run --hang-report 1 -- a.py",
+            "--hang-report: '1' is not 0 or a time from 2 seconds to 30 days, such as 90 or 15m",
+        ),
         ("run --nproc 0 -- a.py", "--nproc: '0' is not a count of ranks from 1 to 4096"),
         ("script slurm --nodes -2 -- a.py", "--nodes: '-2' is not a count of at least 1"),
         ("script slurm --gpus -1 -- a.py", "--gpus: '-1' is not a count"),

@@ -35,7 +35,22 @@ def number(
     return read
 
 
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(text: str) -> float:
+    """
+    Seconds, or a number with its unit.  Raises ValueError.
+
+    >>> seconds("90"), seconds("1.5m"), seconds("2h")
+    (90.0, 90.0, 7200.0)
+    """
+    unit_s = _UNITS_S.get(text[-1:])
+    return float(text[:-1]) * unit_s if unit_s else float(text)
+
+
 above_zero = number("a number above 0", 5e-324, sys.float_info.max)
+limit = number("a time above 0, such as 90 or 15m", 5e-324, sys.float_info.max, seconds)
 count = number("a count", 0, sys.maxsize, int)
 positive = number("a count of at least 1", 1, sys.maxsize, int)
 MOST_RANKS = 4096
@@ -49,9 +64,9 @@ def gpus_or(kind: Callable[[str], float]) -> Callable[[str], float | None]:
 
 
 port = number("a port from 1 to 65535", 1, 65535, int)
-lease = number("a time from 5 to 86400 seconds", 5, 86400)
+lease = number("a time from 5 to 86400 seconds", 5, 86400, seconds)
 """At least as long as heartbeats can keep."""
-window = number("0 or a time from 2 seconds to 30 days", 2, 86400 * 30, zero=True)
+window = number("0 or a time from 2 seconds to 30 days, such as 90 or 15m", 2, 86400 * 30, seconds, zero=True)
 """Seconds without progress, 0 for never; a node needs a moment for a snapshot."""
 
 
@@ -221,7 +236,7 @@ COLLECTING = group(
     "collecting",
     value("--save", "F", "write everything collected to F", None, writable),
     value("--from", "F", _FROM, None, readable, dest="from_file"),
-    value("--timeout", "S", "time limit of the whole check (60)", 60.0, above_zero),
+    value("--timeout", "S", "time limit of the whole check (60)", 60.0, limit),
 )
 STRICT = group("collecting", *COLLECTING.rows, flag("--strict", "exit 3 when something could not be checked"))
 """Like COLLECTING, for commands whose exit code judges the facts."""

@@ -6,7 +6,7 @@ import argparse
 import signal
 
 from ringup.agent.guard import messages
-from ringup.cli.options import count, group, many, number, positive, value
+from ringup.cli.options import count, group, many, number, positive, seconds, value
 from ringup.errors import UsageError
 from ringup.recovery import table
 from ringup.recovery.decision import Policy
@@ -38,7 +38,7 @@ def signal_number(text: str) -> int:
 
 
 restarts = number(f"a count from 0 to {MOST_RESTARTS}", 0, MOST_RESTARTS, int)
-grace = number("a time from 0 to 86400 seconds", 0, MOST_GRACE_S)
+grace = number("a time from 0 to 86400 seconds", 0, MOST_GRACE_S, seconds)
 RESTARTS = group(
     "restarts",
     value("--max-restarts", "K", "restart at most K times in a row without progress (0)", 0, restarts),

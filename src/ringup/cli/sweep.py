@@ -38,7 +38,7 @@ OPTIONS = (
         "what to try",
         options.NPROC,
         options.value("--size", "SIZE", "largest message (256M with GPUs, else 16M)", None, bench.size),
-        options.value("--timeout", "S", "time limit of the whole sweep (600)", 600.0, options.above_zero),
+        options.value("--timeout", "S", "time limit of the whole sweep (600)", 600.0, options.limit),
         options.value("--wait", "S", "seconds to wait for a rank (60)", 60, options.positive),
         options.flag("--dry-run", "print the settings with their predictions, and stop"),
         options.flag("--anyway", "also try settings that the check proves to hang"),

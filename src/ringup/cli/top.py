@@ -40,13 +40,20 @@ from ringup.runtime.ssh import interpreters_of
 from ringup.transport import Transport
 from ringup.units import plural, printable, show_seconds
 
+_INTERVAL = options.number("a time from 1 to 3600 seconds", 1, 3600, options.seconds)
 _EVERY = "seconds between pictures (2; 10 where they are printed)"
 OPTIONS = (
     options.value("name", "RUN", "the run's name or folder, or a job's MASTER_ADDR:PORT", "", nargs="?"),
     options.NODES,
     options.PYTHON,
     options.value("--log-dir", "D", "where the runs' folders are (runs)"),
-    options.value("--every", "S", _EVERY, None, options.number("a time from 1 to 3600 seconds", 1, 3600)),
+    options.value(
+        "--every",
+        "S",
+        _EVERY,
+        None,
+        options.number("a time from 1 to 3600 seconds", 1, 3600, options.seconds),
+    ),
     options.WATCH[0],
     options.flag("--once", "print one picture and leave"),
     options.flag("--quiet", "print only the pictures"),
