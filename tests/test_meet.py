@@ -126,7 +126,7 @@ sys.stdin.read()
 @pytest.mark.slow
 def test_strangers_with_hundreds_of_connections_keep_no_node_out(tmp_path: Path) -> None:
     (tmp_path / "crowd.py").write_text(CROWD)
-    crowd = f'{sys.executable} -S {tmp_path}/crowd.py "${{@:7:1}}" "${{@:8:1}}"'
+    crowd = f'{sys.executable} -S {tmp_path}/crowd.py "${{@:6:1}}" "${{@:7:1}}"'
     strangers = f"ulimit -Sn 1024\ncoproc {{ {crowd}; }}\nread -r _ <&${{COPROC[0]}}\n"
     done = meets(tmp_path, strangers + EACH.replace("wait", "wait -n; wait -n"), descriptors=128)
     assert done.returncode == 0, done.stderr

@@ -61,7 +61,8 @@ def wait(children, until):
     late = list(children)
     while late:
         left = max(0.0, until - time.monotonic())
-        if not (ready := select.select([child.fd for child in late], [], [], left)[0]):
+        ready = select.select([child.fd for child in late], [], [], left)[0]
+        if not ready:
             break
         late = [child for child in late if child.fd not in ready or not child.read()]
     return late

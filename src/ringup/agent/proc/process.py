@@ -40,7 +40,8 @@ def stat(pid):
 
 def table():
     """Every living process: pid -> (parent, start time)."""
-    return {pid: known for pid in numbered("/proc") if (known := stat(pid))}
+    found = {pid: stat(pid) for pid in numbered("/proc")}
+    return {pid: known for pid, known in found.items() if known}
 
 
 def children_of(parents):
