@@ -550,6 +550,18 @@ def other_pythons() -> list[str]:
     return [p for p in found if "/shims/" not in p]
 
 
+def test_the_program_is_written_for_the_oldest_python() -> None:
+    todo, seen = [f"ringup.agent.facts.{part}" for part in ("main", *FIELDS)], set()
+    while todo:
+        module = todo.pop()
+        if module not in seen:
+            text = agent_bundle._read(module) or ""
+            ast.parse(text, feature_version=(3, 6))
+            todo += agent_bundle.imported(text)
+        seen.add(module)
+    assert "ringup.agent.proc.process" in seen
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("python", other_pythons() or [sys.executable])
 def test_every_python_of_this_machine_runs_the_program(python: str, here: Node) -> None:
