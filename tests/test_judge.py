@@ -134,6 +134,7 @@ def test_sockets_that_cannot_be_seen_are_named() -> None:
         ({"100": {"7": 5 * MIB}}, {"100": {"7": 15 * MIB}}, "1 MiB/s"),
         ({"100": {"7": 5 * MIB}}, {"100": {"8": 4 * MIB}}, "409 KiB/s"),  # another connection
         ({"100": {}}, {"100": {"7": 2 * MIB, "8": 2 * MIB}}, "409 KiB/s"),
+        ({"100": {"7": 0}}, {"100": {"7": 200_000}}, "19.5 KiB/s"),  # a slow server
         ({"9": {"7": 0}}, {"9": {"7": MIB}}, "102 KiB/s"),
         ({"100": {}}, {"100": {}, "9": {"7": MIB}}, "102 KiB/s"),  # a new process below it
     ],
@@ -156,8 +157,8 @@ def test_a_rank_whose_threads_receive_data_over_tcp_is_busy(first: Any, second: 
         (None, {"100": {"7": 90 * MIB}}),
         ({"100": {"7": 90 * MIB}}, None),
         ({"100": {"7": 90 * MIB}}, {"100": {"7": 90 * MIB}}),
-        ({"100": {"7": 90 * MIB, "8": MIB}}, {"100": {"8": MIB + 600_000}}),  # one is closed
-        ({"100": {"7": 0}}, {"100": {"7": 600_000}}),  # 59 KiB/s
+        ({"100": {"7": 90 * MIB, "8": MIB}}, {"100": {"8": MIB + 150_000}}),  # one is closed
+        ({"100": {"7": 0}}, {"100": {"7": 150_000}}),  # 14 KiB/s
         ({"100": {}}, {"100": {str(inode): 9_000 for inode in range(200)}}),  # heartbeats
         ({"9": {"7": 0}}, {"9": {"7": MIB}}),  # another process
     ],

@@ -118,6 +118,13 @@ def test_a_run_is_ended_only_when_that_was_asked_for_and_not_before() -> None:
     assert played.go(15).reason.startswith("hung for ")
 
 
+def test_a_run_is_not_ended_for_the_last_ten_seconds_of_its_silence() -> None:
+    played = Played(rank(0, WAITS), rank(1, SLEEPS, cpu_s=1.0), end_after_s=60.0).go(40)
+    played.node.ranks_now = [rank(0, WAITS), rank(1, SLEEPS, cpu_s=11.0)]
+    assert not played.go(25).reason and not played.hangs()
+    assert played.go(80).reason.startswith("hung for ")
+
+
 def test_a_run_that_computes_is_never_ended() -> None:
     played = Played(*STUCK, end_after_s=100.0)
     for second in range(400):

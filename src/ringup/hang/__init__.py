@@ -24,7 +24,7 @@ from ringup.units import show_seconds
 WINDOW_S = 60.0
 """Seconds without progress before a report."""
 APART_S = 10.0
-"""Counters are first read at most this many seconds before a silence is reported."""
+"""Counters are first read at most this many seconds before a silence is reported, unless that ends the run."""
 ANSWER_S = 50.0
 MOST_REPORTS = 50
 
@@ -39,7 +39,8 @@ class HangWatch:
 
     def __init__(self, window_s: float = WINDOW_S, end_after_s: float = 0.0, places: Sequence[str] = ()):
         self.window_s = min(window_s, end_after_s or window_s)
-        self.apart_s = min(APART_S, self.window_s / 2)
+        ends_at_once = self.window_s == end_after_s
+        self.apart_s = self.window_s / 2 if ends_at_once else min(APART_S, self.window_s / 2)
         self.end_after_s, self.places = end_after_s, places
         self.reports: list[dict[str, Any]] = []
         self.stalled: Verdict | None = None

@@ -14,6 +14,8 @@ IDLE_BYTES = 16 << 10
 IDLE_SWITCHES_PER_S = 8.0
 """A waiting main thread wakes seldom: a DataLoader every 5 s, a poll with time.sleep once a second."""
 FLOWING_BYTES_PER_S = 64 << 10
+TRANSFER_BYTES_PER_S = 16 << 10
+"""Over a rank's connections that count: a slow server's answer, not only a monitor's reports."""
 HEARTBEAT_BYTES_PER_S = 1 << 10
 """A connection that carries less does not count: a thousand ranks poll rank 0's TCPStore each second."""
 MONITOR_BYTES_PER_S, MONITOR_BYTES = 256 << 10, 32 << 10
@@ -41,7 +43,7 @@ class Move:
     @property
     def transfers(self) -> bool:
         """Whether it receives or sends data over TCP, not only heartbeats."""
-        return self.tcp_bytes > FLOWING_BYTES_PER_S * self.seconds > 0
+        return self.tcp_bytes > TRANSFER_BYTES_PER_S * self.seconds > 0
 
     @property
     def uses_nothing(self) -> bool:
