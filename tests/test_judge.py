@@ -100,20 +100,24 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("size", "calls", "kind"),
+    ("threads", "kind"),
     [
-        (600_000, 90, "stalled"),  # /proc/stat of a large node and others each second
-        (9 * MIB, 9000, "busy"),
-        (600_000, 9, "busy"),  # pieces of 64 KiB are data
-        (0, 0, "busy"),  # its main thread or its children read them
+        ([(9, 600_000, 90, 10)], "stalled"),  # /proc/stat of a large node and others each second
+        ([(8, 0, 0, 900), (9, 600_000, 90, 10)], "stalled"),
+        ([(9, 9 * MIB, 9000, 10)], "busy"),
+        ([(9, 600_000, 9, 10)], "busy"),  # pieces of 64 KiB are data
+        ([(9, 600_000, 400, 200)], "busy"),  # small files of a slow server: it waits for each
+        ([(8, 500_000, 400, 200), (9, 100_000, 90, 10)], "busy"),
+        ([], "busy"),  # its main thread, its children or a thread that has ended read them
     ],
 )
 def test_a_thread_that_reads_the_machines_state_does_not_make_a_rank_busy(
-    size: int, calls: int, kind: str
+    threads: list[tuple[int, int, int, int]], kind: str
 ) -> None:
-    monitored = rank(0, SLEEPS, io=size or 600_000, thread_reads=(size, calls))
+    size = sum(one[1] for one in threads) or 600_000
+    monitored = rank(0, SLEEPS, io=size, thread_reads=tuple(threads))
     seen = [monitored, *(rank(n, waits("barrier")) for n in range(1, 4))]
-    before = [dataclasses.replace(one, io_bytes=0, thread_reads=(0, 0)) for one in seen]
+    before = [dataclasses.replace(one, io_bytes=0, thread_reads=()) for one in seen]
     assert judge(nodes(before, 0.0), nodes(seen, 10.0), expected=4).kind == kind
 
 

@@ -118,21 +118,28 @@ def test_an_old_kernel_reports_less() -> None:
 
 
 def test_reads_of_other_threads_are_counted_apart_from_the_main_threads() -> None:
-    def read() -> None:
+    def read() -> int:
         with open("/proc/self/status", "rb", buffering=0) as file:
-            sizes.append(len(file.read(65536)))
+            return len(file.read(65536))
 
-    def monitored() -> list[int]:
-        monitor = threading.Thread(target=read)
-        monitor.start()
-        monitor.join()
-        return snapshot_main.thread_reads(os.getpid())
+    def monitor() -> None:
+        sizes.append(read())
+        is_read.set()
+        over.wait()
 
     sizes: list[int] = []
-    before = monitored()
-    read()
-    assert snapshot_main.thread_reads(os.getpid()) == before
-    assert monitored() == [before[0] + sizes[-1], before[1] + 1]
+    is_read, over = threading.Event(), threading.Event()
+    thread = threading.Thread(target=monitor)
+    thread.start()
+    try:
+        is_read.wait()
+        read()
+        found = snapshot_main.thread_reads(os.getpid())
+    finally:
+        over.set()
+        thread.join()
+    assert [one[:3] for one in found if one[0] == thread.native_id] == [[thread.native_id, sizes[0], 1]]
+    assert os.getpid() not in [one[0] for one in found]
 
 
 def test_efas_ports_have_their_own_counters(monkeypatch: pytest.MonkeyPatch) -> None:

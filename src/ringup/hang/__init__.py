@@ -24,7 +24,7 @@ from ringup.units import show_seconds
 WINDOW_S = 60.0
 """Seconds without progress before a report."""
 APART_S = 10.0
-"""Counters are first read at most this many seconds before a silence is reported, unless that ends the run."""
+"""Counters are first read at most this many seconds before a report, unless it ends the run."""
 ANSWER_S = 50.0
 MOST_REPORTS = 50
 

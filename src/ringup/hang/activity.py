@@ -18,10 +18,11 @@ TRANSFER_BYTES_PER_S = 16 << 10
 """Over a rank's connections that count: a slow server's answer, not only a monitor's reports."""
 HEARTBEAT_BYTES_PER_S = 1 << 10
 """A connection that carries less does not count: a thousand ranks poll rank 0's TCPStore each second."""
-MONITOR_BYTES_PER_S, MONITOR_BYTES = 256 << 10, 32 << 10
+MONITOR_BYTES_PER_S, MONITOR_BYTES, MONITOR_SLEEPS_PER_S = 256 << 10, 32 << 10, 4.0
 """
-Threads that read less, in pieces no larger, may only read the machine's state: psutil reads /proc/stat with a
-buffer of 32 KiB.  Reads of /proc and of cached files are in the same counters; data comes in larger pieces.
+Threads that read less, in pieces no larger, and sleep seldom may only read the machine's state: psutil reads
+/proc/stat with a buffer of 32 KiB.  Reads of /proc and of other files are in the same counters; but data
+comes in larger pieces, or a thread that uses no CPU time waits for each.
 """
 _WATCHES = re.compile(r"^\S*/?(?:wandb-core|gpu_stats|nvidia-smi|dcgmi)(?: |$)")
 """Commands that run below a rank during its whole life and read the machine's counters."""
@@ -89,8 +90,13 @@ def moves(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[tuple[s
 
 def _monitored(old: RankLook, new: RankLook, seconds: float) -> int:
     """Bytes that threads may have read from /proc and /sys only, as a monitor does."""
-    size, calls = (now - before for before, now in zip(old.thread_reads, new.thread_reads, strict=True))
-    return size if 0 < size <= min(MONITOR_BYTES_PER_S * seconds, MONITOR_BYTES * calls) else 0
+    before, found = {thread: rest for thread, *rest in old.thread_reads}, 0
+    for thread, *rest in new.thread_reads:
+        was = before.get(thread, (0, 0, 0))
+        size, calls, sleeps = (now - then for now, then in zip(rest, was, strict=True))
+        if sleeps <= MONITOR_SLEEPS_PER_S * seconds and size <= MONITOR_BYTES * calls:
+            found += max(0, size)
+    return found if found <= MONITOR_BYTES_PER_S * seconds else 0
 
 
 def _tcp_bytes(old_node: NodeLook, old: RankLook, node: NodeLook, rank: RankLook) -> int:

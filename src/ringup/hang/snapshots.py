@@ -97,8 +97,8 @@ class RankLook:
     """That it wrote for this look, after its bytes had been counted."""
     queued_s: float = 0.0
     """For which its main thread waited for a CPU (`/proc/PID/schedstat`)."""
-    thread_reads: tuple[int, int] = (0, 0)
-    """Bytes and calls of reads by its other threads, part of `io_bytes`."""
+    thread_reads: tuple[tuple[int, int, int, int], ...] = ()
+    """Of its other threads that read: id, bytes (part of `io_bytes`), calls, and how often it has slept."""
     namespace: str = ""
     """Its network namespace, if it is another than that of the process that looks."""
 
@@ -268,7 +268,7 @@ def _started(parent: RankLook) -> list[RankLook]:
         own["why_not"] = "" if child.frames else child.why_not
         found.append(
             dataclasses.replace(
-                parent, **own, rank=-1, children=below, threads=(), how="", flight=None, thread_reads=(0, 0)
+                parent, **own, rank=-1, children=below, threads=(), how="", flight=None, thread_reads=()
             )
         )
     return found

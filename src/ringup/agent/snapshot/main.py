@@ -27,6 +27,8 @@ LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_L
 SHIM = "rank.py"
 MOST_RANKS = 512
 MOST_CHILDREN = 64
+MOST_THREADS = 512
+READS = ("rchar", "syscr", "voluntary_ctxt_switches")
 STACKS_S = 20.0
 """For all ranks of a node together; ranks that come later are shown without a stack."""
 SYSCALLS = {
@@ -131,10 +133,15 @@ def used(pids):
 
 
 def thread_reads(pid):
-    """[Bytes, calls] of reads by a process's threads other than its main thread."""
-    names = ("rchar", "syscr")
-    both, main_thread = (numbers("/proc/%d/" % pid + file, names) for file in ("io", "task/%d/io" % pid))
-    return [max(0, both.get(name, 0) - main_thread.get(name, 0)) for name in names]
+    """[Thread, bytes, calls, sleeps] of each thread that has read something, without the main thread."""
+    found = []
+    for thread in numbered("/proc/%d/task" % pid)[:MOST_THREADS]:
+        place = "/proc/%d/task/%d/" % (pid, thread)
+        known = numbers(place + "io", READS) if thread != pid else {}
+        if known.get("rchar"):
+            known.update(numbers(place + "status", READS))
+            found.append([thread] + [known.get(name, 0) for name in READS])
+    return found
 
 
 def waits(pid):
