@@ -57,7 +57,8 @@ def look(first: int, world_size: int, mode: str, at_s: float) -> dict[str, Any]:
         for number, shown in zip(numbers, frames, strict=True)
     ]  # fmt: skip
     node = {**NODE, "interfaces": {"ib0": 0, "eno1": int(at_s * 5000)}}
-    return {"type": "look", "mode": mode, "at": at_s, "ranks": ranks, "node": node, "ras": None}
+    answer = {"type": "look", "mode": mode, "at": at_s, "ranks": ranks, "node": node, "ras": None}
+    return {**answer, "transfers": {}}
 
 
 class PlayedTransport:

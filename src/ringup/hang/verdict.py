@@ -567,6 +567,7 @@ def _recorder_lines(second: Sequence[NodeLook]) -> Iterable[str]:
 
 def _node_lines(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> Iterable[str]:
     before = {node.node: node.state for node in first if not node.problem}
+    uncounted = []
     for node in second:
         name = printable(node.node, 64)
         if node.problem:
@@ -577,5 +578,8 @@ def _node_lines(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> Iterab
                 words = "only the traffic of its interfaces is known, not that of each rank"
                 yield f"{name}: another network namespace has {grouping.who(elsewhere)}; {words}"
             elif node.ranks and node.transfers is None:
-                words = "its kernel does not report them; a rank that only transfers data looks idle"
-                yield f"{name}: bytes over TCP are not counted: {words}"
+                uncounted.append(name)
+    if uncounted:
+        who = uncounted[0] + f" and {len(uncounted) - 1} more" * (len(uncounted) > 1)
+        words = "the kernel does not report them; a rank that only transfers data looks idle"
+        yield f"{who}: bytes over TCP are not counted: {words}"
