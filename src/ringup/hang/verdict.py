@@ -580,6 +580,5 @@ def _node_lines(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> Iterab
             elif node.ranks and node.transfers is None:
                 uncounted.append(name)
     if uncounted:
-        who = uncounted[0] + f" and {len(uncounted) - 1} more" * (len(uncounted) > 1)
         words = "the kernel does not report them; a rank that only transfers data looks idle"
-        yield f"{who}: bytes over TCP are not counted: {words}"
+        yield f"{summarize_names(uncounted, 1)}: bytes over TCP are not counted: {words}"
