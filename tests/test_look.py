@@ -151,6 +151,12 @@ def test_a_sleeping_rank_is_seen_with_its_line(tmp_path: Path) -> None:
         assert rank.process.poll() is None
 
 
+def test_bytes_that_a_rank_writes_for_its_stack_are_counted_apart(tmp_path: Path) -> None:
+    with Rank(tmp_path, "if os.fork(): time.sleep(60)\n    else: time.sleep(60)") as rank:
+        first = rank.with_child()
+        assert 0 < first.answer_bytes == rank.seen().io_bytes - first.io_bytes
+
+
 def test_a_script_that_is_installed_itself_is_seen_with_its_line(tmp_path: Path) -> None:
     library = tmp_path / "site-packages" / "package" / "operations.py"
     library.parent.mkdir(parents=True)

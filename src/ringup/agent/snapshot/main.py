@@ -205,6 +205,9 @@ def add_stacks(found, all_threads):
         if time.monotonic() < until:
             known = stacks.stack(requests[one["pid"]], one["started"], all_threads and "rank" in one)
         one.update({name: known[name] for name in known if name != "how" or "rank" in one})
+    for one in found:
+        own = [one] + [child for child in one["children"] if child["is_python"]]
+        one["answer_bytes"] = sum(requests[process["pid"]].size for process in own)
     processes = [process for one in found for process in [one] + one["children"]]
     # Ranks that hang at a file server come last: their source may be on that server, too.
     processes.sort(key=lambda process: process["state"] == "D")
@@ -254,7 +257,8 @@ def snapshot(ranks, mode, with_details=True, parents=()):
     if mode == "flight":
         dumps = stacks.flights([one["pid"] for one in found if one["state"] not in "TD"])
         for one in found:
-            one["flight"], one["answer_bytes"] = dumps.get(one["pid"], (None, 0))
+            one["flight"], size = dumps.get(one["pid"], (None, 0))
+            one["answer_bytes"] += size
     return answer
 
 

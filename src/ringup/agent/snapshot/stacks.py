@@ -71,11 +71,12 @@ class Request:
             self.path, self.before = ask(pid, THREADS)
         except (OSError, ValueError):
             self.path = ""
-        self.until = time.monotonic() + ANSWER_S
+        self.until, self.size = time.monotonic() + ANSWER_S, 0
 
     def answer(self):
         while self.path:
             count, data = answered(self.path, self.before)
+            self.size = len(data)
             found = threads_of(data.decode("ascii", "replace")) if count > self.before else []
             if found:
                 return found
@@ -116,6 +117,7 @@ def by_signal(request, started):
         if not (signal_thread(pid, number) if aside else send(pid, started, number)):
             return "it could not be queried"
         text = written(path)
+        request.size += len(text)
     except OSError as error:
         return error.strerror or "it could not be queried"
     return threads_of(text) or "it did not answer within %g s" % ANSWER_S
