@@ -160,7 +160,7 @@ def looked(one: Moment) -> Iterator[str]:
         for r in node.ranks:
             yield f"{r.rank} {stack_frames.place_of(r.frames)} {stack_frames.doing(r)} {stack_frames.waits_for_disk(r)} {stack_frames.reads(r)}"
             yield from (
-                f"{r.rank} {stack_frames.child_doing(c)} {stack_frames.waits_for_disk(c)}" for c in r.children
+                f"{r.rank} {stack_frames.doing(c)} {stack_frames.waits_for_disk(c)}" for c in r.children
             )
             if identity(r) in old:
                 yield f"{r.rank} {busiest_child(old[identity(r)], r)}"

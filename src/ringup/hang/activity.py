@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ringup.hang.snapshots import NodeLook, NodeState, RankLook
 
+Looks = Iterable[NodeLook]
 IDLE_CPU_SHARE = 0.02
 """A process below this share of a core (heartbeats, a progress bar) does not compute."""
 IDLE_BYTES = 16 << 10
@@ -20,9 +21,8 @@ HEARTBEAT_BYTES_PER_S = 1 << 10
 """A connection that carries less does not count: a thousand ranks poll rank 0's TCPStore each second."""
 MONITOR_BYTES_PER_S, MONITOR_BYTES, MONITOR_SLEEPS_PER_S = 256 << 10, 32 << 10, 4.0
 """
-Threads that read less, in pieces no larger, and sleep seldom may only read the machine's state: psutil reads
-/proc/stat with a buffer of 32 KiB.  Reads of /proc and of other files are in the same counters; but data
-comes in larger pieces, or a thread that uses no CPU time waits for each.
+Threads that read less, in pieces no larger (psutil's buffer), and sleep seldom may only read the machine's
+state.  Data comes in larger pieces, or a thread that uses no CPU time waits for each.
 """
 _WATCHES = re.compile(r"^\S*/?(?:wandb-core|gpu_stats|nvidia-smi|dcgmi)(?: |$)")
 """Commands that run below a rank during its whole life and read the machine's counters."""
@@ -65,7 +65,7 @@ def identity(look: RankLook) -> tuple[str, int, int]:
     return look.node, look.pid, look.started
 
 
-def moves(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[tuple[str, int, int], Move]:
+def moves(first: Looks, second: Looks) -> dict[tuple[str, int, int], Move]:
     """The changes by identity, for ranks in both snapshots."""
     before = {identity(rank): (node, rank) for node in first for rank in node.ranks}
     found = {}
@@ -130,7 +130,7 @@ def _aside(old: RankLook, new: RankLook) -> tuple[float, int]:
     return sum(c.cpu_s - b.cpu_s for b, c in pairs), sum(c.io_bytes - b.io_bytes for b, c in pairs)
 
 
-def rates(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> list[tuple[str, str, float]]:
+def rates(first: Looks, second: Looks) -> list[tuple[str, str, float]]:
     """(node, interface, bytes per second), fastest first."""
     found = [
         (node.node, name, (size - old.state.interfaces.get(name, size)) / seconds)
@@ -140,21 +140,19 @@ def rates(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> list[tuple[s
     return sorted(found, key=lambda one: -one[2])
 
 
-def flowing(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> list[tuple[str, str, float]]:
+def flowing(first: Looks, second: Looks) -> list[tuple[str, str, float]]:
     """`rates` of interfaces with more than background traffic."""
     return [one for one in rates(first, second) if one[2] > FLOWING_BYTES_PER_S]
 
 
-def _both(
-    first: Iterable[NodeLook], second: Iterable[NodeLook]
-) -> Iterable[tuple[NodeLook, NodeLook, float]]:
+def _both(first: Looks, second: Looks) -> Iterable[tuple[NodeLook, NodeLook, float]]:
     """For each node its two snapshots, and the seconds between them."""
     before = {node.node: node for node in first}
     pairs = [(before[node.node], node) for node in second if node.node in before]
     return [(old, node, node.at_s - old.at_s) for old, node in pairs if node.at_s > old.at_s]
 
 
-def written(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[str, float]:
+def written(first: Looks, second: Looks) -> dict[str, float]:
     """Node -> bytes per second to its disks and file servers, if more than log lines."""
     rates = {
         node.node: (node.state.written_bytes - old.state.written_bytes) / seconds

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ringup.hang import ras
 from ringup.hang.snapshots import Frame, NodeLook, RankLook
-from ringup.hang.stack_frames import Place, child_doing, child_place, doing, place_of
+from ringup.hang.stack_frames import Place, child_place, doing, place_of
 from ringup.units import printable, ranges
 
 MOST_RAS_LINES = 8
@@ -75,9 +75,9 @@ def child_lines(one: RankGroup) -> list[str]:
     for rank in one.ranks:
         known, held = child_place(rank.children), [child for child in rank.children if child.state in "DT"]
         if known:
-            lines.append(f"its process {known[0].pid}: {where(known[1], child_doing(known[0]))}")
+            lines.append(f"its process {known[0].pid}: {where(known[1], doing(known[0]))}")
         elif held:
-            lines.append(f"its process {held[0].pid} ({held[0].command[:60]}): {child_doing(held[0])}")
+            lines.append(f"its process {held[0].pid} ({held[0].command[:60]}): {doing(held[0])}")
     return lines[:2]
 
 

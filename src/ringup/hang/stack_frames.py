@@ -154,7 +154,7 @@ _STATES = {
 }
 
 
-def doing(look: RankLook) -> str:
+def doing(look: RankLook | Child) -> str:
     """From the kernel: "asleep", "in read of /data/pipe"; "" if it runs or waits in a collective."""
     if look.state in _STATES:
         more = f" in {look.wchan}" if look.wchan and look.state == "D" else ""
@@ -193,7 +193,3 @@ def _call(syscall: str, wchan: str) -> str:
     if wchan.startswith(("pipe_", "fuse_", "request_wait", "nfs", "rpc_", "folio_wait", "io_schedule")):
         return f"in the kernel's {wchan}"
     return ""
-
-
-def child_doing(child: Child) -> str:
-    return _STATES.get(child.state) or _call(child.syscall, child.wchan)

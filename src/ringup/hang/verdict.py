@@ -36,10 +36,7 @@ Collectives that all ranks have had pending for this long never end: a GPU may f
 but a queue holds about a thousand kernels.
 """
 LEAST_SPIN, MOST_OF_A_SPIN = 0.5, 64 << 10
-"""
-Cores that a rank which polls its GPU uses or waits for, and bytes that it may read or write meanwhile (its
-sockets).
-"""
+"""Cores that a rank which polls its GPU uses or waits for, and bytes that its sockets may carry meanwhile."""
 LEAST_FAULTS = 16
 """Pages touched for the first time during one read; this many show that its data arrives."""
 
@@ -292,9 +289,8 @@ class _Case:
         """
         The evidence that the ranks loop and do next to nothing; "" without it.
 
-        Either the flight recorder has collectives that began after the first snapshot.  Or every main thread
-        has woken several times (a thread that waits for others does not; our own signals wake it twice) and
-        the missing ranks sleep.
+        The flight recorder has collectives begun after the first snapshot; or every main thread has woken
+        several times (our own signals wake it twice), and the missing ranks sleep.
         """
         for seen in self.ranks:
             flight = seen.look.flight
