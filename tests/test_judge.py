@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -315,10 +316,17 @@ def test_that_the_flight_recorder_is_off_is_said_where_it_was_asked() -> None:
         assert sum("ringup env --debug" in line for line in judged(*asked).lines) == said
 
 
-def recorded(age_s: float, *, done: bool = False, number: int = 4, op: str = "all_reduce") -> Any:
+def recorded(
+    age_s: float,
+    *,
+    done: bool = False,
+    number: int = 4,
+    op: str = "all_reduce",
+    group: Sequence[str] = ("0", "default_pg"),
+) -> Any:
     """A flight recorder whose last collective was begun so long ago."""
     now = 10**18
-    entry = {"process_group": ["0", "default_pg"], "collective_seq_id": number, "input_sizes": [[8]]}
+    entry = {"process_group": group, "collective_seq_id": number, "input_sizes": [[8]]}
     entry |= {
         "profiling_name": f"nccl:{op}",
         "input_dtypes": ["Float"],
@@ -336,6 +344,16 @@ def recorded(age_s: float, *, done: bool = False, number: int = 4, op: str = "al
 
 def with_flights(ranks: list[RankLook], *flights: Any) -> list[RankLook]:
     return [dataclasses.replace(one, flight=flight) for one, flight in zip(ranks, flights, strict=True)]
+
+
+def test_ranks_that_wait_at_one_line_in_different_groups_are_named_with_them() -> None:
+    """Gloo's dump has no members of a group: they may share ranks or not."""
+    first, second = (recorded(80.0, group=[number, "undefined"]) for number in "12")
+    verdict = judged(*with_flights([rank(n, waits()) for n in range(4)], first, first, second, first))
+    words = "flight recorder: ranks 0-1, 3 in group 1; rank 2 in group 2 (ranks that share groups must enter"
+    assert verdict.is_stalled and any(line.startswith(words) for line in verdict.lines), verdict
+    same = judged(*with_flights([rank(n, waits()) for n in range(4)], *[first] * 4))
+    assert same.is_stalled and not any("share groups" in line for line in same.lines)
 
 
 def test_a_collective_that_has_been_pending_for_long_is_waited_for() -> None:

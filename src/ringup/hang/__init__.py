@@ -39,8 +39,7 @@ class HangWatch:
 
     def __init__(self, window_s: float = WINDOW_S, end_after_s: float = 0.0, places: Sequence[str] = ()):
         self.window_s = min(window_s, end_after_s or window_s)
-        ends_at_once = self.window_s == end_after_s
-        self.apart_s = self.window_s / 2 if ends_at_once else min(APART_S, self.window_s / 2)
+        self.apart_s = self.window_s / 2 if self.window_s == end_after_s else min(APART_S, self.window_s / 2)
         self.end_after_s, self.places = end_after_s, places
         self.reports: list[dict[str, Any]] = []
         self.stalled: Verdict | None = None

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ringup.flight_recorder.compare import Difference, compare, roots
+from ringup.flight_recorder.compare import Difference, compare, roots, show_group
 from ringup.flight_recorder.dump import Entry, Flight
 from ringup.hang import grouping, ras
 from ringup.hang.activity import Move, busiest_child, flowing, identity, moves, troubles, written
 from ringup.hang.snapshots import NodeLook, RankLook, spread
 from ringup.hang.stack_frames import TRANSFERS, Place, doing, place_of, reads, waits_for_disk
-from ringup.units import grouped, printable, show_bytes, show_seconds, summarize_names
+from ringup.units import grouped, printable, show_bytes, show_ranks, show_seconds, summarize_names
 
 MOST_NAMED = 8
 GPU = ("the GPU", "the devices")
@@ -242,11 +242,11 @@ class _Case:
         headline: str,
         named: Iterable[Missing] = (),
         *,
-        lines: Iterable[str] | None = None,
+        lines: Sequence[str] = (),
         **more: Any,
     ) -> Verdict:
         """`more`: other fields of the verdict."""
-        shown = (*(self.folded if lines is None else lines), *self.lines)
+        shown = (*(lines or self.folded), *self.lines)
         return Verdict(kind, headline, shown, tuple(named), **{"collective": self.what, **more})
 
     def verdict(self, expected: int) -> Verdict:
@@ -391,9 +391,7 @@ class _Case:
             words = f"{self._waiters()}, and data flows ({show_bytes(rate)}/s on {node} {name})"
             return known or Verdict("flowing", words, tuple(self.folded), (), self.what, self.is_idle)
         # Between processes of one node, data takes the loopback interface.
-        if found := [
-            (seen.move.tcp_bytes, seen) for seen in self.waiting if seen.move and seen.move.transfers
-        ]:
+        if found := [(s.move.tcp_bytes, s) for s in self.waiting if s.move and s.move.transfers]:
             seen = max(found, key=lambda pair: pair[0])[1]
             words = f"{grouping.name(seen.look)} ({seen.look.node}) transfers {seen.tcp_rate}"
             return Verdict("flowing", f"{self._waiters()}, and {words}", tuple(self.folded), (), self.what)
@@ -494,8 +492,8 @@ class _Case:
 
     def _by_place(self) -> Verdict:
         """Ranks that wait at another place than most."""
-        groups = grouped(((seen.place.what, seen.place.where), seen) for seen in self.waiting)
-        first, *rest = sorted(groups.values(), key=len, reverse=True)
+        by_place = grouped(((seen.place.what, seen.place.where), seen) for seen in self.waiting)
+        first, *rest = sorted(by_place.values(), key=len, reverse=True)
         odd = [seen for group in rest for seen in group]
         at_gpu = [seen for seen in odd if seen.may_compute]
         # A transfer needs only its two ranks, not the others.
@@ -514,6 +512,10 @@ class _Case:
         hint = "no interface carries data; they may disagree about which call this is, its shape or its type"
         if in_init:
             hint = "they may wait at an address where nobody listens, or for more ranks than were started"
+        if len(groups := grouped((e.group, s.look.rank) for s in self.waiting for e in s.pending[:1])) > 1:
+            places = [f"{show_ranks(ranks)} in {show_group(name)}" for name, ranks in groups.items()]
+            shown = summarize_names(places, MOST_NAMED, "; ")
+            hint = f"flight recorder: {shown} (ranks that share groups must enter them in the same order)"
         words = f"every rank waits in {self.what}, at the same line, and nothing moves"
         return self._say("stalled", words, lines=[*self.folded, hint], is_open=True, in_init=in_init)
 
