@@ -151,6 +151,15 @@ def test_a_line_printed_again_and_again_does_not_hide_a_hang() -> None:
     assert len(played.hangs()) == 1 and "is missing from all_reduce" in played.hangs()[0]
 
 
+def test_a_rank_that_polls_and_prints_does_not_hide_a_hang() -> None:
+    played = Played(*STUCK)
+    for second in range(200):
+        polls = {**rank(1, SLEEPS), "switches": 20 * second, "syscall": "clock_nanosleep"}
+        played.node.ranks_now = [rank(0, WAITS), polls]
+        played.go(1, prints=True)
+    assert len(played.hangs()) == 1 and "is missing from all_reduce" in played.hangs()[0]
+
+
 def test_an_idle_service_that_prints_is_left_alone() -> None:
     played = Played(rank(0, SLEEPS), rank(1, SLEEPS)).go(300, prints=True)
     assert not played.events

@@ -15,6 +15,7 @@ from typing import Any
 
 from ringup.hang.activity import identity, moves
 from ringup.hang.snapshots import NodeLook, decode, own_ranks, silent
+from ringup.hang.stack_frames import doing
 from ringup.hang.verdict import DONE, PENDING_S, Missing, Verdict, judge
 from ringup.runtime import Event
 from ringup.runtime.node_state import NodeRun
@@ -203,9 +204,9 @@ class HangWatch:
 
 
 def is_still(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> bool:
-    """Whether every rank was seen twice and none has used any resources since."""
+    """Whether every rank was seen twice and none has used any resources since, except to poll."""
     known = moves(first, second)
-    ranks = [rank for node in second for rank in node.ranks]
-    if not ranks or any(node.problem for node in second):
+    pairs = [(known.get(identity(rank)), rank) for node in second for rank in node.ranks]
+    if not pairs or any(node.problem for node in second):
         return False
-    return all(identity(rank) in known and known[identity(rank)].is_idle for rank in ranks)
+    return all(m and (m.is_idle or (m.uses_nothing and doing(rank) == "asleep")) for m, rank in pairs)
