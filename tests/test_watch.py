@@ -160,6 +160,16 @@ def test_a_rank_that_polls_and_prints_does_not_hide_a_hang() -> None:
     assert len(played.hangs()) == 1 and "is missing from all_reduce" in played.hangs()[0]
 
 
+def test_slow_steps_after_a_hang_are_its_end_though_they_use_no_cpu() -> None:
+    played = Played(*STUCK).go(70)
+    for second in range(40):
+        played.node.ranks_now = [
+            {**rank(n, SLEEPS), "switches": 20 * second, "syscall": "clock_nanosleep"} for n in range(2)
+        ]
+        played.go(1, prints=True)
+    assert len(played.hangs()) == 2 and "continues" in played.hangs()[-1]
+
+
 def test_an_idle_service_that_prints_is_left_alone() -> None:
     played = Played(rank(0, SLEEPS), rank(1, SLEEPS)).go(300, prints=True)
     assert not played.events

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ringup.hang.activity import identity, moves
+from ringup.hang.activity import Identity, identity, moves
 from ringup.hang.snapshots import NodeLook, decode, own_ranks, silent
 from ringup.hang.stack_frames import doing
 from ringup.hang.verdict import DONE, PENDING_S, Missing, Verdict, judge
@@ -56,6 +56,8 @@ class HangWatch:
         self._number, self._mode = secrets.randbelow(1 << 40), ""
         self._despite_output = False
         """Whether output does not count as progress, because no rank has used CPU time or I/O meanwhile."""
+        self._idle: set[Identity] = set()
+        """Ranks whose main thread hardly woke when the hang was reported."""
         self._said: dict[str, float] = {}
         """Kind of verdict, other than a hang -> the longest silence for which it was reported."""
 
@@ -134,7 +136,7 @@ class HangWatch:
             self._quiet_since, self._despite_output = base_s, True
             self._ask("stacks", now_s, running)
             return ""
-        elif self.stalled and base and not is_still(base, looks):
+        elif self.stalled and base and not is_still(base, looks, self._idle):
             self._goes_on(now_s, tell)
         # A rank has spent CPU time on its flight recorder for us.
         self._base, self._base_s = ([] if mode == "flight" else looks), now_s
@@ -166,6 +168,7 @@ class HangWatch:
             self._goes_on(now_s, tell)
         elif not self.stalled:
             self.stalled = verdict if verdict.is_stalled else None
+            self._idle = {who for who, move in moves(self._base, looks).items() if move.is_idle}
             # A silence that is not a hang is reported once, and again when it is twice as long.
             longer = quiet_s >= 2 * self._said.get(verdict.kind, 0.0) and not despite_output
             if verdict.is_stalled or longer:
@@ -203,10 +206,11 @@ class HangWatch:
         tell(Event(kind, "\n  ".join([headline, *verdict.lines])))
 
 
-def is_still(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> bool:
-    """Whether every rank was seen twice and none has used any resources since, except to poll."""
+def is_still(first: Sequence[NodeLook], second: Sequence[NodeLook], idle: Collection[Identity] = ()) -> bool:
+    """Whether every rank was seen twice and used nothing since, except to poll (those in `idle` may not)."""
     known = moves(first, second)
-    pairs = [(known.get(identity(rank)), rank) for node in second for rank in node.ranks]
-    if not pairs or any(node.problem for node in second):
+    ranks = [rank for node in second for rank in node.ranks]
+    if not ranks or any(node.problem for node in second) or any(identity(r) not in known for r in ranks):
         return False
-    return all(m and (m.is_idle or (m.uses_nothing and doing(rank) == "asleep")) for m, rank in pairs)
+    polling = {who for r in ranks if (who := identity(r)) not in idle and doing(r) == "asleep"}
+    return all(move.is_idle or (move.uses_nothing and who in polling) for who, move in known.items())

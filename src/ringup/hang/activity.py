@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from ringup.hang.snapshots import NodeLook, NodeState, RankLook
 
 Looks = Iterable[NodeLook]
+Identity = tuple[str, int, int]
+"""Node, pid, and when the process began."""
 IDLE_CPU_SHARE = 0.02
 """A process below this share of a core (heartbeats, a progress bar) does not compute."""
 IDLE_BYTES = 16 << 10
@@ -61,11 +63,11 @@ class Move:
         return self.uses_nothing and self.switches <= max(4, IDLE_SWITCHES_PER_S * self.seconds)
 
 
-def identity(look: RankLook) -> tuple[str, int, int]:
+def identity(look: RankLook) -> Identity:
     return look.node, look.pid, look.started
 
 
-def moves(first: Looks, second: Looks) -> dict[tuple[str, int, int], Move]:
+def moves(first: Looks, second: Looks) -> dict[Identity, Move]:
     """The changes by identity, for ranks in both snapshots."""
     before = {identity(rank): (node, rank) for node in first for rank in node.ranks}
     found = {}
