@@ -398,6 +398,68 @@ jsrun -n2 torchrun t.py
 """
 
 
+OF_SITE = """#SBATCH -N 2 --gpus-per-node=4
+ENVS=/opt/envs
+NOW=$(date +%s)
+eval "$(conda shell.bash hook)"
+cd $SLURM_SUBMIT_DIR
+cd $WORK/proj
+source $ENVS/a/bin/activate
+module load cuda/$NOW
+export PATH=/opt/bin:$PATH DATA=$SCRATCH/data STARTED=$NOW
+export VLLM_USE_V1=1 NPROC_PER_NODE=4
+numactl --localalloc ./with.sh nohup torchrun --nproc_per_node=4 t.py --out $SCRATCH/$SLURM_JOB_ID \\
+  --rank $SLURM_NODEID
+"""
+
+
+def test_the_environment_of_a_file_is_kept_or_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "job").write_text(OF_SITE)
+    assert command_line.dispatch(["script", "slurm", "--from", str(tmp_path / "job")]) == 0
+    out, err = capsys.readouterr()
+    setup = """eval "$(conda shell.bash hook)" &&
+  cd "$WORK/proj" &&
+  source /opt/envs/a/bin/activate &&
+  export PATH="/opt/bin:${PATH:-}" &&
+  export DATA="${SCRATCH:-}/data"
+# from job
+export VLLM_USE_V1=1
+export PYTHON"""
+    assert setup in out
+    assert "exec numactl --localalloc " in out and '--out "$SCRATCH/$SLURM_JOB_ID"' in out
+    assert "--rank '$SLURM_NODEID'" in out and "only the run knows $SLURM_NODEID:" in err
+    for lost in ("line 8: module load cuda/$NOW", "STARTED=$(date +%s)", "the wrapper, with.sh nohup"):
+        assert f"left out: {lost}\n" in err
+    assert err.count("left out") == 3
+
+
+def test_tasks_of_srun_remain_tasks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("#SBATCH -N 2 --ntasks-per-node=4\nsrun python t.py\n")
+    assert command_line.dispatch(["script", "slurm", "--from", str(tmp_path / "job")]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "--ntasks-per-node=4\n" in out
+        and "LOCAL_RANK=$SLURM_LOCALID" in out
+        and "torch.distributed" not in out
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "module"), [("swift sft", "cli.sft"), ("megatron rlhf", "cli._megatron.rlhf")]
+)
+def test_ms_swift_is_started_once(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, module: str
+) -> None:
+    (tmp_path / "job").write_text(f"NNODES=2 NPROC_PER_NODE=4 {line} --model a\n")
+    assert command_line.dispatch(["script", "slurm", "--from", str(tmp_path / "job")]) == 0
+    out = capsys.readouterr().out
+    assert (
+        f"--module swift.{module} --model a\n" in out and "NPROC=4\n" in out and "NPROC_PER_NODE" not in out
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "wanted"),
     [
@@ -407,7 +469,7 @@ jsrun -n2 torchrun t.py
             [
                 *("-N swin", "-P xy12", "-q gpu", ":ncpus=48:ngpus=4:mpiprocs=1:mem=380gb\n", "-o swin.log"),
                 *("-l walltime=12:00:00\n", "-l filesystems=home\n", "exec apptainer exec --nv img.sif"),
-                "left out: line 7: source $RC",
+                '\nsource "$RC"\n',
             ],
         ),
         (
@@ -508,7 +570,7 @@ def test_a_job_of_another_size_is_refused_where_the_launcher_counts(
     env = {"SLURM_NNODES": "3", "SLURM_JOB_ID": "7"}
     done = run_file(written(capsys, "slurm", *options, "--with", "accelerate"), tmp_path, **env)
     assert done.returncode == 1
-    assert done.stderr == "written for 2 nodes, this job has 3\n"
+    assert done.stderr == "this file is for 2, but the number of nodes is 3\n"
     assert "written for" not in written(capsys, "slurm", *options)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Collection, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -19,13 +20,24 @@ from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, Launch
 from ringup.launchfiles.shell import Command, Job
 from ringup.launchfiles.start import PYTHON
-from ringup.model import CONTAINERS, RANK_VARIABLES
+from ringup.model import CONTAINERS, RANK_VARIABLES, TORCHRUN_PREFIXES
 from ringup.output.terminal import path_shown, say
-from ringup.planning.start_line import HIDING
+from ringup.planning.start_line import HIDING, WRAPPERS
 from ringup.units import printable
 
-SETS_UP = ("source", ".", "module", "conda", "ml", "ulimit")
-_KEPT = re.compile(r"(?:NCCL|GLOO|TORCH|PYTORCH|CUDA|OMP|HF|WANDB|TOKENIZERS|UCX|FI|MKL|TRITON)_\w+")
+SETS_UP = ("source", ".", "module", "conda", "mamba", "micromamba", "ml", "ulimit", "cd")
+_OWN = {*RANK_VARIABLES, "NNODES", "NPROC", "NPROC_PER_NODE", "RUN_ID", "ADDRESS", "PYTHON", "FORCE_TORCHRUN"}
+"""Variables that the written file, or the launcher it starts, sets itself."""
+_IN_JOB = {
+    "slurm": "SLURM_JOB_ID SLURM_JOB_NAME SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_SUBMIT_DIR",
+    "pbs": "PBS_JOBID PBS_JOBNAME PBS_O_WORKDIR PBS_ARRAY_INDEX",
+    "lsf": "LSB_JOBID LSB_JOBNAME LSB_JOBINDEX LS_SUBCWD",
+}
+"""Kind of job file -> variables of its scheduler with one value for the whole job."""
+_SCHEDULERS = ("SLURM_", "PBS_", "LSB_", "LS_", "OMPI_", "PMI")
+_PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "MANPATH", "PKG_CONFIG_PATH")
+_SUBMITTED = re.compile(r'cd "?\$\{?(?:SLURM_SUBMIT_DIR|PBS_O_WORKDIR|LS_SUBCWD|PWD)\}?"?')
+"""Where the written file begins."""
 COUNTS = ("--nnodes", "--nproc-per-node", "--num-machines", "--num-processes", "--num-nodes", "--num-gpus")
 _SCHEDULED: dict[str, dict[str, tuple[str, ...]]] = {
     "SBATCH": {
@@ -68,16 +80,85 @@ def fill(args: argparse.Namespace, path: str, kind: str) -> list[str]:
             setattr(args, name, value)
     args.cpus = args.cpus or _cpus(job, kind)
     before = takewhile(lambda one: one is not launch.command and one.line < launch.line, job.commands)
-    setup = (" ".join(word.raw for word in one.words) for one in before if _is_kept(one))
-    args.setup = args.setup or " && ".join(setup)
-    args.python = args.python or launch.start.python or "python3"
+    args.live = _live_names(launch, kind)
+    setup = [text for one in before if (text := _setup_text(one, launch, args.live))]
+    exports, lost = _environment(args, launch)
+    args.setup = args.setup or " &&\n  ".join([*setup, *exports])
+    has_own = any(step.program in ("uv", "rye") for step in launch.steps)
+    if kind == "slurm" and launch.srun and launch.launcher == "python" and args.launcher == "auto":
+        args.launcher = "python"  # the script may read Slurm's own variables of each task
+    args.python = args.python or launch.start.python or ("" if has_own else "python3")
     args.option = [*(text for text, _ in _further(job, kind)), *args.option]
-    say(*(f"left out: {left}" for left in left_out(job, launch, kind, elsewhere)), quiet=args.quiet)
-    given = {pair.partition("=")[0] for pair in args.env}
+    left = left_out(job, launch, kind, [*elsewhere, *lost])
+    say(*(f"left out: {one}" for one in left), quiet=args.quiet)
+    count = [f"NPROC_PER_NODE={args.nproc}"] if launch.launcher == "swift" and args.nproc else []
+    return [*count, *_words(launch, args.live, quiet=args.quiet)]
+
+
+def _environment(args: argparse.Namespace, launch: Launch) -> tuple[list[str], list[str]]:
+    """Add variables of the launch to `args.env`; returns `export` lines of others, and what is left out."""
+    given, args.copied = {pair.partition("=")[0] for pair in args.env}, {}
+    exports, lost = [], []
     for name, value in launch.env.items():
-        if _KEPT.fullmatch(name) and name not in given and not has_mark(value):
-            args.env = [*args.env, f"{name}={value}"]
-    return _words(launch, quiet=args.quiet)
+        if (
+            name in given
+            or name in _OWN
+            or name.startswith(TORCHRUN_PREFIXES)
+            or launch.shown(value) == f"${name}"
+        ):
+            continue
+        if not has_mark(value):
+            args.env, args.copied = (
+                [*args.env, f"{name}={value}"],
+                {**args.copied, name: Path(launch.job.path).name},
+            )
+        elif live := _live_text(launch.shown(value), (*args.live, *_PATHS)):
+            exports.append(f"export {name}={live}")
+        else:
+            lost.append(f"{name}={printable(launch.shown(value), 100)}")
+    return exports, lost
+
+
+def _live_text(shown: str, names: Collection[str]) -> str:
+    """A text in double quotes whose variables the nodes expand; "" if it has others than `names`."""
+    if not set(re.findall(r"\$(\w+)", shown)) <= set(names) or re.search(r"\$(?!\w)|[`\"\\\n]", shown):
+        return ""
+    return '"' + re.sub(r"\$(\w+)", r"${\1:-}", shown) + '"'
+
+
+def _live_names(launch: Launch, kind: str) -> tuple[str, ...]:
+    """Variables that the file uses but does not set, if the shell of the written file has them, too."""
+    if kind not in BATCH:
+        return ()
+    names = {
+        name
+        for name in launch.job.marks.names
+        if name.isidentifier() and name not in launch.command.variables
+    }
+    return tuple(name for name in names if name not in _OWN and not name.startswith(_SCHEDULERS)) + tuple(
+        _IN_JOB[kind].split()
+    )
+
+
+def _setup_text(command: Command, launch: Launch, live: Collection[str]) -> str:
+    """A command before the launch as the written file has it; "" if that has not."""
+    raw = " ".join(word.raw for word in command.words)
+    if command.is_nested or _SUBMITTED.fullmatch(raw):
+        return ""
+    if re.fullmatch(r'eval "?\$\((?:conda|mamba|micromamba) shell[ .][\w .-]+\)"?', raw):
+        return raw
+    if command.texts[0] not in SETS_UP:
+        return ""
+    shown = [(word.raw, launch.shown(text)) for word, text in zip(command.words, command.texts, strict=True)]
+    texts = [_shell_word(own, raw, live) for raw, own in shown]
+    return " ".join(texts) if all(texts) else ""
+
+
+def _shell_word(shown: str, raw: str, live: Collection[str]) -> str:
+    """A word with the values of the first file's variables; "" if it has variables other than `live`."""
+    if "$" not in shown:
+        return raw if raw == shown else shlex.quote(shown)
+    return f'"{shown}"' if _live_text(shown, live) else ""
 
 
 def _requests(job: Job, kind: str) -> dict[str, str]:
@@ -160,12 +241,6 @@ def the_one(path: str, found: files.LaunchFile) -> Launch:
     return launches[0]
 
 
-def _is_kept(command: Command) -> bool:
-    """Whether a command before the launch goes into the written file."""
-    is_setup = command.texts[0] in SETS_UP and not command.is_nested
-    return is_setup and not any(map(has_mark, command.texts))
-
-
 _KINDS = {"SBATCH": "slurm", "PBS": "pbs", "BSUB": "lsf"}
 _WRITTEN = {
     "slurm": "nodes N ntasks n ntasks-per-node tasks-per-node gres gpus G gpus-per-node gpus-per-task "
@@ -190,7 +265,8 @@ def _further(job: Job, kind: str) -> Iterator[tuple[str, int]]:
             yield shown, one.line
 
 
-_SILENT = ("export", "set", "echo", "cd", "date", "hostname", "wait", "exit", "unset", "nvidia-smi")
+_NO_WRAPPERS = ("exec", "command", "coproc", "time", "env", "nohup", "setsid")
+_SILENT = ("export", "set", "echo", "date", "hostname", "wait", "exit", "unset", "nvidia-smi")
 MOST_LEFT = 16
 _OF_SITE = ("partition", "p", "queue", "q", "account", "A", "P", "output", "error", "o", "e", "oo")
 """Requests that mean nothing outside a batch system."""
@@ -211,7 +287,7 @@ def _is_written(one: Directive, kind: str) -> bool:
 
 def left_out(job: Job, launch: Launch, kind: str, more: Sequence[str] = ()) -> list[str]:
     """Commands and requests of a file, and `more`, that the written one does not have."""
-    kept = {line for _, line in _further(job, kind)}
+    kept, live = {line for _, line in _further(job, kind)}, _live_names(launch, kind)
     found = [
         (one.line, f"{one.name} {one.value}".strip())
         for one in job.directives
@@ -219,7 +295,8 @@ def left_out(job: Job, launch: Launch, kind: str, more: Sequence[str] = ()) -> l
     ]
     for command in job.commands:
         is_other = command is not launch.command and command.texts[0] not in _SILENT and not command.is_nested
-        is_other &= not _is_kept(command) or command.line >= launch.line
+        is_other &= not _SUBMITTED.fullmatch(" ".join(word.raw for word in command.words))
+        is_other &= not _setup_text(command, launch, live) or command.line >= launch.line
         is_other &= not command.line <= launch.line <= command.last_line  # the launch is in its text
         if is_other and not command.start.launcher and "=" not in command.texts[0]:
             found.append((command.line, " ".join(word.raw for word in command.words)))
@@ -227,7 +304,7 @@ def left_out(job: Job, launch: Launch, kind: str, more: Sequence[str] = ()) -> l
     return shown[:MOST_LEFT] + [f"{len(shown) - MOST_LEFT} more lines"] * (len(shown) > MOST_LEFT)
 
 
-def _words(launch: Launch, quiet: bool) -> list[str]:
+def _words(launch: Launch, live: Collection[str], quiet: bool) -> list[str]:
     """The launcher's arguments, without srun or similar in front; counts become options of ringup."""
     start = launch.start
     dropped = set[int]()
@@ -240,28 +317,35 @@ def _words(launch: Launch, quiet: bool) -> list[str]:
     if start.launcher == "python" and not start.python:
         texts = ["python", *texts]
     own = [launch.shown(text) for text in start.arguments if has_mark(text)]
+    own = [text for text in own if not _live_text(text, live)]
     if own:
         shown = printable(", ".join(own[:6]), 200)
         say(f"note: only the run knows {shown}: it stays as it is written, fill it in", quiet=quiet)
-    env = [f"{n}={launch.shown(v)}" for n, v in start.env.items() if n not in RANK_VARIABLES]
-    return [*env, *_container(launch, quiet), *(launch.shown(text) for text in texts)]
+    return [*_in_front(launch, quiet), *(launch.shown(text) for text in texts)]
 
 
-def _container(launch: Launch, quiet: bool) -> list[str]:
-    """The container in front of the launcher, if its words are known: Apptainer's, or options of srun."""
-    words: list[str] = []
+def _in_front(launch: Launch, quiet: bool) -> list[str]:
+    """Wrappers and containers in front of the launcher, and srun if it names an image."""
+    found: list[str] = []
     for step in launch.steps:
-        options = [word for one in step.options for word in one.written.split(" ", 1)]
-        if step.program == "srun":
-            own = [o for o in step.options if o.name.startswith("--container-") and o.value]
-            words += ["srun", *(f"{o.name}={o.value}" for o in own)] if own else []
-        elif posixpath.basename(step.program) in CONTAINERS:
-            words += [*filter(None, (step.program, step.subcommand)), *options, *step.positionals]
-    shown = [launch.shown(word) for word in words]
-    if any("$" in word for word in shown) or HIDING & set(words):
-        say(f"left out: the container, {printable(' '.join(shown), 200)}", quiet=quiet)
-        return []
-    return shown
+        program = posixpath.basename(step.program)
+        words = [word for one in step.options for word in one.written.split(" ", 1)]
+        if program == "srun":
+            words = [
+                f"{o.name}={o.value}" for o in step.options if o.name.startswith("--container-") and o.value
+            ]
+        if not words and (step.role != "wrapper" or program in _NO_WRAPPERS):
+            continue
+        words = [
+            launch.shown(w) for w in (program, *filter(None, [step.subcommand]), *words, *step.positionals)
+        ]
+        hides = program in CONTAINERS and HIDING & set(words)
+        if hides or any("$" in word for word in words) or program not in (*WRAPPERS, *CONTAINERS, "srun"):
+            what = "container" if program in (*CONTAINERS, "srun", "docker", "podman") else "wrapper"
+            say(f"left out: the {what}, {printable(shlex.join(words), 200)}", quiet=quiet)
+        else:
+            found += words
+    return found
 
 
 def explain(args: argparse.Namespace, path: str) -> None:

@@ -176,7 +176,10 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         # The directory of submission or of the image, not the current one.
         job = dataclasses.replace(job, chdir=args.chdir)
     own = {k: v for k, v in job.env.items() if k not in ("MASTER_ADDR", "MASTER_PORT")}
-    given = tuple(EnvVar(k, v, "yours (--env)") for k, v in own.items())
+    copied = getattr(args, "copied", {})
+    given = tuple(
+        EnvVar(k, v, f"from {copied[k]}" if k in copied else "yours (--env)") for k, v in own.items()
+    )
     named = [node for node in cluster.nodes if node.host.user] if cluster else []
     may_have_gpus = not cluster or any(n.gpu_count or "gpu_count" in n.unknown for n in cluster.nodes)
     no_gpus = not (args.nproc or may_have_gpus)
@@ -201,6 +204,7 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         namespace=quoting.line(getattr(args, "namespace", ""), "--namespace "),
         rdma=quoting.line(getattr(args, "rdma", ""), "--rdma "),
         container=getattr(args, "container", ()),
+        live=getattr(args, "live", ()),
         wait_s=900 if kind in PODS else 300,
         finds_network=getattr(args, "find_network", True),
     )

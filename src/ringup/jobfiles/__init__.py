@@ -73,6 +73,8 @@ class Asked:
     restarts: Restarts | None = None
     wait_s: int = 300
     """How long the nodes wait for each other: pods start once they are scheduled and have their image."""
+    live: tuple[str, ...] = ()
+    """Variables that the nodes expand in the script's arguments: `$SLURM_JOB_ID`."""
     finds_network: bool = False
     """Whether the file contains a program that finds the network at its start (`--find-network`)."""
 

@@ -109,12 +109,16 @@ def expanded(text: str) -> str:
     return '"' + "".join(f"${part}" if i % 2 else part for i, part in enumerate(parts)) + '"'
 
 
-def export(setting: EnvVar) -> str:
-    """Lines that set a variable, with its reason above; a secret comes from the submitting shell."""
-    reason = comment(setting.because)
-    if holds_secret(setting.name, setting.value):
-        return f'# {reason}\n: "${{{setting.name}:?set it before you start this}}"'
-    return f"# {reason}\nexport {setting.name}={quoted(setting.value)}"
+def exports(settings: Sequence[EnvVar]) -> str:
+    """Lines that set variables, each reason once above; a secret comes from the submitting shell."""
+    lines = []
+    for reason, same in itertools.groupby(settings, key=lambda one: one.because):
+        lines.append(f"# {comment(reason)}")
+        for one in same:
+            is_secret = holds_secret(one.name, one.value)
+            there = f': "${{{one.name}:?set it before you start this}}"'
+            lines.append(there if is_secret else f"export {one.name}={quoted(one.value)}")
+    return "\n".join(lines)
 
 
 def seconds(limit: str) -> str:
@@ -166,10 +170,15 @@ def started(asked: Asked) -> Start:
         gpu_count=asked.gpus,
         wait_s=asked.wait_s,
     )
-    begun = start(place, asked.job)
+    arguments = tuple(_live(text, asked.live) for text in asked.job.arguments)
+    begun = start(place, replace(asked.job, arguments=arguments))
     env = tuple(replace(setting, value=_of_rank(setting.value)) for setting in begun.env)
     words = tuple(map(_of_rank, begun.words)) if per_rank(asked) else begun.words
     return replace(begun, env=env, words=words)
+
+
+def _live(text: str, names: Sequence[str]) -> str:
+    return re.sub(r"\$(\w+)", lambda m: variable(m[1]) if m[1] in names else m[0], text)
 
 
 def per_rank(asked: Asked) -> bool:

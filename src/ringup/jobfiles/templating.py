@@ -129,7 +129,7 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "sh": quoting.quoted,  # one word of bash
     "words": lambda words: " ".join(map(quoting.quoted, words)),
     "cd": quoting.enter,
-    "export": quoting.export,  # lines that set a variable, with its reason above
+    "exports": quoting.exports,  # lines that set variables, with their reasons above
     "command": quoting.command,  # the launcher's words
     "expanded": quoting.expanded,  # a word of bash with shell variables in it (`quoting.variable`)
     "comment": env_formats.comment,  # after #, on one line

@@ -73,6 +73,11 @@ class Marks:
     def all_of(self, text: str) -> list[Mark]:
         return [mark for sign in _PRIVATE.findall(text) if (mark := self.of(sign))]
 
+    @property
+    def names(self) -> set[str]:
+        """Of all unknown values: variables' names, `$(command)`."""
+        return {mark.name for mark in self._signs}
+
     def shown(self, text: str) -> str:
         """For people: `$NAME` in place of each mark."""
         return _PRIVATE.sub(lambda m: _shown(self.of(m[0])), text)

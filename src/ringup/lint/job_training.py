@@ -324,7 +324,8 @@ def parallel_sizes_do_not_divide(job: JobFile) -> Found:
         given = {n: launch.number(v) for n, v in launch.arguments.items()}
         actors = (given.get("actor-num-nodes") or 0) * (given.get("actor-num-gpus-per-node") or 0)
         given["ranks"] = launch.world_size or actors or None
-        of_experts = 1 if launch.launcher == "swift" else given.get("tensor-model-parallel-size")
+        is_swift = launch.launcher == "swift" or launch.module.startswith("swift.cli.")
+        of_experts = 1 if is_swift else given.get("tensor-model-parallel-size")
         given.setdefault("expert-tensor-parallel-size", of_experts)
         for whole, by, unless in _DIVIDED:
             left, right = _product(given, whole), _product(given, by)

@@ -163,6 +163,7 @@ _ENVIRONMENTS = {
     "pixi": 'eval "$(pixi shell-hook {})"',
 }
 """Program with `run` -> the shell command for the same environment, with its options."""
+WRAPPERS = (*_KEPT, *_ENVIRONMENTS, "uv", "rye", "conda", "mamba", "micromamba")
 _TASKS = ("pdm", "hatch", "pixi", "rye")
 """Tools whose `run` also takes names of tasks."""
 VENV = ".venv/bin/python"
@@ -214,8 +215,8 @@ def _started_by(line: StartLine, found: start.CommandLine, words: Sequence[str])
         return _ending(replace(line, launcher=launcher), left[2:])
     if launcher in _BY_OTHERS:
         return _BY_OTHERS[launcher](line, left[1:])
-    if program == "swift" and left[1:2] and left[1] in _SWIFT:
-        return _swift(line, left[1:])
+    if program in _SWIFT and left[1:2] and left[1] in _SWIFT_TASKS:
+        return _swift(line, f"{_SWIFT[program]}.{left[1]}", left[2:])
     if program in LAUNCHERS and not launcher:
         _refuse(" ".join(left[:2]), f"a job starts with `{program} {LAUNCHERS[program][1]}`")
     return _interpreted(line, left) if PYTHON.fullmatch(program) else _bare(line, left, program)
@@ -558,17 +559,18 @@ def _tune(line: StartLine, left: list[str]) -> StartLine:
     return _started(replace(line, launcher="torchrun"), words if len(left) > at else words[: at + 1])
 
 
-_SWIFT = ("pt", "sft", "rlhf")
+_SWIFT = {"swift": "swift.cli", "megatron": "swift.cli._megatron"}
+_SWIFT_TASKS = ("pt", "sft", "rlhf")
 
 
-def _swift(line: StartLine, left: list[str]) -> StartLine:
+def _swift(line: StartLine, module: str, left: list[str]) -> StartLine:
     """ms-swift's `swift sft`: torchrun if NPROC_PER_NODE or NNODES is set (ms-swift 3.5 `cli/main.py`)."""
     for name, meaning in LLAMAFACTORY.items():
         if name in line.env:
             env = {n: v for n, v in line.env.items() if n != name}
             line = _meant(replace(line, env=env), meaning, f"{name}={line.env[name]}", line.env[name])
     line = line if line.nproc or line.nodes else replace(line, nproc=1)
-    return _started(replace(line, launcher="torchrun"), ["torchrun", "-m", f"swift.cli.{left[0]}", *left[1:]])
+    return _started(replace(line, launcher="torchrun"), ["torchrun", "-m", module, *left])
 
 
 _FABRIC = {"--devices": "nproc", "--num-nodes": "nodes", "--node-rank": "rank"}

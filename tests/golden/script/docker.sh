@@ -21,7 +21,6 @@ export RUN_ID=job
 cd /home/ada/minGPT-ddp
 # yours (--env)
 export NCCL_DEBUG=WARN
-# yours (--env)
 : "${HF_TOKEN:?set it before you start this}"
 env=(-e NNODES -e NPROC -e MASTER_ADDR -e MASTER_PORT -e PYTHON -e RUN_ID -e NODE_RANK -e ADDRESS -e INTERFACE -e NCCL_DEBUG -e HF_TOKEN)
 

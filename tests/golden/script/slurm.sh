@@ -25,7 +25,6 @@ export PYTHON=/opt/venv/bin/python
 export NPROC=8
 # yours (--env)
 export NCCL_DEBUG=WARN
-# yours (--env)
 : "${HF_TOKEN:?set it before you start this}"
 # The NIC of the ranks; empty: the job finds the fastest one that reaches all nodes.
 export INTERFACE=''
