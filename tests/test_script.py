@@ -423,7 +423,7 @@ def test_the_environment_of_a_file_is_kept_or_named(
   cd "$WORK/proj" &&
   source /opt/envs/a/bin/activate &&
   export PATH="/opt/bin:${PATH:-}" &&
-  export DATA="${SCRATCH:-}/data"
+  export DATA="$SCRATCH/data"
 # from job
 export VLLM_USE_V1=1
 export PYTHON"""

@@ -123,7 +123,7 @@ def _live_text(shown: str, names: Collection[str]) -> str:
     """A text in double quotes whose variables the nodes expand; "" if it has others than `names`."""
     if not set(re.findall(r"\$(\w+)", shown)) <= set(names) or re.search(r"\$(?!\w)|[`\"\\\n]", shown):
         return ""
-    return '"' + re.sub(r"\$(\w+)", r"${\1:-}", shown) + '"'
+    return '"' + re.sub(rf"\$({'|'.join(_PATHS)})\b", r"${\1:-}", shown) + '"'
 
 
 def _live_names(launch: Launch, kind: str) -> tuple[str, ...]:
