@@ -408,7 +408,7 @@ source $ENVS/a/bin/activate
 module load cuda/$NOW
 export PATH=/opt/bin:$PATH DATA=$SCRATCH/data STARTED=$NOW
 export VLLM_USE_V1=1 NPROC_PER_NODE=4
-numactl --localalloc ./with.sh nohup torchrun --nproc_per_node=4 t.py --out $SCRATCH/$SLURM_JOB_ID \\
+numactl --localalloc ./with.sh nohup torchrun --nproc_per_node=4 t.py --out $SCRATCH/${SLURM_JOB_ID}b \\
   --rank $SLURM_NODEID
 """
 
@@ -428,7 +428,7 @@ def test_the_environment_of_a_file_is_kept_or_named(
 export VLLM_USE_V1=1
 export PYTHON"""
     assert setup in out
-    assert "exec numactl --localalloc " in out and '--out "$SCRATCH/$SLURM_JOB_ID"' in out
+    assert "exec numactl --localalloc " in out and '--out "$SCRATCH"/"$SLURM_JOB_ID"b' in out
     assert "--rank '$SLURM_NODEID'" in out and "only the run knows $SLURM_NODEID:" in err
     for lost in ("line 8: module load cuda/$NOW", "STARTED=$(date +%s)", "the wrapper, with.sh nohup"):
         assert f"left out: {lost}\n" in err

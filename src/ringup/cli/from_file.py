@@ -13,7 +13,7 @@ from pathlib import Path
 from ringup.cli import from_manifest
 from ringup.cli.text_files import read_script
 from ringup.errors import UsageError
-from ringup.jobfiles import BATCH, LIMITED
+from ringup.jobfiles import BATCH, LIMITED, VARIABLE
 from ringup.launchfiles import files
 from ringup.launchfiles.directives import Directive, gpus_per_node, last, tasks_per_node
 from ringup.launchfiles.marks import has_mark
@@ -121,7 +121,8 @@ def _environment(args: argparse.Namespace, launch: Launch) -> tuple[list[str], l
 
 def _live_text(shown: str, names: Collection[str]) -> str:
     """A text in double quotes whose variables the nodes expand; "" if it has others than `names`."""
-    if not set(re.findall(r"\$(\w+)", shown)) <= set(names) or re.search(r"\$(?!\w)|[`\"\\\n]", shown):
+    used = {plain or braced for plain, braced in re.findall(VARIABLE, shown)}
+    if not used <= set(names) or re.search(r"[$`\"\\\n]", re.sub(VARIABLE, "", shown)):
         return ""
     return '"' + re.sub(rf"\$({'|'.join(_PATHS)})\b", r"${\1:-}", shown) + '"'
 

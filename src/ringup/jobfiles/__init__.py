@@ -79,6 +79,7 @@ class Asked:
     """Whether the file contains a program that finds the network at its start (`--find-network`)."""
 
 
+VARIABLE = r"\$(?:(\w+)|\{(\w+)\})"
 KINDS = ("slurm", "pbs", "lsf", "ssh", "docker", "k8s-job", "jobset", "pytorchjob", "trainjob", "volcano")
 """Values of KIND in `ringup script KIND`; each is a template."""
 BATCH = ("slurm", "pbs", "lsf")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ringup.errors import LaunchError, UsageError
-from ringup.jobfiles import Asked
+from ringup.jobfiles import VARIABLE, Asked
 from ringup.planning import EnvVar
 from ringup.planning.env_formats import comment
 from ringup.planning.launchers import LAUNCHERS, Place, Start, start
@@ -178,7 +178,7 @@ def started(asked: Asked) -> Start:
 
 
 def _live(text: str, names: Sequence[str]) -> str:
-    return re.sub(r"\$(\w+)", lambda m: variable(m[1]) if m[1] in names else m[0], text)
+    return re.sub(VARIABLE, lambda m: variable(n) if (n := m[1] or m[2]) in names else m[0], text)
 
 
 def per_rank(asked: Asked) -> bool:

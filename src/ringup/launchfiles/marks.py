@@ -79,8 +79,9 @@ class Marks:
         return {mark.name for mark in self._signs}
 
     def shown(self, text: str) -> str:
-        """For people: `$NAME` in place of each mark."""
-        return _PRIVATE.sub(lambda m: _shown(self.of(m[0])), text)
+        """For people: `$NAME` in place of each mark, `${NAME}` if a letter follows."""
+        shown = _PRIVATE.sub(lambda m: _shown(self.of(m[0])) + m[0], text)
+        return _PRIVATE.sub("", re.sub(rf"\$(\w+){_PRIVATE.pattern}(?=\w)", r"${\1}", shown))
 
 
 def _shown(mark: Mark | None) -> str:
