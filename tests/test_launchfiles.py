@@ -97,6 +97,13 @@ CASES = {
         {"rendezvous-endpoint-own"},
         "job.yaml",
     ),
+    "Kubernetes leaves $(hostname) to the shell": Case(
+        "kind: PyTorchJob\nspec:\n  containers: [{command: [sh, -c, 'torchrun --nnodes=2 --nproc_per_node=8"
+        " --node_rank=$(RANK) --master_addr=$(hostname) --data $$(pwd)/a fit.py']}]\n",
+        "PyTorchJob torchrun: 2 nodes x 8 ranks, 2 worlds",
+        {"rendezvous-endpoint-own"},
+        "job.yaml",
+    ),
     "a sourced file may set the variable": Case(
         "source ./common.sh\nsrun torchrun --standalone --nproc_per_node=4 fit.py $more\n",
         "srun torchrun: ? nodes x 4 ranks, number of worlds unknown",

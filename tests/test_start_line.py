@@ -186,6 +186,12 @@ def test_llamafactorys_own_words_may_stand_before_the_file(words: str) -> None:
     assert (job.launcher, job.script, job.arguments) == ("llamafactory", "sft.yaml", ("lr=1",))
 
 
+def test_llamafactory_takes_options_in_place_of_a_file() -> None:
+    job = asked("-- NNODES=2 NPROC_PER_NODE=4 llamafactory-cli train --stage sft")[1]
+    assert (job.launcher, job.kind, job.script) == ("torchrun", "module", "llamafactory.launcher")
+    assert job.arguments == ("--stage", "sft") and job.nproc == 4
+
+
 def test_a_module_and_a_command_are_no_files() -> None:
     module = asked("-- python -m pkg.train -x")[1]
     assert (module.kind, module.script, module.file, module.arguments) == (

@@ -384,11 +384,22 @@ def _environment(items: dict[str, Node], container: PodCommand, known: Marks) ->
     return found
 
 
-_OF_KUBERNETES = re.compile(r"\$\(([A-Za-z_]\w*)\)")
+_OF_KUBERNETES = re.compile(r"\$(?:\$|\(([A-Za-z_]\w*)\))")
 _OF_SHELL = re.compile(r"\$[({]?([A-Za-z_]\w*)[)}]?")
 """In compose, and where a chart puts the words into its own template."""
 
 
 def _with_variables(word: str, form: re.Pattern[str], env: dict[str, str], job: Job) -> str:
-    """The word with its variables replaced: Kubernetes' `$(NAME)`."""
-    return form.sub(lambda m: env.get(m[1], job.marks.make(m[1], "task")), word)
+    """
+    The word with its variables replaced: Kubernetes' `$(NAME)`, and `$` for `$$`.
+
+    Kubernetes leaves the name of no variable as it is, and a shell runs it: `$(hostname)`.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if not name:
+            return "$"
+        return match[0] if name.islower() and name not in env else env.get(name, job.marks.make(name, "task"))
+
+    return form.sub(value, word)

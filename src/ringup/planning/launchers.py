@@ -20,11 +20,10 @@ from dataclasses import dataclass, replace
 from ringup.errors import LaunchError
 from ringup.model import CONTAINERS, Job
 from ringup.planning import EnvVar
+from ringup.planning.start_line import LLAMAFACTORY_MODULE
 
 SHIM = "rank.py"
 """File in a node's run directory that starts one rank and keeps that rank's exit code."""
-LLAMAFACTORY_MODULE = "llamafactory.launcher"
-"""The module that `llamafactory-cli train` runs with torchrun (LLaMA-Factory 0.8 to 0.9.5)."""
 C10D_CONF = "is_host={0.is_head},join_timeout={0.wait_s},read_timeout=60"
 STATIC_CONF = "timeout={0.wait_s}"
 NOT_MULTI_GPU = ("--config_file", "--use_fsdp", "--use_deepspeed", "--use_megatron_lm", "--tpu", "--cpu")

@@ -212,6 +212,10 @@ def _started_by(line: StartLine, found: start.CommandLine, words: Sequence[str])
     if launcher in OPTIONS:
         return _launched(replace(line, launcher=launcher), found, left)
     if launcher == "llamafactory":
+        if left[2:] and left[2].startswith("--"):  # options in place of a YAML file
+            return _started(
+                replace(line, launcher="torchrun"), ["torchrun", "-m", LLAMAFACTORY_MODULE, *left[2:]]
+            )
         return _ending(replace(line, launcher=launcher), left[2:])
     if launcher in _BY_OTHERS:
         return _BY_OTHERS[launcher](line, left[1:])
@@ -559,6 +563,8 @@ def _tune(line: StartLine, left: list[str]) -> StartLine:
     return _started(replace(line, launcher="torchrun"), words if len(left) > at else words[: at + 1])
 
 
+LLAMAFACTORY_MODULE = "llamafactory.launcher"
+"""The module that `llamafactory-cli train` runs with torchrun (LLaMA-Factory 0.8 to 0.9.5)."""
 _SWIFT = {"swift": "swift.cli", "megatron": "swift.cli._megatron"}
 _SWIFT_TASKS = ("pt", "sft", "rlhf")
 
