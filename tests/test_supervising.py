@@ -83,14 +83,17 @@ def runs() -> Iterator[list[Supervised]]:
     started: list[Supervised] = []
     yield started
     for run in started:
-        attached = run.attach()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            attached.wait(2)
-        while attached.poll() is None:
-            attached.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                attached.wait(10)
-        attached.communicate()
+        while True:
+            attached = run.attach()
+            assert attached.stdout is not None
+            attached.stdout.readline()  # before, Ctrl-C would end `attach` alone
+            while attached.poll() is None:
+                attached.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    attached.wait(10)
+            attached.communicate()
+            if run.record["outcome"] != "running":
+                break
 
 
 def test_a_detached_run_is_restarted_without_anybody_looking(tmp_path: Path, runs: list[Supervised]) -> None:

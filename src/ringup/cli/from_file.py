@@ -14,6 +14,7 @@ from ringup.cli import from_manifest
 from ringup.cli.text_files import read_script
 from ringup.errors import UsageError
 from ringup.jobfiles import BATCH, LIMITED, VARIABLE
+from ringup.jobfiles.quoting import quoted
 from ringup.launchfiles import files
 from ringup.launchfiles.directives import Directive, gpus_per_node, last, tasks_per_node
 from ringup.launchfiles.marks import has_mark
@@ -122,7 +123,9 @@ def _environment(args: argparse.Namespace, launch: Launch) -> tuple[list[str], l
 def _live_text(shown: str, names: Collection[str]) -> str:
     """A text in double quotes whose variables the nodes expand; "" if it has others than `names`."""
     used = {plain or braced for plain, braced in re.findall(VARIABLE, shown)}
-    if not used <= set(names) or re.search(r"[$`\"\\\n]", re.sub(VARIABLE, "", shown)):
+    if not (used <= set(names) and shown.isprintable()) or re.search(
+        r"[$`\"\\]", re.sub(VARIABLE, "", shown)
+    ):
         return ""
     return '"' + re.sub(rf"\$({'|'.join(_PATHS)})\b", r"${\1:-}", shown) + '"'
 
@@ -158,7 +161,7 @@ def _setup_text(command: Command, launch: Launch, live: Collection[str]) -> str:
 def _shell_word(shown: str, raw: str, live: Collection[str]) -> str:
     """A word with the values of the first file's variables; "" if it has variables other than `live`."""
     if "$" not in shown:
-        return raw if raw == shown else shlex.quote(shown)
+        return raw if raw == shown and raw.isprintable() else quoted(shown)
     return f'"{shown}"' if _live_text(shown, live) else ""
 
 
