@@ -101,31 +101,23 @@ def _environment(args: argparse.Namespace, launch: Launch) -> tuple[list[str], l
     given, args.copied = {pair.partition("=")[0] for pair in args.env}, {}
     exports, lost = [], []
     for name, value in launch.env.items():
-        if (
-            name in given
-            or name in _OWN
-            or name.startswith(TORCHRUN_PREFIXES)
-            or launch.shown(value) == f"${name}"
-        ):
+        shown = launch.shown(value)
+        if name in given or name in _OWN or name.startswith(TORCHRUN_PREFIXES) or shown == f"${name}":
             continue
         if not has_mark(value):
-            args.env, args.copied = (
-                [*args.env, f"{name}={value}"],
-                {**args.copied, name: Path(launch.job.path).name},
-            )
-        elif live := _live_text(launch.shown(value), (*args.live, *_PATHS)):
+            args.env, args.copied[name] = [*args.env, f"{name}={value}"], Path(launch.job.path).name
+        elif live := _live_text(shown, (*args.live, *_PATHS)):
             exports.append(f"export {name}={live}")
         else:
-            lost.append(f"{name}={printable(launch.shown(value), 100)}")
+            lost.append(f"{name}={printable(shown, 100)}")
     return exports, lost
 
 
 def _live_text(shown: str, names: Collection[str]) -> str:
     """A text in double quotes whose variables the nodes expand; "" if it has others than `names`."""
     used = {plain or braced for plain, braced in re.findall(VARIABLE, shown)}
-    if not (used <= set(names) and shown.isprintable()) or re.search(
-        r"[$`\"\\]", re.sub(VARIABLE, "", shown)
-    ):
+    is_plain = shown.isprintable() and not re.search(r"[$`\"\\]", re.sub(VARIABLE, "", shown))
+    if not is_plain or not used <= set(names):
         return ""
     return '"' + re.sub(rf"\$({'|'.join(_PATHS)})\b", r"${\1:-}", shown) + '"'
 
@@ -134,14 +126,9 @@ def _live_names(launch: Launch, kind: str) -> tuple[str, ...]:
     """Variables that the file uses but does not set, if the shell of the written file has them, too."""
     if kind not in BATCH:
         return ()
-    names = {
-        name
-        for name in launch.job.marks.names
-        if name.isidentifier() and name not in launch.command.variables
-    }
-    return tuple(name for name in names if name not in _OWN and not name.startswith(_SCHEDULERS)) + tuple(
-        _IN_JOB[kind].split()
-    )
+    own = {*launch.command.variables, *_OWN}
+    names = {name for name in launch.job.marks.names if name.isidentifier() and name not in own}
+    return *(name for name in names if not name.startswith(_SCHEDULERS)), *_IN_JOB[kind].split()
 
 
 def _setup_text(command: Command, launch: Launch, live: Collection[str]) -> str:
