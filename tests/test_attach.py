@@ -327,8 +327,9 @@ def test_secrets_are_not_noted(tmp_path: Path, runs: list[Detached]) -> None:
 
 @pytest.mark.parametrize("name", ["nothing", "../../etc/passwd", "", "a" * 300, "\x1b[31m"])
 def test_unknown_run_is_said(name: str) -> None:
-    with pytest.raises(UsageError, match="no detached run"):
+    with pytest.raises(UsageError, match="no detached run") as refused:
         detach.load(name)
+    assert "`ringup top RUN`" in refused.value.hint
 
 
 def test_the_list_of_runs_is_json_where_that_is_asked_for(

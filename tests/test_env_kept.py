@@ -123,14 +123,14 @@ def test_rocs_variables_are_explained_and_none_is_invented() -> None:
     made = minimal_env(cluster(roce("mlx5_0"), roce("mlx5_1")))
     text = "\n".join(made.explained)
     assert made.env == ()
-    assert "leave it; NCCL since 2.21 looks for the entry itself, here 3 (::ffff:10.0.0.1 RoCE v2)" in text
-    assert "NCCL_IB_TC: not set; do not guess it" in text
+    assert "leave it unset: NCCL since 2.21 finds the entry itself, here 3 (::ffff:10.0.0.1 RoCE v2)" in text
+    assert "NCCL_IB_TC: not set. Do not guess it" in text
     assert "NCCL_IB_TIMEOUT: 20, the default" in text and "NCCL_IB_QPS_PER_CONNECTION: 1, the default" in text
 
 
 def test_the_sites_traffic_class_is_said_with_its_dscp() -> None:
     text = "\n".join(minimal_env(cluster(roce("mlx5_0"), env={"NCCL_IB_TC": "106"})).explained)
-    assert "NCCL_IB_TC: 106 (DSCP 26) is the site's, and kept" in text
+    assert "NCCL_IB_TC: 106 (DSCP 26), set by the site and kept" in text
 
 
 def test_a_class_the_driver_sets_by_itself_is_left_to_it() -> None:

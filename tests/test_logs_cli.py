@@ -17,6 +17,7 @@ import pytest
 from bench.nccl_lines import Plan
 from bench.nccl_logs import generate
 
+from ringup.cli import command_line
 from ringup.errors import BundleError
 from ringup.logs import files
 from ringup.logs.follow import changes
@@ -124,6 +125,12 @@ def test_a_bad_iteration_expression_is_wrong_usage() -> None:
     done = ringup(str(RECORDED / "sound.log"), "--by-iteration", "step (")
     assert done.returncode == 2
     assert "--by-iteration" in done.stderr
+
+
+def test_a_path_behind_by_iteration_is_no_expression(capsys: pytest.CaptureFixture[str]) -> None:
+    counted = str(Path(__file__).parent.parent / "docs" / "examples" / "logs" / "counted")
+    assert command_line.dispatch(["logs", "--by-iteration", counted, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["by_iteration"]
 
 
 @pytest.mark.slow

@@ -275,12 +275,33 @@ def test_a_collection_of_before_rdma_facts_leaves_them_unknown(
         ["--output", "no-such-file.txt"],
         ["--output", "hdr-node.txt", "--topo", "hdr-node.txt"],
         ["--output", "a=hdr-node.txt", "--output", "b=hdr-node.txt", "--output", "hdr-addresses.txt"],
+        ["--output", "hdr-node.txt", "--nccl", "1.2"],
     ],
 )
 def test_what_cannot_be_is_a_usage_error(words: list[str]) -> None:
     given = [w.replace("hdr", str(RECORDED / "hdr")) if ".txt" in w else w for w in words]
     with pytest.raises(UsageError):
         command_line.dispatch(["predict", *given])
+
+
+def test_a_release_whose_source_was_not_read_leaves_a_doubt(capsys: pytest.CaptureFixture[str]) -> None:
+    for version, is_doubted in (("2.8.3", True), ("2.18.1", False), ("2.32.1", False), ("2.99.1", True)):
+        node = predicted(capsys, *HDR, nccl=version)
+        assert because(node, "not among the releases that ringup knows") == is_doubted
+
+
+def test_a_node_whose_devices_were_not_pasted_contradicts_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"a": RECORDED / "hdr-node.txt", "b": tmp_path / "b.txt", "c": tmp_path / "c.txt"}
+    files["b"].write_text(ADDRESSES.format("eno1", "10.0.0.1"))
+    files["c"].write_text(f"{ADDRESSES.format('eno1', '10.0.0.2')}mlx5_0 port 1 ==> eno1 (Down)\n")
+    for names, is_apart in (("ab", False), ("ac", True)):
+        words = [f"--output={name}={files[name]}" for name in names]
+        assert command_line.dispatch(["predict", "--json", *words]) == 0
+        nodes = json.loads(capsys.readouterr().out)["nodes"]
+        assert [node["network"] for node in nodes] == ["IB", "Socket"]
+        assert [because(node, "their ranks do not connect") for node in nodes] == [is_apart] * 2
 
 
 def test_a_path_that_holds_an_equals_sign_is_a_path(tmp_path: Path) -> None:
@@ -549,7 +570,7 @@ def test_what_was_not_understood_or_not_needed_is_named(
         + "and then it hung again!\nSettings for eno1:\n\tSpeed: 100Mb/s\n"
     )
     said = pasted(tmp_path, text, capsys)[1]
-    assert "1 line not understood: 8 ('and then it hung again!')" in said
+    assert "line 8 not understood ('and then it hung again!')" in said
     assert "ethtool: NCCL's choice does not depend on it" in said
 
 

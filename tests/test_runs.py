@@ -50,7 +50,7 @@ def test_runs_are_listed_newest_first_with_their_cause(
     (home / "runs/e/run.json").write_text('{"run": ' + "[" * 100_000)
     lines = listed(capsys).splitlines()
     assert [line.split()[0] for line in lines] == ["RUN", "b", "c", "a", "d"]
-    assert "n0 and 1 more" in lines[1] and "train.py" in lines[1]
+    assert "n0, n1" in lines[1] and "train.py" in lines[1]
     assert [line.split()[-1] for line in lines[1:4]] == ["gpu-out-of-memory", "running", "ok"]
     rows = json.loads(listed(capsys, "--json"))["runs"]
     assert [row["state"] for row in rows] == ["ended", "running", "ended", "ended"]

@@ -95,7 +95,7 @@ def test_a_running_rank_is_shown_and_as_json(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_rank_is_exit_1_and_said() -> None:
     done = ringup("--local", "1", "--run", "no-such-run")
-    assert done.returncode == 1 and "you have no running ranks" in done.stderr
+    assert done.returncode == 1 and "run no-such-run has no running ranks" in done.stderr
 
 
 def flight(calls: int, members: str = "") -> dump.Flight:

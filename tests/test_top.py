@@ -18,7 +18,7 @@ from ringup.cli import top
 from ringup.cli.background import LAUNCHER, noted, supervised
 from ringup.cli.commands import parser_for
 from ringup.cli.watched_job import WatchedJob, job_named
-from ringup.errors import LaunchError
+from ringup.errors import LaunchError, UsageError
 from ringup.hang.activity import identity
 from ringup.hang.rank_rows import JobState, RankRow, RowLine, job_of, lines_of, rank_rows
 from ringup.hang.snapshots import NodeLook, RankLook, silent
@@ -509,6 +509,9 @@ def test_without_a_name_the_newest_run_that_has_not_ended_is_watched(home: Path)
     with pytest.raises(LaunchError, match="has ended: ok"):
         named("b")
     assert named("10.0.0.1:29500").name == "10.0.0.1:29500"
+    assert named("elsewhere", "--local", "1").name == "elsewhere"
+    with pytest.raises(UsageError, match="no run 'c' is known here"):
+        named("c")
 
 
 def test_a_folder_that_cannot_be_written_ends_no_run(home: Path) -> None:
@@ -527,6 +530,18 @@ def test_where_nothing_runs_one_picture_says_so() -> None:
     assert shown.end_of_job(shown.seen_s) == "You have no running ranks on these nodes."
     shown.earlier[0] = "node0"
     assert shown.end_of_job(shown.seen_s + 60.0) == "The job's ranks are gone."
+
+
+def test_where_nothing_runs_the_printed_picture_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, _ = opened(8, job=WatchedJob("other", hosts_for(8), None))
+    shown.screen.has_keys = False
+    monkeypatch.setattr(shown, "is_known", lambda: True)
+    monkeypatch.setattr(shown, "update", lambda now_s: None)
+    monkeypatch.setattr(shown, "end_of_job", lambda now_s: "none" if shown.drawn_s else "")
+    shown.ranks = None
+    drawn: list[object] = []
+    monkeypatch.setattr(shown.screen, "draw", drawn.append)
+    assert shown.run() == 1 and len(drawn) == 1
 
 
 def test_the_end_of_a_run_is_shown_though_the_nodes_have_not_told_it_yet(home: Path) -> None:

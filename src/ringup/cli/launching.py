@@ -83,8 +83,12 @@ def show_before(judged: Judgement, plan: Plan, args: argparse.Namespace) -> None
     style = terminal.Style(sys.stderr)
     shown = judged.findings if args.unfolded else console.folded(judged.findings, judged.cluster)
     nodes, found = plural(len(judged.cluster.nodes), "node"), console.counts(shown)
-    if any(one.severity == "note" and not one.worked_around_by for one in shown):
-        found += " (`ringup check` shows notes)"
+    notes = [one.where for one in shown if one.severity == "note" and not one.worked_around_by]
+    script = judged.cluster.job.script
+    in_script = [bool(script) and where.startswith(f"{script}:") for where in notes]
+    commands = ["`ringup check`"] * (not all(in_script)) + [f"`ringup lint {script}`"] * any(in_script)
+    if notes:
+        found += f" ({' and '.join(commands)} {'shows' if len(commands) == 1 else 'show'} notes)"
     terminal.say(f"checked: {nodes}, {found}; {console.network_line(judged.cluster)}", quiet=args.quiet)
     for finding in shown:
         if finding.severity == "note" and (args.quiet or not finding.worked_around_by):
@@ -280,7 +284,7 @@ def with_cause(result: RunResult) -> tuple[RunResult, list[str], Cause | None]:
         # A rank's last lines, quoted here, are also in its own log.
         text = "".join(f"{line}\n" for line in shown if not line.startswith("  | "))
         Path(result.log_dir, END_FILE).write_text(text, encoding="utf-8", errors="backslashreplace")
-    if result.outcome not in FAILED and not result.failure:
+    if not (result.outcome in FAILED or result.failure or result.record.get("verdict")):
         return result, [], None
     lines, cause, known = cause_of(result.log_dir)
     result = replace(result, record={**result.record, "cause": redact_data(known)})

@@ -56,9 +56,11 @@ def run(args: argparse.Namespace) -> int:
     from ringup.output import logs_report as show
 
     paths = list(args.paths)
+    if not paths and args.by_iteration and Path(args.by_iteration).exists():
+        paths, args.by_iteration = [args.by_iteration], ""  # `--by-iteration PATH`, without a REGEX
     if not paths:
         if sys.stdin is None or sys.stdin.isatty():
-            hint = "ringup logs FILE..., a directory, or `-` for standard input"
+            hint = "ringup logs FILE..., a directory, a run's name, or `-` for standard input"
             raise UsageError("no log file given", hint=hint)
         paths = ["-"]
     if not all(path == "-" or Path(path).exists() for path in paths):

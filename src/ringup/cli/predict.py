@@ -23,7 +23,7 @@ from ringup.network.predictions import together as compared
 from ringup.output import prediction_report, terminal
 from ringup.parse.pasted import MOST_CHARACTERS, Pasted, hosts_in, parse_pasted, together, unwrapped
 from ringup.parse.topology import Topology, parse_topology
-from ringup.units import plural, printable, ranges, summarize_names
+from ringup.units import printable, ranges, summarize_names
 
 NOT_PASTED = {"interfaces": "paste `ip addr`", "rdma_ports": "paste `ibstatus` or `rdma link`"}
 NOT_UNDERSTOOD = "no output of a supported tool"
@@ -47,7 +47,8 @@ OPTIONS = (
 def run(args: argparse.Namespace) -> int:
     env = request.environment_from(args.env)
     version = interface_choice.version_of(args.nccl) if args.nccl else None
-    if version == interface_choice.ASSUMED and not args.nccl.startswith("2.27.7"):
+    is_unread = version == interface_choice.ASSUMED and not args.nccl.startswith("2.27.7")
+    if version and (is_unread or version < (2,)):
         raise UsageError(f"--nccl {args.nccl!r} is not a version", hint="for example --nccl 2.20.5")
     is_all = not args.from_file and not request.named(args)
     pasted = _pasted(args.output, is_all=is_all)
@@ -122,8 +123,9 @@ def _say_left(path: str, text: str, made: Pasted, *, is_whole: bool) -> None:
         terminal.say(f"{printable(path)}: only its first {MOST_CHARACTERS >> 20} Mi characters were read")
     if made.not_understood and is_whole and not made.is_empty:
         first = text.splitlines()[made.not_understood[0] - 1].strip()
-        count, numbers = plural(len(made.not_understood), "line"), ranges(made.not_understood)
-        terminal.say(f"{printable(path)}: {count} not understood: {numbers} ({printable(first, 60)!r})")
+        lines = "lines" if len(made.not_understood) > 1 else "line"
+        numbers = f"{lines} {ranges(made.not_understood)}"
+        terminal.say(f"{printable(path)}: {numbers} not understood ({printable(first, 60)!r})")
     for tool in made.unused:
         terminal.say(f"{printable(path)}: {tool}: NCCL's choice does not depend on it")
     if made.is_part:
@@ -144,7 +146,7 @@ def _dumps(words: list[str], nodes: list[str]) -> dict[str, Topology]:
         try:
             made = parse_topology(read_text(path, MOST_CHARACTERS + 1))
         except ValueError as error:
-            hint = "give a file that NCCL_TOPO_DUMP_FILE named"
+            hint = "give a file that NCCL_TOPO_DUMP_FILE named; `nvidia-smi topo -m` goes to --output"
             raise UsageError(f"--topo {path}: {error}", hint=hint) from error
         if node and node not in nodes:
             hint = f"nodes: {', '.join(nodes[:8])}"

@@ -14,6 +14,7 @@ from typing import Any
 from ringup import saved_run
 from ringup.cli import background, options
 from ringup.errors import RingupError, UsageError
+from ringup.hosts.folding import node_set
 from ringup.output import terminal
 from ringup.runtime import detach, node_history
 from ringup.saved_run import PlanHead, RunHead
@@ -97,7 +98,7 @@ LESS = (2, 3, 1)
 def show(rows: Iterable[Mapping[str, Any]], heading: bool = True) -> None:
     table = [("RUN", "AGE", "NODES", "RANKS", "SCRIPT", "ENDED", "CAUSE")] if heading else []
     for row in rows:
-        who = summarize_names(row["nodes"], 1), str(row["ranks"]), Path(row["script"]).name
+        who = node_set(row["nodes"], 2), str(row["ranks"]), Path(row["script"]).name
         state = "launcher-gone" if row["launcher_gone"] else row["state"]
         end = row["outcome"] or state, row["cause"] or ""
         table.append((row["run"], show_seconds(row["age_s"]), *who, *end))
@@ -156,8 +157,7 @@ def run(args: argparse.Namespace) -> int:
     elif rows:
         show(rows, not args.quiet)
         if not args.quiet and any(row["outcome"] is None for row in rows if row["run"] in detach.known()):
-            ask = "`ringup attach RUN` looks whether a detached run still is"
-            terminal.say(f"running: as it was last seen; {ask}")
+            terminal.say("running: the last known state; `ringup attach RUN` asks a detached run")
     else:
         print(f"no run in {terminal.path_shown(log_dir)}")
     return 0

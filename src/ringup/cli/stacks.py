@@ -141,5 +141,6 @@ def run(args: argparse.Namespace) -> int:
     terminal.say(*remedies(nodes, is_local, args.ssh_config or ""), *unreadable(nodes), quiet=args.quiet)
     request.hint_python((node.problem for node in nodes), args)
     if not found:
-        terminal.say("you have no running ranks on these nodes")
+        run = f"run {printable(args.run, 80)} has" if args.run else "you have"
+        terminal.say(f"{run} no running ranks on these nodes")
     return 0 if found and not any(node.problem for node in nodes) else 1

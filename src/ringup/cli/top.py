@@ -321,7 +321,8 @@ class Top:
             self.update(now_s)
             self.end_words = self.end_of_job(now_s)
             is_due = self.is_due(now_s)
-            if is_due or self.end_words:
+            is_new = self.screen.has_keys or self.earlier or not self.drawn_s
+            if is_due or (self.end_words and is_new):
                 self.draw(now_s, is_last=bool(self.end_words))
             if self.end_words or (self.once and is_due):
                 return 0 if self.earlier or self.ranks else 1

@@ -16,7 +16,7 @@ import msgspec
 from ringup import saved_run
 from ringup.agent_bundle import program
 from ringup.cli import background, options, request, runs
-from ringup.errors import LaunchError, RingupError
+from ringup.errors import LaunchError, RingupError, UsageError
 from ringup.model import Host, Unreached
 from ringup.output import terminal
 from ringup.planning import Plan
@@ -137,6 +137,9 @@ def job_named(args: argparse.Namespace) -> WatchedJob:
         if named:
             hint = f"`ringup logs {terminal.path_shown(folder)}` tells why; `ringup runs` lists the others"
             raise LaunchError(f"run {row['run']} has ended: {row['outcome']}", hint=hint)
+    if args.name and not given and ":" not in args.name:
+        hint = "`ringup runs` lists the runs here; another job: its MASTER_ADDR:PORT, with -H for its nodes"
+        raise UsageError(f"no run {args.name[:80]!r} is known here", hint=hint)
     return WatchedJob(args.name, given or request.nodes_from(args), args.ssh_config)
 
 

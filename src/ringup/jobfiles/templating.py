@@ -68,7 +68,7 @@ def _refuse(kind: str, asked: Asked) -> None:
         hint = "`ringup run` with the same options does"
     elif asked.plan is None:
         wrong = f"a file for {kind} names the nodes and their network, which are not known"
-        hint = "name nodes that ringup may look at, with -H, or facts saved earlier, with --from"
+        hint = "name the nodes with -H (ringup checks them), or give --from F, a file of `check --save F`"
     elif len(counts) > 1:
         wrong = f"the nodes have different numbers of ranks ({', '.join(map(str, counts))})"
         hint = "give all the same with --nproc, or use `ringup run`"

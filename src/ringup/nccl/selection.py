@@ -95,6 +95,9 @@ class _Choosing:
             how = "" if self.node.interpreter.path else " (--nccl VERSION)"
             shown = ".".join(map(str, self.version))
             self.doubt(f"NCCL's version is not known, {shown} is assumed{how}")
+        elif not (2, 18) <= self.version < (2, 33):
+            shown = ".".join(map(str, self.version))
+            self.doubt(f"NCCL {shown} is not among the releases that ringup knows (2.18 to 2.32)")
         self.first = self._bootstrap()
         if self.first or "interfaces" in self.node.unknown:
             made = self._with_network()

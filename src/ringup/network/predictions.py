@@ -226,10 +226,14 @@ def together(nodes: Sequence[Node], predictions: Sequence[Prediction]) -> tuple[
 def _contradictions(one: _Seen, sample: Sequence[_Seen]) -> Iterator[str]:
     others = [s for s in sample if s.node.name != one.node.name]
     own, boot = one.prediction.network, one.prediction.bootstrap
-    kinds = Counter(s.prediction.network for s in others if s.prediction.network)
-    if own and kinds and own not in kinds:
+    known = [s for s in others if s.prediction.network == "IB" or "rdma_ports" not in s.node.unknown]
+    kinds = Counter(s.prediction.network for s in known if s.prediction.network)
+    is_sure = (
+        own == "IB" or "rdma_ports" not in one.node.unknown
+    )  # else its RDMA devices are only taken as none
+    if own and is_sure and kinds and own not in kinds:
         kind = kinds.most_common(1)[0][0]
-        who = next(s.node.name for s in others if s.prediction.network == kind)
+        who = next(s.node.name for s in known if s.prediction.network == kind)
         yield f"{who} chooses {kind}, this node {own}: their ranks do not connect, and no message explains it"
     # NCCL connects the n-th device of one node with the n-th of another.
     apart = (s for s in others if s.prediction.network == own and s.kinds != one.kinds)

@@ -250,10 +250,10 @@ def roce_explained(cluster: Cluster) -> list[str]:
         f"RoCE on {summarize_names(s.node.name for s in users)}:",
         f"  NCCL_IB_GID_INDEX: {_explained_gid_index(users)}",
         f"  NCCL_IB_TC: {_traffic_class(users)}",
-        f"  NCCL_IB_TIMEOUT: {now}; at {usual} a try lasts {try_s(usual):.2g} s and there are {RETRIES}:"
-        " more of either rides out a reboot of a switch, and hides a bad link as long",
-        f"  NCCL_IB_QPS_PER_CONNECTION: {pairs}; 4 or 8 spread a connection"
-        " over the paths of an ECMP fabric, and only there; equal on all nodes; see `ringup bench`",
+        f"  NCCL_IB_TIMEOUT: {now}; at {usual} NCCL tries {RETRIES} times for {try_s(usual):.2g} s each."
+        " A higher value survives the reboot of a switch, but also hides a bad link for that time",
+        f"  NCCL_IB_QPS_PER_CONNECTION: {pairs}; 4 or 8 help only on a fabric with several equal paths"
+        " (ECMP): measure with `ringup bench`, and set the same value on all nodes",
     ]
 
 
@@ -269,18 +269,19 @@ def _explained_gid_index(users: Sequence[Selection]) -> str:
             found.append(f"{made.index} ({gid})" if made.index is not None else "the entry in its table")
     shown = summarize_names(dict.fromkeys(found))
     if all(one.version >= rdma_devices.CHOOSES_GIDS for one in users):
-        return f"leave it; NCCL since 2.21 looks for the entry itself, here {shown}"
-    return f"before 2.21 NCCL takes index 0 when it is not set; here it uses {shown}"
+        return f"leave it unset: NCCL since 2.21 finds the entry itself, here {shown}"
+    return f"NCCL before 2.21 takes index 0 if it is not set; here it uses {shown}"
 
 
 def _traffic_class(users: Sequence[Selection]) -> str:
     if values := _set_to("NCCL_IB_TC", users):
         shown = ", ".join(f"{v} (DSCP {int(v) >> 2})" if v.isdecimal() else v for v in values)
-        return f"{shown} is the site's, and kept; right if the switches' lossless class has it"
+        return f"{shown}, set by the site and kept; right if the switches' lossless class has this DSCP"
     if marked := sorted({p.traffic_class for s in users for p in s.roce_ports if p.traffic_class}):
         shown = ", ".join(f"{v} (DSCP {v >> 2})" for v in marked)
         return f"leave it; the driver marks all RoCE traffic here with {shown}"
     return (
-        "not set; do not guess it: ask the administrators of the switches for the DSCP of the lossless"
-        " class, then 4 times that on every node; without one (or with PFC on all traffic) leave it"
+        "not set. Do not guess it: ask the administrators of the switches for the DSCP of the lossless"
+        " class, and set 4 times that number on every node. Without such a class (or with PFC on all traffic)"
+        " leave it"
     )

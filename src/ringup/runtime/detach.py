@@ -143,8 +143,8 @@ def load(run: str) -> Detached:
     """The recorded run of that name; UsageError if there is none, LaunchError if it cannot be read."""
     name, _, attempt = run.partition(".")
     if name not in (runs := known()) or not (run == name or attempt.isdecimal()):
-        elsewhere = "attach from the machine `ringup run --detach` was started on"
-        hint = f"one of: {', '.join(runs[:5])}" if runs else elsewhere
+        hint = "a run without --detach: `ringup top RUN` while it runs, `ringup logs RUN` after it"
+        hint = f"detached: {', '.join(runs[:5])}; {hint}" if runs else hint
         raise UsageError(f"no detached run {run[:80]!r} is recorded on this machine", hint=hint)
     path = runs_dir() / f"{run}.json"
     try:
