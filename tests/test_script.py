@@ -501,6 +501,11 @@ def test_ms_swift_is_started_once(
             "slurm",
             ["left out: the container, singularity exec -e i.sif"],
         ),
+        (
+            "#SBATCH -N 2 -J llm\nmodule load cuda\nNCCL_DEBUG=INFO srun torchrun --nproc_per_node=8 t.py\n",
+            "jobset",
+            ["name: llm\n", "left out: line 2: module load cuda\n", "# kept: set by you\n"],
+        ),
     ],
 )
 def test_the_requests_of_every_scheduler_are_kept_or_named(

@@ -21,7 +21,7 @@ from ringup.errors import UsageError
 from ringup.model import Cluster, Job, RdmaPort
 from ringup.output import sweep_report as show
 from ringup.output.terminal import Style
-from ringup.planning import ExpectedTransport, NodePlan, Plan
+from ringup.planning import EnvVar, ExpectedTransport, NodePlan, Plan
 from tests import clusters as c
 from tests import json_outputs
 
@@ -87,6 +87,9 @@ def test_what_the_check_proves_to_hang_is_a_trial_with_the_proof() -> None:
     assert "node1 -> node0 em1 10.12.5.64: timed out" in found[("em1",)].because
     good = found[("enp99s0",)]
     assert good.because == "" and good.env == {} and good.also == ({"GLOO_SOCKET_IFNAME": "enp99s0"},)
+    chosen = replace(good, adds=(EnvVar("GLOO_SOCKET_IFNAME", "enp99s0", ""),))
+    shown = show.lines((chosen,), None, Style(io.StringIO()), is_over=False)
+    assert shown[-1] == "   ringup's choice: GLOO_SOCKET_IFNAME=enp99s0"  # not again as an equal prediction
 
 
 # -- what was used -------------------------------------------------------------------------------

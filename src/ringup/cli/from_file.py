@@ -13,7 +13,7 @@ from pathlib import Path
 from ringup.cli import from_manifest
 from ringup.cli.text_files import read_script
 from ringup.errors import UsageError
-from ringup.jobfiles import BATCH, LIMITED, VARIABLE
+from ringup.jobfiles import BATCH, LIMITED, PODS, VARIABLE
 from ringup.jobfiles.quoting import quoted
 from ringup.launchfiles import files
 from ringup.launchfiles.directives import Directive, gpus_per_node, last, tasks_per_node
@@ -75,14 +75,13 @@ def fill(args: argparse.Namespace, path: str, kind: str) -> list[str]:
     args.gpus = args.gpus if args.gpus is not None else (gpus_per_node(job.directives)[0] or None)
     elsewhere = from_manifest.fill(args, launch)
     for name, value in _requests(job, kind).items():
-        if kind not in BATCH and (name != "time" or kind not in LIMITED):
-            continue
-        if value and re.fullmatch(r"[\w.,:@/+=%-]+", value) and not getattr(args, name, ""):
+        goes_over = kind in BATCH or (name == "time" and kind in LIMITED) or (name == "name" and kind in PODS)
+        if goes_over and value and re.fullmatch(r"[\w.,:@/+=%-]+", value) and not getattr(args, name, ""):
             setattr(args, name, value)
     args.cpus = args.cpus or _cpus(job, kind)
     before = takewhile(lambda one: one is not launch.command and one.line < launch.line, job.commands)
     args.live = _live_names(launch, kind)
-    setup = [text for one in before if (text := _setup_text(one, launch, args.live))]
+    setup = [text for one in before if (text := _setup_text(one, launch, kind))]
     exports, lost = _environment(args, launch)
     args.setup = args.setup or " &&\n  ".join([*setup, *exports])
     has_own = any(step.program in ("uv", "rye") for step in launch.steps)
@@ -131,15 +130,17 @@ def _live_names(launch: Launch, kind: str) -> tuple[str, ...]:
     return *(name for name in names if not name.startswith(_SCHEDULERS)), *_IN_JOB[kind].split()
 
 
-def _setup_text(command: Command, launch: Launch, live: Collection[str]) -> str:
-    """A command before the launch as the written file has it; "" if that has not."""
+def _setup_text(command: Command, launch: Launch, kind: str) -> str:
+    """A command before the launch as the written file has it; "" if that has not.  An image has no modules."""
     raw = " ".join(word.raw for word in command.words)
     if command.is_nested or _SUBMITTED.fullmatch(raw):
         return ""
     if re.fullmatch(r'eval "?\$\((?:conda|mamba|micromamba) shell[ .][\w .-]+\)"?', raw):
         return raw
-    if command.texts[0] not in SETS_UP:
+    is_module = command.texts[0] in ("module", "ml")
+    if command.texts[0] not in SETS_UP or (is_module and kind in (*PODS, "docker")):
         return ""
+    live = _live_names(launch, kind)
     shown = [(word.raw, launch.shown(text)) for word, text in zip(command.words, command.texts, strict=True)]
     texts = [_shell_word(own, raw, live) for raw, own in shown]
     return " ".join(texts) if all(texts) else ""
@@ -278,7 +279,7 @@ def _is_written(one: Directive, kind: str) -> bool:
 
 def left_out(job: Job, launch: Launch, kind: str, more: Sequence[str] = ()) -> list[str]:
     """Commands and requests of a file, and `more`, that the written one does not have."""
-    kept, live = {line for _, line in _further(job, kind)}, _live_names(launch, kind)
+    kept = {line for _, line in _further(job, kind)}
     found = [
         (one.line, f"{one.name} {one.value}".strip())
         for one in job.directives
@@ -287,7 +288,7 @@ def left_out(job: Job, launch: Launch, kind: str, more: Sequence[str] = ()) -> l
     for command in job.commands:
         is_other = command is not launch.command and command.texts[0] not in _SILENT and not command.is_nested
         is_other &= not _SUBMITTED.fullmatch(" ".join(word.raw for word in command.words))
-        is_other &= not _setup_text(command, launch, live) or command.line >= launch.line
+        is_other &= not _setup_text(command, launch, kind) or command.line >= launch.line
         is_other &= not command.line <= launch.line <= command.last_line  # the launch is in its text
         if is_other and not command.start.launcher and "=" not in command.texts[0]:
             found.append((command.line, " ".join(word.raw for word in command.words)))

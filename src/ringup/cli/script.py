@@ -178,7 +178,7 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
     own = {k: v for k, v in job.env.items() if k not in ("MASTER_ADDR", "MASTER_PORT")}
     copied = getattr(args, "copied", {})
     given = tuple(
-        EnvVar(k, v, f"from {copied[k]}" if k in copied else "yours (--env)") for k, v in own.items()
+        EnvVar(k, v, f"from {copied[k]}" if k in copied else "kept: set by you") for k, v in own.items()
     )
     named = [node for node in cluster.nodes if node.host.user] if cluster else []
     may_have_gpus = not cluster or any(n.gpu_count or "gpu_count" in n.unknown for n in cluster.nodes)

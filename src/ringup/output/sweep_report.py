@@ -98,7 +98,8 @@ def lines(trials: Sequence[Trial], keep: Trial | None, style: Style, *, is_over:
     for trial, line in zip(trials, table, strict=True):
         found.append(style("ok", line) if trial is keep else line)
         found += paragraph(setting(trial), style, "   ", "     ")
-        same = summarize_names(map(assignments, trial.also), MOST_ALSO, "; ")
+        own = {v.name: v.value for v in trial.adds} if not trial.env else None
+        same = summarize_names((assignments(one) for one in trial.also if one != own), MOST_ALSO, "; ")
         found += paragraph(f"same prediction: {same}", style, "   ", "     ") if same else []
         found += paragraph(trial.because, style, "   ", "     ") if trial.because else []
     if not is_over:

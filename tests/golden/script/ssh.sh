@@ -15,7 +15,7 @@ export NNODES=2 NPROC=8
 # An address, not a name: a name may resolve to 127.0.1.1 on its own node.  The port was free there.
 export MASTER_ADDR=90.91.33.64 MASTER_PORT=29500
 PYTHON=/opt/venv/bin/python
-# yours (--env)
+# kept: set by you
 : "${HF_TOKEN:?set it before you start this}"
 export HF_TOKEN
 
@@ -102,7 +102,7 @@ wait_all() {
 on_node() {
   set -eu
   cd /home/ada/minGPT-ddp
-  # yours (--env)
+  # kept: set by you
   export NCCL_DEBUG=WARN
   # NCCL and Gloo each choose an interface, maybe another one; yours has priority.
   export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$INTERFACE}

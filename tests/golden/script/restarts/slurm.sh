@@ -25,9 +25,9 @@
 set -euo pipefail
 
 cd /home/ada/minGPT-ddp
-# yours (--env)
+# kept: set by you
 export NCCL_DEBUG=WARN
-# yours (--env)
+# kept: set by you
 : "${HF_TOKEN:?set it before you start this}"
 
 main() {
