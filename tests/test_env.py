@@ -242,11 +242,11 @@ def test_the_shell_format_goes_to_stdout_and_the_rest_to_stderr(
     assert command_line.dispatch(["env", "--from", str(saved)]) == 0
     told = capsys.readouterr()
     assert told.out.startswith("# nothing needs to be set") and "kept: NCCL_DEBUG=INFO" in told.err
-    assert "one machine was looked at" not in told.err
+    assert "only this machine was checked" not in told.err
     alone = cluster()
     bundle.save(replace(alone, nodes=alone.nodes[:1]), saved)
     assert command_line.dispatch(["env", "--from", str(saved)]) == 0
-    assert "note: one machine was looked at" in capsys.readouterr().err
+    assert "note: only this machine was checked" in capsys.readouterr().err
 
 
 def test_where_a_set_variable_does_harm_nccl_is_not_said_to_choose_right(

@@ -124,6 +124,8 @@ def test_the_exit_code_and_json_are_of_what_is_left(folder: Path, capsys: pytest
     (folder / "job.sh").write_text("export GLOO_SOCKET_IFNAM=e\nexport A=b c\n")
     assert lint("job.sh") == 1
     assert capsys.readouterr().out.endswith("1 error, 1 warning (1 fixed by --fix)\n")
+    assert lint(str(Path.cwd())) == 1  # the launches and the findings have the same short name
+    assert str(Path.cwd()) not in capsys.readouterr().out
     assert lint("job.sh", "--fix", "--json") == 1
     said = json.loads(capsys.readouterr().out)
     assert [f["rule"] for f in said["fixed"]] == ["unknown-nccl-variable"]
@@ -135,7 +137,7 @@ def test_a_difference_is_shown_and_nothing_is_changed(folder: Path) -> None:
     (folder / "job.sh").write_bytes(BAD)
     for words in (["--diff"], ["--diff", "--fix"]):
         done = subprocess.run([sys.executable, "-m", "ringup", "lint", "job.sh", *words], capture_output=True)
-        assert done.returncode == 1 and done.stderr == b"2 findings would be fixed; no problems found left\n"
+        assert done.returncode == 1 and done.stderr == b"2 findings would be fixed; nothing else found\n"
         assert (folder / "job.sh").read_bytes() == BAD
     if shutil.which("patch"):
         subprocess.run(["patch", "--binary", "-p0"], input=done.stdout, check=True, capture_output=True)

@@ -527,6 +527,15 @@ def test_a_file_that_means_no_one_job_is_refused(tmp_path: Path, text: str, why:
         command_line.dispatch(["script", "slurm", "--from", str(tmp_path / "job.sh")])
 
 
+@pytest.mark.parametrize(
+    ("kind", "limit"), [("slurm", "25h"), ("pbs", "90min"), ("k8s-job", "1.5h"), ("jobset", "90")]
+)
+def test_a_limit_that_the_scheduler_does_not_read_is_wrong_usage(kind: str, limit: str) -> None:
+    words = ["script", kind, "--nodes", "2", "--nproc", "8", "--time", limit, "--", "train.py"]
+    with pytest.raises(UsageError, match=f"--time {limit}: no time limit"):
+        command_line.dispatch(words)
+
+
 def test_a_secret_must_be_set_where_the_file_is_submitted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

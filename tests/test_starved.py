@@ -258,6 +258,21 @@ def test_a_banner_that_does_not_come_is_not_put_down_to_long_packets() -> None:
         assert ("MTU" in finding.fix.text, "full-size" in finding.why) == (blames_mtu, blames_mtu)
 
 
+def test_a_name_server_that_does_not_answer_is_no_misspelt_name() -> None:
+    for error, blames_name in (
+        ("Name or service not known", True),
+        ("Temporary failure in name resolution", False),
+    ):
+        words = f"ssh: Could not resolve hostname node1: {error}"
+        cluster = c.cluster(c.plain(0), c.unreached("node1", "ssh-name-unknown", words))
+        finding = next(f for f in run_checks(cluster)[0] if f.rule == "ssh-name-unknown")
+        assert finding.fix is not None
+        assert ("spelling" in finding.why, "correct the name" in finding.fix.text) == (
+            blames_name,
+            blames_name,
+        )
+
+
 def test_packets_sent_again_by_starved_nodes_are_not_called_lost() -> None:
     base = c.healthy(3)
     again = tuple(replace(li, segments=9, retransmitted=3) for li in base.links)

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         machine = dataclasses.replace(Machine.of(cluster), is_decided=not made.notes, harmful=harmful)
         print(FORMATS[args.format](named, machine))
         if len(cluster.nodes) == 1:
-            words = "note: one machine was looked at; for a job on several, name them: -H node0,node1"
+            words = "note: only this machine was checked; for a job on several, name them: -H node0,node1"
             terminal.say(words, quiet=args.quiet)
         kept = (f"kept: {line}" for line in kept_lines(made.kept, unfolded=args.unfolded))
         for line in (*(f"note: {note}" for note in made.notes), *kept, *made.explained):

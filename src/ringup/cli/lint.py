@@ -117,7 +117,8 @@ def run(args: argparse.Namespace) -> int:
         repaired, done, left = files, [], findings
     if args.diff:
         differs = fixing.apply(args.scripts, files, repaired, show=True)
-        words = f"{plural(len(done), 'finding')} would be fixed; {console.counts(left)} left"
+        rest = f"{console.counts(left)} left" if left else "nothing else found"
+        words = f"{plural(len(done), 'finding')} would be fixed; {rest}"
         terminal.say(words, quiet=args.quiet)
         return 1 if differs or any(f.severity == "error" for f in left) else 0
     if args.fix:
@@ -258,7 +259,8 @@ def show(findings: list[Finding], starts: dict[str, HowToStart], quiet: bool, ho
 
     style = terminal.Style(sys.stdout)
     if findings:
-        terminal.show("\n".join(console.findings_lines(findings, style)))
+        near = [replace(f, where=terminal.path_shown(f.where)) for f in findings]
+        terminal.show("\n".join(console.findings_lines(near, style)))
     if quiet:
         return
     unreadable = {f.where.rpartition(":")[0] for f in findings if f.rule == lint.NOT_READABLE.name}

@@ -195,7 +195,7 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         env=tuple(v for v in env if v.name not in job.env) + given,
         queue=quoting.word(args.queue, "--queue "),
         account=quoting.word(args.account, "--account "),
-        time=quoting.word(args.time, "--time "),
+        time=quoting.time_limit(args.time),
         cpus=args.cpus,
         log=getattr(args, "log", ""),
         chunk=getattr(args, "chunk", ""),
