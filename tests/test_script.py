@@ -504,7 +504,7 @@ def test_ms_swift_is_started_once(
         (
             "#SBATCH -N 2 -J llm\nmodule load cuda\nNCCL_DEBUG=INFO srun torchrun --nproc_per_node=8 t.py\n",
             "jobset",
-            ["name: llm\n", "left out: line 2: module load cuda\n", "# kept: set by you\n"],
+            ["name: llm\n", "left out: line 2: module load cuda\n", "# from job\n"],
         ),
     ],
 )

@@ -131,7 +131,7 @@ def _live_names(launch: Launch, kind: str) -> tuple[str, ...]:
 
 
 def _setup_text(command: Command, launch: Launch, kind: str) -> str:
-    """A command before the launch as the written file has it; "" if that has not.  An image has no modules."""
+    """A command before the launch as the written file has it, "" for none; an image has no modules."""
     raw = " ".join(word.raw for word in command.words)
     if command.is_nested or _SUBMITTED.fullmatch(raw):
         return ""

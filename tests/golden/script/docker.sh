@@ -19,7 +19,7 @@ IMAGE=registry.example/torch:2.13
 # The same on all nodes; a parallel run needs a different one.
 export RUN_ID=job
 cd /home/ada/minGPT-ddp
-# yours (--env)
+# kept: set by you
 export NCCL_DEBUG=WARN
 : "${HF_TOKEN:?set it before you start this}"
 env=(-e NNODES -e NPROC -e MASTER_ADDR -e MASTER_PORT -e PYTHON -e RUN_ID -e NODE_RANK -e ADDRESS -e INTERFACE -e NCCL_DEBUG -e HF_TOKEN)

@@ -23,7 +23,7 @@ cd /home/ada/minGPT-ddp
 export PYTHON=/opt/venv/bin/python
 # Ranks on each node, one for each GPU.
 export NPROC=8
-# yours (--env)
+# kept: set by you
 export NCCL_DEBUG=WARN
 : "${HF_TOKEN:?set it before you start this}"
 # The NIC of the ranks; empty: the job finds the fastest one that reaches all nodes.
