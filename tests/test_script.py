@@ -286,6 +286,17 @@ def test_a_node_that_fails_ends_a_short_file_and_the_others(
     assert run_file(text, tmp_path, **env, LSB_MCPU_HOSTS="node0 2 node1 2").returncode != 0
 
 
+def test_a_node_that_fails_ends_also_what_has_not_begun(
+    capsys: pytest.CaptureFixture[str], played: Path, tmp_path: Path
+) -> None:
+    text = short(capsys, "pbs", "--nodes", "2", "--nproc", "1", "--chdir", str(tmp_path), "--python", "x")
+    program(played / "grep", f'case "$*" in *node0*) sleep 5;; esac; exec {shutil.which("grep")} "$@"\n')
+    program(played / "pbsdsh", '[ "${@: -1}" = 1 ] && exit 3; exec sleep 600\n')
+    (tmp_path / "nodes").write_text("node0\nnode1\n")
+    env = {"PBS_JOBID": "7.pbs", "PBS_NODEFILE": str(tmp_path / "nodes")}
+    assert run_file(text, tmp_path, **env).returncode != 0
+
+
 def test_an_image_of_a_pasted_line_is_that_of_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     line = ("torchrun", "--nproc_per_node=8", "train.py")
     docker = ("docker", "run", "--rm", "--gpus", "all", "-v", "/data:/data", "-e", "A=1", "img:1", *line)
