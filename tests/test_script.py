@@ -458,6 +458,22 @@ def test_tasks_of_srun_remain_tasks(capsys: pytest.CaptureFixture[str], tmp_path
 
 
 @pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("mpirun -np 16 -H a:8,b:8 python t.py", "on 2 nodes with 8 ranks each: one process a rank."),
+        ("mpirun -H a:4,b:4 python t.py", "on 2 nodes with 4 ranks each: one process a rank."),
+        ("deepspeed --hostfile absent --num_nodes 3 --num_gpus 8 t.py", "on 3 nodes with 8 ranks each"),
+        ("srun -w n[1-4] torchrun --nproc_per_node 8 t.py", "on 4 nodes with 8 ranks each: one torchrun"),
+        ("srun -N2 --ntasks-per-node=8 python -u t.py", "on 2 nodes with 8 ranks each: one process a rank."),
+    ],
+)
+def test_named_nodes_count_where_the_scheduler_chooses_them(
+    capsys: pytest.CaptureFixture[str], line: str, wanted: str
+) -> None:
+    assert wanted in short(capsys, "slurm", words=tuple(line.split()))
+
+
+@pytest.mark.parametrize(
     ("line", "module"), [("swift sft", "cli.sft"), ("megatron rlhf", "cli._megatron.rlhf")]
 )
 def test_ms_swift_is_started_once(

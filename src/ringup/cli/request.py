@@ -16,14 +16,14 @@ from ringup import hosts as hosts_module
 from ringup.cli import options
 from ringup.cli.text_files import read_text
 from ringup.errors import NodesError, UsageError
-from ringup.jobfiles import PODS
+from ringup.jobfiles import BATCH, PODS
 from ringup.launchfiles.programs import OPTIONS, meaning_of
 from ringup.launchfiles.settings_file import settings
 from ringup.launchfiles.start import Kind
 from ringup.model import Host, Job
 from ringup.output.terminal import path_shown, say
 from ringup.planning.launchers import LAUNCHERS
-from ringup.planning.start_line import StartLine, configured, take_apart
+from ringup.planning.start_line import NODES_ITSELF, StartLine, configured, take_apart
 from ringup.secrets import holds_secret
 from ringup.transport import Transport
 from ringup.units import printable, summarize_names
@@ -240,7 +240,16 @@ def script_words(args: argparse.Namespace, usage: str = "ringup run [options] --
 def take_over(args: argparse.Namespace, line: StartLine) -> None:
     """Put a start line's options into `args`.  Raises UsageError if the command line contradicts them."""
     line = _with_files(args, line)
-    is_launch = line.launcher == "launch"
+    kind, is_launch = getattr(args, "kind", ""), line.launcher == "launch"
+    if kind in (*BATCH, *PODS) and (line.hosts or line.hostfile) and not named(args):
+        line = _only_counted(args, line)
+    if (
+        kind == "slurm"
+        and args.launcher == "auto"
+        and not line.launcher
+        and ("srun", NODES_ITSELF) in line.replaced
+    ):
+        args.launcher = "python"  # one process a task, as srun starts it
     _agree(args, "launcher", "--with", line.launcher or None, ("auto", "torchrun" if is_launch else ""))
     if not named(args):
         args.hosts, args.hostfile = line.hosts or None, line.hostfile or None
@@ -279,6 +288,22 @@ def take_over(args: argparse.Namespace, line: StartLine) -> None:
         say(f"ringup: taken over from the start line: {', '.join(line.taken)}", quiet=args.quiet)
     if replaced:
         say(f"ringup: replaced: {'; '.join(replaced)}", quiet=args.quiet)
+
+
+def _only_counted(args: argparse.Namespace, line: StartLine) -> StartLine:
+    """The line without its nodes: their number counts in a file whose scheduler chooses the nodes."""
+    asked = {"hosts": line.hosts or None, "hostfile": line.hostfile or None, "exclude_from": None}
+    try:
+        hosts = nodes_from(argparse.Namespace(**{**vars(args), **asked}))
+    except UsageError:
+        hosts = ()
+    if line.nodes < 2:
+        args.nodes = args.nodes or len(hosts)
+    slots = {host.slots for host in hosts}
+    if len(slots) == 1 and not (line.nproc or line.world_size):
+        args.nproc = args.nproc or slots.pop() or None
+    line = line.replacing(line.hosts or f"host file {line.hostfile}", "the scheduler chooses the nodes")
+    return replace(line, hosts="", hostfile="")
 
 
 def _contained(args: argparse.Namespace, line: StartLine) -> None:

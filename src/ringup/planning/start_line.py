@@ -708,12 +708,12 @@ SCHEDULED = {name: meaning for meaning, names in _SCHEDULED.items() for name in 
 _SRUN_ENDS = re.compile("--(?:pty|label|unbuffered|kill-on-bad-exit|wait)|-K1|-W|-[luvQKX]+")
 _SRUN_OWN = ("--export", "--mpi", "-o", "--output", "-e", "--error", "--overlap", "--exact", "--jobid", "-v")
 ENDS_TOGETHER = "ringup labels every line, and a rank that fails ends the others"
-_NODES_ITSELF = "ringup starts on every node itself"
+NODES_ITSELF = "ringup starts on every node itself"
 
 
 def _srun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
     """srun's counts; a launcher inside srun counts its own ranks."""
-    line = line.replacing("srun", _NODES_ITSELF)
+    line = line.replacing("srun", NODES_ITSELF)
     for option in step.options:
         name = option.name.partition("=")[0]
         if name in SCHEDULED:
@@ -722,7 +722,7 @@ def _srun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
         elif _SRUN_ENDS.fullmatch(name):
             line = line.replacing(option.written, ENDS_TOGETHER)
         elif name in _SRUN_OWN and (name != "--export" or option.value in ("", "ALL")):
-            line = line.replacing(option.written, _NODES_ITSELF)
+            line = line.replacing(option.written, NODES_ITSELF)
         elif name in ("-w", "--nodelist"):
             line = _meant(line, "hosts", option.written, option.value)
         elif name.startswith("--container-") or name == "--no-container-mount-home":
