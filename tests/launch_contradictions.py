@@ -44,6 +44,10 @@ DEVICE = "deploy: {{resources: {{reservations: {{devices: [{{{}}}]}}}}}}"
 FOUR_RANKS = (
     "srun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_id=1 --rdzv_backend=c10d --rdzv_endpoint=$H:1 t.py"
 )
+EACH_NODE = [
+    f"torchrun --nnodes=2 --node_rank={rank} --rdzv_backend=c10d --rdzv_endpoint={host}:1 t.py"
+    for rank, host in enumerate(("localhost", "10.1.0.4"))
+]
 DRAWN = FOUR_RANKS.replace("srun ", "srun bash -c '").replace(":1 t.py", ":$((20000 + RANDOM % 999)) t.py'")
 BY_X = "mpirun -np 4 -H a:2,b:2 -x PATH {}python t.py"
 COUNTS_NODES = 'import os\nworld_size = int(os.environ["SLURM_NNODES"])\ninit_process_group("nccl")\n'
@@ -289,7 +293,7 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
     # RANDOM differs in each shell
     "meeting-point-differs": (
         [slurm(DRAWN)],
-        [slurm("P=$((20000 + RANDOM % 999))", FOUR_RANKS.replace(":1", ":$P"))],
+        [slurm("P=$((20000 + RANDOM % 999))", FOUR_RANKS.replace(":1", ":$P")), shell(*EACH_NODE)],
     ),
     # Volcano: an index for each task; JobSet: one for each of its Jobs
     "node-rank-duplicate": (
@@ -580,7 +584,10 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
     # srun(1), scontrol(1): the list of nodes is compressed
     "rendezvous-endpoint-list": (
         [slurm("H=$(echo $SLURM_NODELIST | cut -d',' -f1)", FOUR_RANKS)],
-        [slurm("H=$(scontrol show hostnames $SLURM_NODELIST | head -n1)", FOUR_RANKS)],
+        [
+            slurm("H=$(scontrol show hostnames $SLURM_NODELIST | head -n1)", FOUR_RANKS),
+            slurm("H=$(echo $SLURM_NODELIST | sed 's/[],].*//g; s/\\[//g')", FOUR_RANKS),
+        ],
     ),
     "node-variable-read-too-early": (
         [{"a.lsf": f"#BSUB -nnodes 2\njsrun -n2 -r1 -a1 -g6 {BY_RANK}\n"}],

@@ -100,6 +100,7 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
         [
             shell("CUDA_VISIBLE_DEVICES=2,3", "horovodrun -np 2 -H localhost:2 python t.py"),
             slurm('export CMD="torchrun --standalone t.py"', "echo done"),
+            slurm("srun --exact LD_PRELOAD=$X torchrun --standalone t.py"),
         ],
         [
             shell("export CUDA_VISIBLE_DEVICES=2,3", "horovodrun -np 2 -H localhost:2 python t.py"),
@@ -108,6 +109,7 @@ GIVEN: dict[str, tuple[list[Files], list[Files]]] = {
             slurm("CUDA_VISIBLE_DEVICES=2,3", "torchrun --standalone t.py"),
             slurm('export CMD="torchrun --standalone t.py"', "srun $CMD"),
             slurm("export N=4 \\", "torchrun --standalone t.py"),
+            slurm("LD_PRELOAD=$X srun --export ALL=1 env A=b torchrun --standalone t.py"),
         ],
     ),
     # mpirun(1) of Open MPI: -x

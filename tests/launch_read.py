@@ -254,6 +254,7 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
         [
             shell("export PATH=/x:$PATH LD_LIBRARY_PATH", "torchrun --standalone t.py"),
             shell("export MASTER_ADDR addr MASTER_PORT=1", "torchrun --standalone t.py"),
+            shell("export NCCL_IB_HCA=a,\\", "b,\\", "c", "torchrun --standalone t.py"),
         ],
     ),
     # sbatch(1), qsub(1B): round minutes are common

@@ -904,3 +904,21 @@ def test_a_gang_of_fewer_pods_than_its_world_is_a_warning() -> None:
     rule = "gang-larger-than-job"
     assert rule in errors(text.format(1, pods), "a.yaml", ("warning",))
     assert rule not in errors(text.format(2, pods), "a.yaml", ("error", "warning"))
+
+
+def test_a_line_after_a_placeholder_with_a_comment_is_read() -> None:
+    line = "srun torchrun --nnodes=2 --rdzv-endpoint=a:1 --rdzv-backend=c10d t.py\n"
+    assert only(f"{TWO}export KEY=<api key> # or offline\n{line}").line == 4
+
+
+def test_a_word_goes_on_at_the_beginning_of_the_next_line() -> None:
+    found = only("export NCCL_IB_HCA=a,\\\nb,\\\nc\ntorchrun --rdzv-endpoint=n0:\\\n29500 --nnodes=2 t.py\n")
+    assert found.env["NCCL_IB_HCA"] == "a,b,c" and found.line == 4
+    assert (found.host, found.port, found.nnodes) == ("n0", "29500", 2)
+    assert only("# torchrun a.py \\\ntorchrun --standalone t.py\n").line == 2
+
+
+def test_the_head_of_c10d_may_reach_its_own_store_at_localhost() -> None:
+    line = "torchrun --nnodes=2 --node-rank={} --rdzv-backend=c10d --rdzv-endpoint={}:1 t.py\n"
+    assert errors(line.format(0, "localhost")) == {"rendezvous-endpoint-own"}
+    assert errors(line.format(0, "localhost") + line.format(1, "10.1.0.4")) == set()

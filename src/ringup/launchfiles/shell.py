@@ -77,9 +77,13 @@ _CHANGE = re.compile(
 )
 _PLACEHOLDER = re.compile(rb"(?<![<\d&#])<[A-Za-z](?:[^<>\"'`|&;$\n]{0,100}[\w.)])?>")
 _AT_THE_END = re.compile(
-    rb"(?m)" + _PLACEHOLDER.pattern + rb"(?:[ \t]{0,9}\([^()\n]{0,99}\))?(?=[ \t]{0,9}(?:\\[ \t]{1,9})?$)"
+    rb"(?m)"
+    + _PLACEHOLDER.pattern
+    + rb"(?:[ \t]{0,9}\([^()\n]{0,99}\))?(?=[ \t]{0,9}(?:\\[ \t]{1,9})?$|[ \t]{1,99}#)"
 )
-"""A placeholder at a line's end, with a remark in parentheses."""
+"""A placeholder at a line's end, or before a comment, with a remark in parentheses."""
+_CONTINUED = re.compile(rb"(?m)^([^#\n]{0,999}[\w,:=/.}])((?:\\\n[^\s\\;|&()<>#'\"`]{1,200}){1,99})")
+"""A word that goes on at the beginning of the next lines: the grammar ends it at the backslash."""
 MOST_PLACEHOLDERS = 100
 _TEXT = ("string", "raw_string", "heredoc_body", "comment", "ansi_c_string")
 _PLAIN = ("program", "do_group", "compound_statement", "subshell")
@@ -207,6 +211,11 @@ def _as_a_word(match: re.Match[bytes]) -> bytes:
     return re.sub(rb"[^\w./-]", b"_", match[0])
 
 
+def _joined(match: re.Match[bytes]) -> bytes:
+    """The parts of a word side by side, then its line ends: the length and the later lines stay."""
+    return match[1] + match[2].replace(b"\\\n", b"") + b"\\\n" * match[2].count(b"\n")
+
+
 class _Walk(Expansion):
     def __init__(self, job: Job, sibling: Sibling) -> None:
         super().__init__(job.marks, job.directives)
@@ -224,7 +233,7 @@ class _Walk(Expansion):
             self.job.is_cut = True
             return
         given = text.encode("utf-8", "replace")
-        with self.reading(_AT_THE_END.sub(_as_a_word, given)):
+        with self.reading(_CONTINUED.sub(_joined, _AT_THE_END.sub(_as_a_word, given))):
             self.whole = self.whole or self.source
             root = parser().parse(self.source).root_node
             self._find_placeholders(given, root, scope)

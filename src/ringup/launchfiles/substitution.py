@@ -91,6 +91,8 @@ def _filtered(program: str, rest: list[str], given: str, name: str, site: str, k
             return known.make(marks.FIRST_NODE, site)
         if re.search(r"[2-9$]\d{0,4}p|NR ?== ?[2-9]", text):
             return known.make(marks.OTHER_NODE, site)
+    if program == "sed" and name == marks.NODES and ".*/" in text:
+        return ""  # a part of the list
     if program == "cut" and name == marks.NODES and re.search(r"-f\s*1\b", text):
         return known.make(marks.FIRST_NODE, site)
     if program == "grep" and name == marks.NODES and ("-n" in rest or "-c" in rest):

@@ -176,6 +176,7 @@ def export_takes_further_words(job: JobFile) -> Found:
             yield odd[0].line, f"`{odd[0].raw[:40]}` behind the assignment", "NAME=VALUE alone"
 
 
+_RUNS = ("srun", "nohup", "setsid", "nice", "timeout", "numactl", "taskset", "stdbuf")
 _SETS = re.compile("([A-Z_][A-Z0-9_]{0,60})=.")
 _OF_A_VALUE = re.compile(r"\$[A-Za-z_]\w{0,60}=")
 
@@ -189,7 +190,7 @@ def assignment_without_effect(job: JobFile) -> Found:
 
     Why, own: `CUDA_VISIBLE_DEVICES=2,3` on a line of its own, without `export`, is the shell's own variable.
 
-    Why, program: the first word behind nohup, setsid or nice is the program that they start.
+    Why, program: the first word behind srun, nohup or nice and their options is the program that they start.
 
     Why, never run: `CMD="torchrun train.py"` runs nothing, as long as no line has $CMD.
 
@@ -207,9 +208,13 @@ def assignment_without_effect(job: JobFile) -> Found:
         if len(command.words) < 2:
             continue
         first, second = command.words[:2]
-        if first.text in ("nohup", "setsid", "nice") and _SETS.match(second.text):
-            shown = printable(second.text, 60)
-            yield second.line, f"{first.text} takes {shown} for the program", f"{shown} first", "program"
+        steps = command.start.steps
+        for step, end in zip(steps, [*(s.at for s in steps[1:]), command.start.at], strict=False):
+            word = command.words[max(end - 1, 0)]
+            is_value = any(option.written.endswith(word.text) for option in step.options)
+            if step.program in _RUNS and end - 1 > step.at and _SETS.match(word.text) and not is_value:
+                shown = printable(word.raw, 60)
+                yield word.line, f"{step.program} takes {shown} for the program", f"{shown} first", "program"
         is_bash = job.text.startswith("#!") or not job.job.directives  # else the user's own shell reads it
         name = (
             _SETS.match(second.text) if is_bash and first.text == "set" and len(command.words) == 2 else None

@@ -233,9 +233,11 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
             continue
         if (own := launch.host_is_own) and not on_this_machine(job, launch):
             found = f"the ranks meet at {own}: each node connects only to itself"
-            # The first node's own file: torch gives its ranks the address that each node's file has.
+            # The first node's own line: torch gives its ranks the address that each node's line has.
             is_first = launch.launcher in (*TORCH, *BY_ENVIRONMENT) and launch.node_rank_text == "0"
-            severity: Severity = "warning" if is_first and launch.backend != "c10d" else "error"
+            others = (one.host for one in job.launches if one.node_rank_text not in ("", "0"))
+            is_first &= launch.backend != "c10d" or any(host != launch.host for host in others)
+            severity: Severity = "warning" if is_first else "error"
             yield job.finding(launch.line, found, "the first node", severity=severity)
     yield from coordinator_at_itself(job)
 
