@@ -58,6 +58,12 @@ def test_runs_are_listed_newest_first_with_their_cause(
     assert [row["outcome"] for row in rows[1:]] == [None, "ok", "check-stopped"]
 
 
+def test_a_test_has_its_command_in_place_of_a_script(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = {"job": {"script": "", "arguments": ["test", "gloo"]}, "nodes": [{"node": "n0"}], "world_size": 1}
+    record(home / "runs/a", "a", 100.0, plan=plan)
+    assert "ringup test" in listed(capsys)
+
+
 def test_a_run_whose_launcher_is_gone_is_not_called_running(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,8 @@ def test_ranks_of_one_run_are_one_job_and_strangers_are_put_together_by_their_re
         ("", "10.0.0.1:29501", 1),
     ]
     assert found[0].unseen == (2, 3) and found[1].unseen == ()
+    last = list(command.job_lines(found[0], full=False))[-1]
+    assert last == "  not seen: ranks 2-3: ended, or on nodes that -H does not name"
     assert [job.run for job in jobs(nodes(ours + theirs, 0.0), "r")] == ["r"]
 
 

@@ -72,6 +72,16 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
             "ringup: --digest is a text for people, --json is not",
             "leave one of them out",
         ),
+        (
+            "check --from no/file",
+            "ringup check: --from: no/file cannot be read: No such file or directory",
+            "name another file",
+        ),
+        (
+            "check --save no/file",
+            "ringup check: --save: no/file cannot be written: No such file or directory",
+            "name another file",
+        ),
         ("check --xyz", "ringup check: no option --xyz", "`ringup check --help` shows the options"),
         ("check n1 n2", "ringup check: unexpected argument n1 n2", "name nodes as one word: -H n1,n2"),
         (

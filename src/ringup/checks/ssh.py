@@ -72,11 +72,9 @@ def unreached(node: Node, kind: str) -> Iterator[Finding | Skipped]:
                 "the node accepts the connection but its sshd does not respond: it hangs or gets no CPU time"
             )
             fix = "check the node's load and sshd, on the console or through its BMC"
-        if kind == "ssh-name-unknown" and "Temporary failure" in failure.words:  # EAI_AGAIN: nothing is known
-            wanted, why = "a name server that answers", "without it, nobody knows whether the name exists"
-            fix = (
-                "check this machine's network and name server (`/etc/resolv.conf`), or use the node's address"
-            )
+        if kind == "ssh-name-unknown" and "Temporary failure" in failure.words:  # EAI_AGAIN
+            why = "the hosts file does not have the name, and this machine's name server does not answer"
+            fix = "check the spelling, then the name server (`/etc/resolv.conf`); or use the node's address"
         words = printable(failure.words, 600)
         yield replace(at(node).finding(found=words, wanted=wanted, fix=fix, commands=lines), why=why)
 

@@ -115,7 +115,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         message = re.sub(r"^(--[\w-]+)(?:/--[\w-]+)+", r"\1", message.removeprefix("argument "))
-        self._refuse(message, f"`{self.prog} --help` shows the options")
+        is_file = " cannot be read: " in message or " cannot be written: " in message
+        self._refuse(message, "name another file" if is_file else f"`{self.prog} --help` shows the options")
 
     def _unknown(self, words: list[str], hosts: str | None) -> tuple[str, str]:
         shows = f"`{self.prog} --help` shows the options"

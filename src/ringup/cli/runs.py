@@ -84,7 +84,7 @@ def as_json(place: Path, run: RunHead) -> dict[str, Any]:
         "seconds": run.seconds,
         "nodes": [node.node for node in plan.nodes],
         "ranks": plan.world_size,
-        "script": plan.job.script,
+        "script": plan.job.script or " ".join(["ringup", *plan.job.arguments[:1]] if plan.nodes else ()),
         "outcome": run.outcome if is_over else None,
         "cause": run.cause.rule if run.cause else None,
         "log_dir": str(place),

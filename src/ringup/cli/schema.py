@@ -1,5 +1,5 @@
 """
-The JSON Schema of what a command prints with --json; `run` is also run.json's.  Without a name, the list.
+The JSON Schema of a command's --json; `run` is also the schema of run.json.  Without a name, the list.
 
 A release may add keys; one that changes or removes any raises "schema", the number in every object.
 """

@@ -25,7 +25,7 @@ from ringup.hang.snapshots import JobLook, NodeLook, jobs, look
 from ringup.hang.stack_frames import place_of
 from ringup.output import terminal
 from ringup.rules import ssh, with_ssh_config
-from ringup.units import grouped, printable, ranges, show_ranks, show_seconds, summarize_names
+from ringup.units import grouped, printable, show_ranks, show_seconds, summarize_names
 
 FLIGHT = "also compare the ranks' collectives, from torch's flight recorder in ranks started by ringup"
 OPTIONS = (
@@ -49,7 +49,7 @@ def job_lines(job: JobLook, full: bool) -> Iterator[str]:
     yield f"{name}: {len(job.ranks)} {of} on {places}, {age} old"
     yield from (f"  {line}" for line in (full_lines(job) if full else grouping.lines(job.ranks)))
     if job.unseen:
-        yield f"  not seen: ranks {ranges(job.unseen)}, on other nodes, or ended"
+        yield f"  not seen: {show_ranks(job.unseen)}: ended, or on nodes that -H does not name"
 
 
 def node_lines(nodes: tuple[NodeLook, ...]) -> Iterator[str]:
