@@ -104,6 +104,13 @@ CASES = {
         {"rendezvous-endpoint-own"},
         "job.yaml",
     ),
+    "a page with a file in it": Case(
+        "# Notes\n\nMy file is this:\n```bash\n#!/bin/bash\n#SBATCH --nodes=4 --gpus-per-node=8\n"
+        "srun torchrun --nproc_per_node=8 fit.py\n```\nIt hangs. Why?\n```\n[rank0]: error\n```\n",
+        "srun torchrun: 4 nodes x 8 ranks, 4 worlds",
+        {"several-worlds"},
+        "notes.md",
+    ),
     "a sourced file may set the variable": Case(
         "source ./common.sh\nsrun torchrun --standalone --nproc_per_node=4 fit.py $more\n",
         "srun torchrun: ? nodes x 4 ranks, number of worlds unknown",

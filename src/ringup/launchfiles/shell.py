@@ -85,6 +85,10 @@ _AT_THE_END = re.compile(
 _CONTINUED = re.compile(rb"(?m)^([^#\n]{0,999}[\w,:=/.}])((?:\\\n[^\s\\;|&()<>#'\"`]{1,200}){1,99})")
 """A word that goes on at the beginning of the next lines: the grammar ends it at the backslash."""
 MOST_PLACEHOLDERS = 100
+PASTED = ("-", ".md", ".txt")
+"""Ends of the names of texts that may be a page with a file in it: its first line is unknown."""
+_FENCE = re.compile(rb"(?m)^[ \t]{0,9}(?:`{3,9}|~{3,9})[\w-]{0,20}(?=[ \t\r]{0,9}$)")
+"""A line around code in Markdown."""
 _TEXT = ("string", "raw_string", "heredoc_body", "comment", "ansi_c_string")
 _PLAIN = ("program", "do_group", "compound_statement", "subshell")
 """Places where `set -e` checks a command: not in a condition, not in front of && or ||."""
@@ -233,6 +237,8 @@ class _Walk(Expansion):
             self.job.is_cut = True
             return
         given = text.encode("utf-8", "replace")
+        if self.job.path.endswith(PASTED):
+            given = _FENCE.sub(lambda m: b"#" * len(m[0]), given)
         with self.reading(_CONTINUED.sub(_joined, _AT_THE_END.sub(_as_a_word, given))):
             self.whole = self.whole or self.source
             root = parser().parse(self.source).root_node

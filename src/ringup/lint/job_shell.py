@@ -23,7 +23,7 @@ from ringup.launchfiles.manifests import number
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, Launch
 from ringup.launchfiles.passing import DOCKER
-from ringup.launchfiles.shell import Command
+from ringup.launchfiles.shell import PASTED, Command
 from ringup.launchfiles.start import Step
 from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
@@ -123,6 +123,7 @@ def directive_wrong(job: JobFile) -> Found:
     is_for_slurm = job.path.endswith((".sbatch", ".slurm"))
     begins = next((text for text in texts if text.strip() and not re.match(r"\s*#(?!!)", text)), "")
     is_late = begins.startswith("#!") and not job.text.startswith("#!") and not job.job.documents
+    is_late &= not job.path.endswith(PASTED)
     if read and ((texts[1].startswith("#SBATCH") and is_for_slurm) or is_late):
         found = "no #! in the first line: sbatch refuses the file"
         yield 1, found, "#!/bin/bash in the first line", "first line"
