@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import subprocess
@@ -21,7 +22,7 @@ from ringup.model import Node
 from ringup.nccl import selection, variables
 from ringup.nccl.selection import Known, predict
 from ringup.output import prediction_report
-from ringup.parse.pasted import parse_pasted
+from ringup.parse.pasted import hosts_in, parse_pasted
 from tests import clusters as c
 
 RECORDED = Path(__file__).parent / "recorded" / "predict"
@@ -485,11 +486,42 @@ def test_two_hosts_in_one_paste_are_two_nodes(
     assert [(n["name"], n["bootstrap"]["interface"]) for n in nodes] == [("n1", "eno1"), ("n2", "ib0")]
 
 
-def test_lines_of_clush_are_split_by_their_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    parts = {"n1": ADDRESSES.format("eno1", "10.0.0.1"), "n2": ADDRESSES.format("ib0", "10.0.0.2")}
-    text = "".join(f"{host}: {line}\n" for host, part in parts.items() for line in part.splitlines())
+@pytest.mark.parametrize(
+    ("prefix", "names"),
+    [
+        ("n{}: ", ["n1", "n2"]),
+        ("[pod/w-{}/c] ", ["w-1/c", "w-2/c"]),
+        ("worker-{}  | ", ["worker-1", "worker-2"]),
+        ("{}: ", ["1", "2"]),
+    ],
+)
+def test_lines_are_split_by_what_is_in_front_of_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], prefix: str, names: list[str]
+) -> None:
+    parts = ADDRESSES.format("eno1", "10.0.0.1"), ADDRESSES.format("ib0", "10.0.0.2")
+    text = "".join(
+        prefix.format(n) + f"{line}\n" for n, part in enumerate(parts, 1) for line in part.splitlines()
+    )
     nodes, _ = pasted(tmp_path, text, capsys)
-    assert [n["name"] for n in nodes] == ["n1", "n2"]
+    assert [(n["name"], n["bootstrap"]["interface"]) for n in nodes] == [
+        (names[0], "eno1"),
+        (names[1], "ib0"),
+    ]
+
+
+def test_numbers_of_lines_and_a_pages_source_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ADDRESSES.format("eno1", "10.0.0.1")
+    lines = enumerate(given.splitlines(), 1)
+    for text in ("".join(f"{n:4}  {line}\n" for n, line in lines), html.escape(given)):
+        nodes, said = pasted(tmp_path, text, capsys)
+        assert nodes[0]["bootstrap"]["interface"] == "eno1" and "not understood" not in said
+
+
+def test_devices_of_rdma_are_no_tasks_of_srun() -> None:
+    text = "0: mlx5_0: node_type ca fw 20.1 node_guid a\n1: mlx5_1: node_type ca fw 20.1 node_guid b\n"
+    assert list(hosts_in(text * 3)) == [""]
 
 
 def test_hosts_of_dshbak_are_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ringup.model import Interface, RdmaPort
@@ -27,7 +29,18 @@ PROMPT = re.compile(
 """A shell's prompt with its host: user@host:~$ COMMAND, [user@host dir]# COMMAND, node1:~ # COMMAND."""
 _HEAD = re.compile(r"-{4,99}\s*\n(\S{1,99})()\s*\n-{4,99}\s*")
 """The three lines that dshbak prints in front of a host's own; `clubak` of ClusterShell prints the same."""
-_PREFIX = re.compile(r"([A-Za-z][\w.-]{0,62}?\d[\w.-]{0,62}): ?(.*)")
+_PREFIX = re.compile(
+    r"(?:([A-Za-z][\w.-]{0,62}?\d[\w.-]{0,62}):|\[pod/([^\]\s]{1,200})\]|([A-Za-z][\w.-]{0,80}) {1,20}\|)"
+    r" ?(.*)"
+)
+"""A host of clush and pdsh, a pod of `kubectl logs --prefix`, a service of docker compose; and the rest."""
+_TASK = re.compile(
+    r"(?P<task>\d{1,5}): ?(?P<rest>(?P<own>\d+: |\s+inet |CA '|hca_id|Infiniband|\s*GPU0\s"
+    r"|mlx\d_\w+ (?:port )?\s*\d\b|[\w.@-]+\s+(?:UP|DOWN|UNKNOWN)\s)?.*)"
+)
+"""A line of `srun --label`."""
+_NUMBER = re.compile(r"[ \t]{0,8}(\d{1,6})(?:\t|[:|] ?| {2})")
+"""A line's number, as `cat -n` and viewers show it."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _QUOTE = re.compile(r"[ \t]{0,8}>(?: |(?=\r?\n?$))")
 _STAMP = re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]{0,10}(?:Z|[+-]\d\d:?\d\d)?\]? ?")
@@ -129,19 +142,36 @@ def _strange(text: str) -> Iterator[int]:
 
 def unwrapped(text: str) -> str:
     """
-    A paste without what each of its lines has in front: a quotation mark, a time, the same indentation.
+    A paste without what each of its lines has in front: a quotation mark, a time, a number, an indentation.
 
-    Colours are left out as well.
+    Colours are left out as well, and the character references of a page's source.
 
     >>> unwrapped("> 1: lo: x\\n>     inet 127.0.0.1/8\\n")
     '1: lo: x\\n    inet 127.0.0.1/8\\n'
     """
+    if "&lt;" in text and "<" not in text:
+        text = html.unescape(text[: MOST_CHARACTERS + 1])
     lines = _COLOUR.sub("", text[: MOST_CHARACTERS + 1]).splitlines(keepends=True)
+    numbers = [_NUMBER.match(line) for line in lines if line.strip()]
+    counted = [int(match[1]) for match in numbers if match]
+    if len(counted) == len(numbers) > 2 and all(b - a in (1, 2) for a, b in itertools.pairwise(counted)):
+        lines = [_NUMBER.sub("", line, count=1) for line in lines]
     for form in (_STAMP, _QUOTE, _STAMP):
         if all(form.match(line) for line in lines if line.strip()):
             lines = [form.sub("", line, count=1) for line in lines]
     indent = min((len(line) - len(line.lstrip(" \t")) for line in lines if line.strip()), default=0)
     return "".join(line[indent:] if line.strip() else line for line in lines)
+
+
+def _prefixed(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(host, pod, service or task; rest) of each line; nothing if a line has no such prefix."""
+    known = [_PREFIX.match(line) for line in lines]
+    if all(known):
+        yield from ((m[1] or m[2] or m[3], m[4]) for m in known if m)
+        return
+    tasks = [_TASK.match(line) for line in lines]
+    if all(tasks) and any(m["own"] for m in tasks if m):
+        yield from ((m["task"], m["rest"]) for m in tasks if m)
 
 
 def hosts_in(text: str) -> dict[str, str]:
@@ -153,13 +183,12 @@ def hosts_in(text: str) -> dict[str, str]:
     '1: lo: y\\n'
     """
     lines = text[:MOST_CHARACTERS].splitlines(keepends=True)
-    prefixed = [_PREFIX.match(line) for line in lines if line.strip()]
-    names = {match[1] for match in prefixed if match}
-    if names and all(prefixed) and len(prefixed) > 2 * len(names):
+    prefixed = list(_prefixed([line for line in lines if line.strip()]))
+    names = {name for name, _ in prefixed}
+    if names and len(prefixed) > 2 * len(names):
         found: dict[str, str] = dict.fromkeys(sorted(names, key=natural), "")
-        for match in prefixed:
-            assert match is not None
-            found[match[1]] += match[2] + "\n"
+        for name, rest in prefixed:
+            found[name] += rest + "\n"
         return found if len(names) > 1 else {"": "".join(found.values())}
     found, current = {"": ""}, ""
     for at, line in enumerate(lines):
