@@ -171,3 +171,8 @@ def test_a_hostile_line_costs_little() -> None:
             for fill in (" ", "a", "0", "/", "[", "a.b/"):
                 pattern.regex.search((needle + fill * 2048)[:2048])
                 pattern.regex.search(((needle + fill) * 2048)[:2048])
+
+
+def test_a_rank_names_itself_below_a_task_of_mpirun() -> None:
+    assert head_of("[1,0]<stderr>:[rank3]:[E410 01:50:33.8 ProcessGroupNCCL.cpp:1895] x").rank == 3
+    assert head_of("[1,2]<stderr>:ValueError: raised on rank 5").rank == 2

@@ -261,6 +261,9 @@ def head_of(text: str, labels: Labels = NO_LABELS) -> Head:
         host, pid, device = short_name(nccl["host"]), nccl["pid"], nccl["device"] or ""
     has_rank = "ank" in start or "RANK" in start or "<std" in start or "[trainer" in start
     if has_rank and (found := _RANK.search(start)):
+        # A task of mpirun may be a launcher, whose ranks name themselves.
+        own = _RANK.search(start, found.end()) if found[3] else None
+        found = own if own and (own[1] or own[2]) else found
         rank = int(next(g for g in found.groups() if g))
     if not pid and (ray := _RAY.search(start)):
         host, pid = ray["ip"] or host, ray["pid"]
