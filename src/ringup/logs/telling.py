@@ -256,13 +256,6 @@ def _failed_command(log: LogEvidence) -> Cause | None:
     return None
 
 
-def _proves_an_end(log: LogEvidence, clue: Clue) -> bool:
-    """Whether a line that follows from another end yet proves that the job failed."""
-    if clue.tags & {"exit", "child-failed"} or _ENDED_WITH.search(clue.message):
-        return True
-    return any(e["uncaught"] for e in log.at(*clue.event.place))
-
-
 MOST_ABOVE = 2
 """Lines from a message to the traceback that its program prints for it."""
 
@@ -295,7 +288,10 @@ def _of_a_clue(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Caus
         return None  # its meaning is known, and it is not an error
     if best is None or best.severity in ("warning", "info") or best.form > SURE:
         return None
-    if (follows(best) and not _proves_an_end(log, best)) or best.message.startswith("wandb: "):
+    # A line that follows from another end may yet prove that the job failed.
+    proves = bool(best.tags & {"exit", "child-failed"} or _ENDED_WITH.search(best.message))
+    proves = proves or any(e["uncaught"] for e in log.at(*best.event.place))
+    if (follows(best) and not proves) or best.message.startswith("wandb: "):
         return None
     if _went_on(log, best):
         return None

@@ -241,23 +241,19 @@ def python_or_launcher_missing(log: LogEvidence) -> Found:
     setup = [e for e in missing if first_value([e], "name", "name2") in ("module", "ml")]
     if len(setup) < len(missing):
         missing = [*(e for e in missing if e not in setup), *setup]
-    elif setup and not _ends_the_script(log, setup[-1]):
-        return report(setup, _NO_MODULES, "low", severity="warning")
+    elif setup:
+        # A missing command ends its script, as under `set -e`, with 127, in the last few lines.
+        last = setup[-1]
+        later = [e for e in log.events if e.file == last.file and e.line > last.line]
+        is_ended = all(e.tag == "command-missing" or (e.tag, e["code"]) == ("exit", "127") for e in later)
+        if not is_ended or log.files[last.file].lines - last.line >= 8:
+            text = "the shell has no environment modules, and the script goes on without them"
+            return report(setup, text, "low", severity="warning")
     if not missing:
         return None
     what = first_value(missing, "name", "name2", "name3", "dir", "script", "module")
     where = on(missing[0].host or missing[0].label) or " on one node"
     return report(missing, f"{what or 'the interpreter or launcher'} does not exist{where}")
-
-
-_NO_MODULES = "the shell has no environment modules, and the script goes on without them"
-
-
-def _ends_the_script(log: LogEvidence, event: Event) -> bool:
-    """Whether a missing command ended its script, as under `set -e`: with 127, in the last few lines."""
-    later = [e for e in log.events if e.file == event.file and e.line > event.line]
-    is_ended = all(e.tag == "command-missing" or (e.tag, e["code"]) == ("exit", "127") for e in later)
-    return is_ended and log.files[event.file].lines - event.line < 8
 
 
 _ENDS_PYTHON = re.compile(

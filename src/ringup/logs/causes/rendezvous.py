@@ -264,16 +264,12 @@ def peers_never_joined(log: LogEvidence) -> Found:
     late = log.all("jax-task")
     ranks = {int(n) for e in [*others, *late] for n in re.findall(r"/task:(\d{1,7})\b", e.text)} or None
     events = [*short, *clients, *others, *(late if others else [])]
-    return report(events, text, "high" if sure and _fits(log, size) else "medium", ranks=ranks)
+    each = [int(n) for e in log.all("command") for n in _PER_NODE.findall(e.text)]
+    is_started = not each or not log.nodes_wanted() or log.nodes_wanted() * max(each) >= size
+    return report(events, text, "high" if sure and is_started else "medium", ranks=ranks)
 
 
 _PER_NODE = re.compile(r"--nproc[-_]per[-_]node[= ](\d+)")
-
-
-def _fits(log: LogEvidence, size: int) -> bool:
-    """Whether the shown commands, if they have the number, start at least this many ranks."""
-    each = [int(n) for e in log.all("command") for n in _PER_NODE.findall(e.text)]
-    return not each or not log.nodes_wanted() or log.nodes_wanted() * max(each) >= size
 
 
 @cause("rendezvous-ids-differ")
@@ -309,20 +305,14 @@ def stale_rendezvous_state(log: LogEvidence) -> Found:
     if by_file and dead and not log.outcome.went_on:
         text = "the file of init_method names an address nobody answers at"
         return report([*by_file, *dead], text, "medium")
-    if closed := _closed_at_once(log):
+    closed = log.all("rdzv-closed", has="RendezvousClosedError")
+    at_work = log.has("all-registered", "step", "loss", "closing-signal", "cancelled", "sighup", "work")
+    ends = {e.place for e in log.all("exception", "exit", "exit-signal")}
+    if closed and not at_work and ends <= {e.place for e in closed}:
         text = "the first rendezvous finds a closed one: the state of an earlier run with the same id"
         return report([*closed, *log.all("run-id-shown")[:1]], text, "medium")
     text = "more workers checked in than the world has: the store's counter is an old one"
     return report(_overfull(log), text, "low" if _launchers_per_task(log) else "medium")
-
-
-def _closed_at_once(log: LogEvidence) -> list[Event]:
-    """Lines about a closed rendezvous if no worker had been started and nothing had failed."""
-    closed = log.all("rdzv-closed", has="RendezvousClosedError")
-    at_work = log.has("all-registered", "step", "loss", "closing-signal", "cancelled", "sighup", "work")
-    lines = {e.place for e in closed}
-    ends = log.all("exception", "exit", "exit-signal")
-    return [] if at_work or any(e.place not in lines for e in ends) else closed
 
 
 def _launchers_per_task(log: LogEvidence) -> list[Event]:

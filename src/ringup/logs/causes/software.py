@@ -11,20 +11,6 @@ from ringup.logs.lines import Event
 from ringup.logs.rule import Confidence, Found, cause, report
 from ringup.units import first_of_each
 
-_MARKS: dict[str, tuple[int, int]] = {
-    "v0204": (2_00, 2_08),
-    "vold": (2_04, 2_23),
-    "v0217": (2_17, 2_18),
-    "vdev": (2_19, 2_21),
-    "v0219": (2_19, 2_20),
-    "v0221": (2_21, 2_21),
-    "v0222": (2_22, 2_25),
-    "v0224": (2_24, 9_99),
-    "v0226": (2_26, 9_99),
-    "v0227": (2_27, 9_99),
-}
-"""Releases (major and minor) whose source contains that phrase, first and last; from 62 tags of NCCL."""
-
 _PLANNING = re.compile(
     r"NCCL_(?:ALGO|PROTO|BUFFSIZE|LL_BUFFSIZE|NTHREADS|M(?:IN|AX)_N?CHANNELS|M(?:IN|AX)_CTAS|NRINGS"
     r"|P2P_\w+|SHM_DISABLE|NVLS_ENABLE|COLLNET_ENABLE|NET|CROSS_NIC|IB_DISABLE|NET_GDR_LEVEL"
@@ -49,10 +35,8 @@ def nccl_versions_differ(log: LogEvidence) -> Found:
         sure: Confidence = "high" if proof else "medium"
         mild = not (log.outcome.stopped or proof)
         return report([*proof, *printed.values()], text, sure, severity="warning" if mild else None)
-    apart = _phrased_apart(log)
-    if absurd or (apart and (bootstrap or (log.outcome.stopped and not log.outcome.went_on))):
-        text = "the ranks' lines are phrased as different NCCL releases phrase them"
-        return report([*proof, *apart], text, "high" if proof else "medium")
+    if absurd:
+        return report(proof, "the counts in a bootstrap message are nonsense: another release sent it")
     family = bootstrap and bootstrap[0].tag == "address-family"
     text = (
         "a bootstrap message has a size or address of another release: compare the NCCL versions of all ranks"
@@ -60,16 +44,12 @@ def nccl_versions_differ(log: LogEvidence) -> Found:
     return report(bootstrap, text, "medium" if family else "low")
 
 
-def _of_nccl_itself(log: LogEvidence) -> list[Event]:
-    """Versions that NCCL prints; torch's messages name the linked one, not the loaded one."""
-    return log.all("nccl-version", lacks="compiled with|NCCL error in") or log.all("installed-nccl")
-
-
 def _printed(log: LogEvidence) -> dict[str, Event]:
     """One line per release that NCCL itself names, if processes differ in it."""
     found: dict[str, Event] = {}
     by_process: dict[tuple[int | str, ...], set[str]] = defaultdict(set)
-    lines = _of_nccl_itself(log)
+    # torch's messages name the release that it was linked with, not the loaded one
+    lines = log.all("nccl-version", lacks="compiled with|NCCL error in") or log.all("installed-nccl")
     hosts = {e.host for e in lines}
     lone = len(hosts) == 2 and "" in hosts
     for event in lines:
@@ -84,32 +64,14 @@ def _printed(log: LogEvidence) -> dict[str, Event]:
     return found if apart else {}
 
 
-def _phrased_apart(log: LogEvidence) -> list[Event]:
-    """A line of each of two hosts whose phrases are not in any single release together."""
-    spans: dict[str, list[tuple[int, int, Event]]] = defaultdict(list)
-    for event in log.all("made-of"):
-        for mark, (first, last) in _MARKS.items():
-            if event[mark]:
-                spans[event.host or str(event.file)].append((first, last, event))
-    for event in _of_nccl_itself(log):
-        match = re.match(r"(\d+)\.(\d+)", event["version"])
-        if match and event.host:
-            number = int(match[1]) * 100 + int(match[2])
-            spans[event.host].append((number, number, event))
-    limits = [(max(f for f, _, _ in s), min(last for _, last, _ in s), s[-1][2]) for s in spans.values()]
-    sane = [(low, high, event) for low, high, event in limits if low <= high]
-    for low, high, event in sane:
-        for other_low, other_high, other in sane:
-            if low > other_high or other_low > high:
-                return [event, other]
-    return []
-
-
 @cause("environment-differs-between-nodes")
 def environment_differs(log: LogEvidence) -> Found:
     sizes, truncated, apart = log.all("size-mismatch"), log.all("data-truncated"), _settings_apart(log)
     if (sizes or truncated) and not apart:
-        apart = _set_on_some(log)
+        # Settings that one host prints, but not another whose set-up is here.
+        hosts = [h for h in log.hosts.values() if h.name and h.bootstrap]
+        printed = [event for h in hosts for name, event in h.env.items() if _PLANNING.match(name)]
+        apart = [event for event in printed if any(event["name"] not in other.env for other in hosts)]
     if sizes and not apart and len({e["op"] for e in log.all("work")}) > 1:
         return None  # ranks in different collectives
     if sizes:
@@ -140,13 +102,6 @@ def _handles_apart(log: LogEvidence) -> list[Event]:
     """A channel line of each of two processes that share GPU memory in different ways."""
     ways = first_of_each((e["via"].split("/")[1], e) for e in log.all("channel", via="P2P/(?:CUMEM|IPC).*"))
     return list(ways.values()) if len({(e.host, e.pid) for e in ways.values()}) > 1 else []
-
-
-def _set_on_some(log: LogEvidence) -> list[Event]:
-    """Settings that plan transfers and that one host prints, but not another whose set-up is here."""
-    hosts = [h for h in log.hosts.values() if h.name and h.bootstrap]
-    printed = [(h, e) for h in hosts for name, e in h.env.items() if _PLANNING.match(name)]
-    return [event for _, event in printed if any(event["name"] not in other.env for other in hosts)]
 
 
 @cause("topology-detection-failed", overcome=None)
@@ -187,7 +142,7 @@ def driver_too_old(log: LogEvidence) -> Found:
         # A library in the driver's place (a GPU sharing layer) lacks functions, too.
         is_sure = any("PFN functions" not in e.text for e in refused)
         return report(refused, text, "high" if is_sure else "low" if log.has("crash-word") else "medium")
-    printed = log.all("bootstrap", "plugin-none", "made-of", "warn", "cuda-driver")
+    printed = log.all("bootstrap", "plugin-none", "warn", "cuda-driver")
     strange = [e for e in printed if re.fullmatch(r"-\d+|\d+", e.device) and not 0 <= int(e.device) <= 512]
     old = [e for e in log.all("cuda-driver") if 0 < e.number("version") < 11050]
     text = "the device numbers are nonsense and the driver is an old one"

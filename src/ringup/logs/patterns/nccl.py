@@ -60,11 +60,6 @@ TAGS = (
     tag("coll", "",
         r"NCCL INFO (?P<kind>\w+): opCount (?P<op>[0-9a-f]+) .{0,120}?count (?P<count>\d+) datatype (?P<type>\d+) .{0,30}?root (?P<root>\d+) comm (?P<comm>0x\w+) \[nranks=(?P<nranks>\d+)\]",
         keep=4),
-    # How a release phrases harmless lines tells which release it is, where no version line is printed.
-    tag("made-of", "",
-        r"(?P<v0204>No plugin found \(libnccl-net\.so\)\.)|(?P<v0217>Plugin load \(\S+\) returned \d)|(?P<v0219>NET/Plugin ?: dlerror=)"
-        r"|(?P<v0221>NET/Plugin: No plugin found)|(?P<v0226>NET/Plugin: Could not find: \S+?\. *$)|(?P<v0222>Could not find: \S+\. Using internal network)"
-        r"|(?P<v0224>Bootstrap: Using )|(?P<vold>Bootstrap : Using )|(?P<vdev>Using non-device net plugin)|(?P<v0227>Assigned NET plugin)"),
     # How fast ports and slots are (subsystems NET and GRAPH).
     tag("ib-speed", "", r"NET/IB ?: \[\d+\] (?P<device>[\w.]+):\S{1,40}/\w+ provider=\S{1,40} speed=(?P<speed>\d{1,9})", keep=64),
     tag("pci-path", "", r"\+ PCI\[(?P<speed>\d{1,5}\.\d)\d*\] - (?P<kind>GPU|NIC)/(?P<id>[\w-]+)", keep=64),
