@@ -655,4 +655,17 @@ SAID += [
         "[unset]:   This singleton init program attempted to access some feature\n[unset]:   for which process manager support was required, e.g. spawn or universe_size.",
     ),
     ("local-rank-argument-rejected", "train.py: error: unrecognized arguments: --local-rank=0"),
+    (
+        "nfs-mount-slow",
+        "[Mon Mar  2 10:11:40 2026] nfs: server nas01 not responding, still trying\n[rank1]:[E302 10:21:44.2 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=311, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600021 milliseconds before timing out.",
+    ),
+    (
+        "rank-fell-behind",
+        "EI9999: 2026-10-21-10:42:00.204.495  The error from device(chipId:2, dieId:0), serial number is 9, hccl fftsplus task timeout occurred during task execution, stream_id:5, sq_id:5, task_id:388, stuck notify num:1, timeout:30min(default).",
+    ),
+    ("rank-crashed", "free(): corrupted unsorted chunks\n[n1:186] *** Process received signal ***"),
+    (
+        "unnamed-failure",
+        "n1:9:9 [0] misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument",
+    ),
 ]

@@ -109,6 +109,81 @@ def test_ranks_in_different_collectives_do_not_count_parameters(tmp_path: Path) 
     assert found.get("model-differs-between-ranks", "low") == "low" and "collective-mismatch" in found
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'n1:9:9 [0] init.cpp:126 NCCL WARN Missing "HSA_FORCE_FINE_GRAIN_PCIE=1" from environment which can'
+        " lead to low RCCL performance, system instablity or hang!",
+        "RCCL version 2.16.5+hip5.6 HEAD:unknown+",
+        "Trainer: Warning - Could not find a wrapped model",
+        "(raylet) [2026-09-05 12:02:06,638 E 215 247] (raylet) file_system_monitor.cc:116: /tmp/ray/s is over"
+        " 95% full, available space: 2.1 GB; capacity: 96.7 GB. Object creation will fail if spilling is"
+        " required.",
+        "Group Comms Status Errors\n    0         1         4         8        32  RUNNING  MISMATCH\nErrors",
+    ],
+)
+def test_a_warning_of_what_may_come_is_no_failure(tmp_path: Path, line: str) -> None:
+    assert diagnose(tmp_path, line).healthy
+
+
+def test_a_communicator_that_is_used_below_its_failure_is_not_misused(tmp_path: Path) -> None:
+    used = (
+        "n1:9:9 [1] init.cc:290 NCCL WARN Attempt to use communicator before the previous operation returned"
+    )
+    broke = (
+        "n1:9:12 [1] net_socket.cc:488 NCCL WARN NET/Socket : peer 10.0.0.4<4198> message truncated :"
+        " receiving 4 bytes instead of 2."
+    )
+    assert diagnose(tmp_path, f"{used} ncclSuccess").causes[0].rule == "nccl-called-wrongly"
+    found = [c.rule for c in diagnose(tmp_path, f"{broke}\n{used} ncclSuccess").causes]
+    assert found[0] == "collective-mismatch" and "nccl-called-wrongly" not in found
+
+
+OF_RAS = (
+    "#0-0 (fa93daea854b060b) MISMATCH\n  Communicator ranks have different AllGather operation counts\n"
+    "  14 ranks have launched up to operation 64\n"
+)
+
+
+@pytest.mark.parametrize(
+    "below, ranks, severity",
+    [
+        ("  Rank 7 has launched up to operation 60 -- GPU 3 managed by process 165 on node n1\n", (7,),
+         "error"),
+        ("  2 ranks have not launched any operations\n  Rank 1 -- GPU 1 managed by process 3 on node n0\n"
+         "  Rank 3 -- GPU 3 managed by process 5 on node n0\n", (1, 3), "error"),
+        ("  2 ranks have launched up to operation 65\n", (), "warning"),
+    ],
+)  # fmt: skip
+def test_the_report_of_nccls_ras_names_the_ranks_behind(
+    tmp_path: Path, below: str, ranks: tuple[int, ...], severity: str
+) -> None:
+    (found,) = diagnose(tmp_path, OF_RAS + below).causes
+    assert (found.rule, found.ranks, found.severity) == ("rank-fell-behind", ranks, severity)
+
+
+def test_the_counts_of_two_communicators_are_not_compared(tmp_path: Path) -> None:
+    other = OF_RAS.replace("#0-0", "#1-0").replace("64", "9")
+    assert diagnose(tmp_path, OF_RAS + other).healthy
+
+
+def test_the_error_in_a_containers_log_is_shown_and_not_its_first_line(tmp_path: Path) -> None:
+    log = ["printing enroot log file:", "    /usr/bin/enroot: line 44: HOME: unbound variable",
+           "    [ERROR] Command not found: nvidia-container-cli", "couldn't start container"]  # fmt: skip
+    found = diagnose(tmp_path, "\n".join(f"slurmstepd: error: pyxis: {line}" for line in log)).causes[0]
+    assert found.rule == "job-step-not-launched" and "nvidia-container-cli" in found.text
+
+
+def test_the_code_of_grpc_is_not_shown_for_the_reason_above_it(tmp_path: Path) -> None:
+    lines = (
+        "F0929 17:42:48.594200 1044529 client.h:77] Terminating process because the JAX distributed service"
+        " detected fatal errors. absl::Status: UNAVAILABLE: Failed to send RPC to coordination service.\n"
+        ':UNKNOWN:Error received from peer  {grpc_message:"Socket closed", grpc_status:14}'
+    )
+    found = diagnose(tmp_path, lines).causes[0]
+    assert found.rule == "peer-died-first" and found.telling is not None and found.telling.line == 1
+
+
 FELL_BACK = f"no flash_attn, falling back to eager\n{FRAME}ModuleNotFoundError: No module named 'model'\n"
 
 

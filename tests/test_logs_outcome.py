@@ -375,3 +375,76 @@ def test_a_log_that_ends_before_the_work_does_is_called_so(tmp_path: Path, text:
     found = diagnose(tmp_path, job=text)
     assert found.causes == [] and words in unfinished(found.story)
     assert unfinished(diagnose(tmp_path, job=f"{text}{WORK['steps']}Training completed.\n").story) == ""
+
+
+TIMED_OUT = "".join(
+    f"[rank{rank}]:[E302 10:21:44.2 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=311, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600021 milliseconds before timing out.\n"
+    for rank in (1, 3)
+)
+
+
+@pytest.mark.parametrize(
+    "silent, back",
+    [
+        (
+            "[Mon Mar  2 10:11:40 2026] nfs: server nas01 not responding, still trying\n",
+            "nfs: server nas01 OK\n",
+        ),
+        (
+            "kernel: LustreError: home-MDT0000: Connection to home-MDT0000 (at 10.1.1.3@o2ib) was lost; in progress operations using this service will wait for recovery to complete\n",
+            "kernel: Lustre: home-MDT0000: Connection restored to 10.1.1.3@o2ib (at 10.1.1.3@o2ib)\n",
+        ),
+    ],
+)
+def test_a_file_server_that_does_not_answer_explains_a_hang(tmp_path: Path, silent: str, back: str) -> None:
+    first = diagnose(tmp_path, job=WORK["steps"] + silent + TIMED_OUT).causes[0]
+    assert (first.rule, first.severity, first.confidence) == ("nfs-mount-slow", "error", "medium")
+    (alone,) = diagnose(tmp_path, job=WORK["steps"] + silent).causes
+    assert (alone.rule, alone.severity) == ("nfs-mount-slow", "warning")
+    back_again = diagnose(tmp_path, job=silent + back + TIMED_OUT).causes
+    assert back_again[0].rule == "rank-fell-behind"
+
+
+PING = "$ ping -c 3 -M do -s {0} 10.0.0.5\nPING 10.0.0.5 (10.0.0.5) {0}({1}) bytes of data.\n\n3 packets transmitted, {2} received, 0% packet loss\n"
+
+
+@pytest.mark.parametrize(
+    "lost, other, named", [(8972, (56, 3), True), (8972, (56, 0), False), (56, (8972, 3), False)]
+)
+def test_large_pings_that_are_lost_where_small_ones_pass_are_a_black_hole(
+    tmp_path: Path, lost: int, other: tuple[int, int], named: bool
+) -> None:
+    table = "# nThread 1 nGpus 1 minBytes 8 maxBytes 134217728 step: 2(factor)\n" + WORK["results"]
+    size, got = other
+    text = table + PING.format(lost, lost + 28, 0) + PING.format(size, size + 28, got)
+    found = diagnose(tmp_path, job=text).causes
+    assert [c.rule for c in found] == ["path-mtu-black-hole"] * named
+
+
+def test_connections_that_close_after_scancel_are_no_failure_of_nccl(tmp_path: Path) -> None:
+    ended = "slurmstepd: error: *** STEP 88121.0 ON gpu01 CANCELLED AT 2026-03-01T10:11:12 ***\n"
+    closed = "node2:31:77 [1] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer node1<51234>\n"
+    assert [c.rule for c in diagnose(tmp_path, job=f"step 4\n{ended}{closed}").causes] == ["job-cancelled"]
+
+
+def test_the_bridge_of_docker_is_named_with_every_host_that_chose_it(tmp_path: Path) -> None:
+    lines = "".join(
+        f"n{n}:9:9 [0] NCCL INFO Bootstrap : Using docker0:172.17.0.1<0>\nn{n}:9:9 [0] NCCL INFO NET/Socket : Using [0]docker0:172.17.0.1<0>\n"
+        for n in (1, 2, 3)
+    )
+    failed = "n2:9:30 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 172.17.0.1<44321> failed : Connection refused\n"
+    first = diagnose(tmp_path, job=lines + failed).causes[0]
+    assert (first.rule, first.nodes) == ("virtual-interface-chosen", ("n1", "n2", "n3"))
+    assert first.text == "NCCL uses virtual interfaces on n1, n2, n3: docker0"
+
+
+@pytest.mark.parametrize("name, is_used", [("eth1", True), ("eth0", False)])
+def test_an_interface_that_nccl_uses_already_is_no_fix(tmp_path: Path, name: str, is_used: bool) -> None:
+    lines = "".join(
+        f"n{n}:9:9 [0] NCCL INFO Bootstrap : Using {name}:10.{5 if is_used else n}.0.{n}<0>\nn{n}:9:9 [0] NCCL INFO NET/Socket : Using [0]eth1:10.5.0.{n}<0>\n"
+        for n in (1, 2)
+    )
+    failed = "n2:9:12 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.5.0.1<44321> failed : Connection timed out\n"
+    fix = diagnose(tmp_path, job=lines + failed).causes[0].fix
+    assert fix is not None and bool(fix.env) is not is_used and ("firewall" in fix.text) is is_used

@@ -207,15 +207,6 @@ def yama_forbids_ptrace(node: Node) -> Iterator[Finding]:
 
 @check("nfs-mount-slow", reads=("looks",), severity="error")
 def nfs_mount_slow(node: Node) -> Iterator[Finding]:
-    """
-    Access to the job's directory, its script, a path it uses or TMPDIR takes seconds, or never ends.
-
-    Why: a rank that waits for a file server, or for a bad disk, cannot be interrupted, and its peers time out
-    in NCCL; the most common cause of an "NCCL timeout" without a network fault.
-    Fix: `stat -f` names the file system: repair the server or the disk, or use a copy elsewhere; on a local
-    disk first find the programs that keep it busy.  `mount -o remount` does not help a dead server.
-    In logs: `nfs: server NAME not responding, still trying`.
-    """
     for look in node.looks:
         if look.answered and look.took_s <= SLOW_LOOK_S:
             continue

@@ -44,7 +44,7 @@ ORDER = {
             node-lost oom-killer-ran terminal-closed rank-crashed rank-killed orphan-of-earlier-run
             job-cancelled
         """,
-        4: "shm-too-small memlock-too-low open-files-too-low process-limit-reached",
+        4: "shm-too-small memlock-too-low open-files-too-low process-limit-reached nfs-mount-slow",
         5: """
             gloo-ifname-in-nccl-syntax interface-name-missing interface-down nccl-versions-differ
             environment-differs-between-nodes topology-detection-failed gpus-hidden-between-ranks

@@ -60,7 +60,7 @@ CLOCKS_APART_S = 2.0
 ZONES_APART_S = 14 * 3600
 
 ESTABLISHING = OF_ROLE["establishing"]
-RETRACTABLE = OF_ROLE["hang"] | {"xla-threads", "horovod-stalled", "warn"}
+RETRACTABLE = OF_ROLE["hang"] | {"xla-threads", "horovod-stalled", "warn", "server-silent"}
 _COUNTED = {"coll", "flight", "run-apart", "run-ended", "run-hung"}
 """Counted or recorded facts: later progress does not cancel them."""
 
@@ -71,7 +71,7 @@ _OF_THE_HOST = {"oom-kill", "ray-head", "killed-word", "store-timeout", "client-
 """Lines that a host or a cluster also prints after the job."""
 _LASTING = {"xid", "sxid", "ecc", "aer", "ib-port-down", "async-event", "nvlink-error", "gpu-lost"}
 """Faults that last, although the job continues for a time."""
-_OF_A_KERNEL = _LASTING | {"oom-kill"}
+_OF_A_KERNEL = _LASTING | {"oom-kill", "server-silent"}
 _NEVER_PASSED = _LASTING | SETTINGS | OF_ROLE["end"] | {"killed-word", "crash-word", "abort-word", "oom-kill"}
 """Lasting facts and ends of processes: buffered lines of other ranks may follow."""
 _ENDED_A_PROCESS = {"exit", "exit-signal", "child-failed"}

@@ -104,6 +104,8 @@ def _as_the_run_went(
 
 
 _OF_A_POD = re.compile(r"[a-z0-9.-]{1,230}-\d{1,6}-[a-z0-9]{5}")
+_OF_MPIRUN = re.compile(r"[a-z0-9.-]{1,230}-launcher-[a-z0-9]{5}")
+"""The pod in which an MPIJob runs mpirun, which passes on what ranks in other pods print."""
 
 
 def report(
@@ -128,10 +130,15 @@ def report(
 
 
 def _once(nodes: Iterable[str]) -> tuple[str, ...]:
-    """Names without those of pods' hosts: the pod `job-1-m9qzz` of an Indexed Job has the name `job-1`."""
+    """
+    Names without those of mpirun's pod, if there are others, and of pods' hosts.
+
+    The pod `job-1-m9qzz` of an Indexed Job has the name `job-1`.
+    """
     names = [*dict.fromkeys(nodes)]
     hosts = {name[:-6] for name in names if _OF_A_POD.fullmatch(name)}
-    return tuple(name for name in names if name not in hosts)
+    others = [name for name in names if name not in hosts and not _OF_MPIRUN.fullmatch(name)]
+    return tuple(others or names)
 
 
 def find(log: LogEvidence) -> list[Cause]:

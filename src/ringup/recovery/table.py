@@ -81,7 +81,7 @@ same 3: the restart takes another port and another run id
     port-in-use stale-rendezvous-state orphan-of-earlier-run
 same: the check before the restart finds a node that does not answer and leaves it out
     store-unreachable peers-never-joined init-never-finished world-never-formed ssh-connection-refused
-    ssh-timeout ssh-no-route container-restarts
+    ssh-timeout ssh-no-route container-restarts nfs-mount-slow
 same: the cause itself is not known
     peer-died-first nccl-error-without-detail unnamed-failure
 repeat: most links recover; the second failure at one place is a cable or a port

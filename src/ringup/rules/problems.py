@@ -432,6 +432,14 @@ Why: logs, checkpoints and NCCL's own files fail, and workers die without a mess
 Fix: free space (`df -h`, `df -i`, `quota -s`), or set TMPDIR to a file system that has some.
 In logs: `No space left on device`, `Disk quota exceeded`, `Read-only file system`.
 
+nfs-mount-slow, error: Access to the job's directory, its script, a path it uses or TMPDIR takes seconds, or
+never ends.
+Why: a rank that waits for a file server, or for a bad disk, cannot be interrupted, and its peers time out
+in NCCL; the most common cause of an "NCCL timeout" without a network fault.
+Fix: `stat -f` names the file system: repair the server or the disk, or use a copy elsewhere; on a local
+disk first find the programs that keep it busy.  `mount -o remount` does not help a dead server.
+In logs: `nfs: server NAME not responding, still trying`.
+
 path-mtu-black-hole, error: Small packets pass and full-size ones vanish.
 Why: connections open, the first tensor never arrives, and there is no error: ping and ssh work.
 Fix: the same MTU on every node and switch of the network, and let ICMP "fragmentation needed"

@@ -51,8 +51,11 @@ def peer_died_first(log: LogEvidence) -> Found:
     lost += log.all("ofi-request", has=_GONE)
     weak = log.all("keepalive-failed", "pipe-broken")
     weak = [e for e in weak if not (made_do(e) or (is_teardown(e) and log.outcome.ended_well))]
-    if {e.tag for e in lost} == {"ray-died"} and not (zero or weak) and _is_a_wrapping(log, lost):
-        return None
+    if {e.tag for e in lost} == {"ray-died"} and not (zero or weak):
+        # A worker's end, as Ray or an engine reports it, is that of a failed NCCL call above it.
+        failed = log.has("nccl-system", "nccl-cuda", "nccl-internal", "nccl-usage", "cuda-failure")
+        if failed or any(all(_after(e, w) for e in lost) for w in log.all("work", "watchdog-stuck")[:1]):
+            return None
     proxied = [e for e in lost if e.tag != "proxy-failed"]
     if log.outcome.went_on and not (log.outcome.failed or proxied or zero):
         return None
@@ -77,13 +80,6 @@ def peer_died_first(log: LogEvidence) -> Found:
     return report(events, text, sure, severity="warning" if mild else None, ranks=())
 
 
-def _is_a_wrapping(log: LogEvidence, died: list[Event]) -> bool:
-    """Whether a worker's end, as Ray or an engine reports it, is that of a failed NCCL call above it."""
-    if log.has("nccl-system", "nccl-cuda", "nccl-internal", "nccl-usage", "cuda-failure"):
-        return True
-    return any(all(_after(e, w) for e in died) for w in log.all("work", "watchdog-stuck")[:1])
-
-
 def _after(event: Event, other: Event) -> bool:
     return event.file == other.file and event.line > other.line
 
@@ -92,7 +88,7 @@ _TELLING = r"(?i)fail|error|abort|invalid|unable|could not|not found|no such"
 _VAGUE = ("proxy-failed", "ofi-request", "wrong-socket", "nccl-calloc", "no-algorithm", "mnnvl-failed")
 
 
-@cause("nccl-error-without-detail", overcome=None)
+@cause("nccl-error-without-detail", overcome=None, ending=True)
 def nccl_error_without_detail(log: LogEvidence) -> Found:
     """
     NCCL or CUDA failed, and the lines name no reason that ringup knows.

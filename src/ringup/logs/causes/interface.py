@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import zip_longest
 
 from ringup.addresses import has_virtual_name, is_loopback, subnet
 from ringup.logs.causes.symptoms import first_value, on
 from ringup.logs.evidence import HostNetworks, LogEvidence, is_link_local
 from ringup.logs.lines import Event
 from ringup.logs.patterns import OF_ROLE
-from ringup.logs.rule import Cause, Confidence, Found, cause, report
+from ringup.logs.rule import MAX_EVIDENCE, Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
-from ringup.units import assignment, first_of_each, summarize_names
+from ringup.units import assignment, first_of_each, grouped, summarize_names
 
 _NCCL_SYNTAX = r".*[\^,=].*"
 
@@ -67,7 +69,12 @@ def _one_machine(log: LogEvidence) -> bool:
 def virtual_interface_chosen(log: LogEvidence) -> Iterator[Cause | None]:
     failed = log.outcome.stopped
     if not (failed and _one_machine(log)):
-        yield from (_virtual(log, host, failed) for host in log.hosts.values())
+        found = filter(None, (_virtual(log, host, failed) for host in log.hosts.values()))
+        for same in grouped(((one.text, one.severity, one.confidence), one) for one in found).values():
+            names = tuple(name for one in same for name in one.nodes)
+            lines = [e for of_each in zip_longest(*(one.evidence for one in same)) for e in of_each if e]
+            text = same[0].text.format(on=on(summarize_names(names)))
+            yield replace(same[0], text=text, nodes=names, evidence=tuple(lines[:MAX_EVIDENCE]))
     bridges = first_of_each((e.host, e) for e in log.all("bootstrap", address=r"172\.17\..*"))
     listed = any(has_virtual_name(n) for h in log.hosts.values() for n, _ in h.sockets.values())
     if len(bridges) > 1 and failed and not listed:
@@ -96,7 +103,7 @@ def _virtual(log: LogEvidence, host: HostNetworks, failed: Event | None) -> Caus
     names = summarize_names(
         [*([host.bootstrap[0]] if boot and host.bootstrap else []), *carrying, *virtual], 6
     )
-    where, fix = on(host.name), _pin(host)
+    fix = _pin(host)
     signalled = any(e["name"] or e["code"].startswith("-") for e in log.all("exit"))
     died = signalled or log.has("exit-signal", "gpu-oom", "oom-kill", "cuda-failure", "illegal-access")
     died = died or bool(own_exceptions(log))
@@ -104,17 +111,17 @@ def _virtual(log: LogEvidence, host: HostNetworks, failed: Event | None) -> Caus
     done = any(c.host == host.name and c.complete for c in log.communicators)
     most = len(virtual) > max(1, len(host.sockets) / 2)
     if done and not (lost and (bind or carrying)):
-        text = f"virtual interfaces ({names}) are in use{where}"
+        text = f"virtual interfaces ({names}) are in use{{on}}"
         return report(listed, text, "low", severity="note", fix=fix)
     is_open = failed or log.spans_hosts or len(virtual) > 2  # else no line shows another machine
     if boot or bind or (failed and (carrying or _dialled_blindly(log))) or (most and not died and is_open):
-        text = f"NCCL uses virtual interfaces{where}: {names}"
+        text = f"NCCL uses virtual interfaces{{on}}: {names}"
         # A hang without a failed connection may also be the path's fault.
         unproven = carrying and not (bind or boot or log.has("nccl-connect"))
         sure: Confidence = "high" if bind or boot else "low" if unproven else "medium"
         return report([*bind, *listed], text, sure, fix=fix)
     if died or not failed:
-        text = f"virtual interfaces ({names}) are among NCCL's{where}"
+        text = f"virtual interfaces ({names}) are among NCCL's{{on}}"
         return report(listed, text, "low", severity="warning", fix=fix)
     return None
 
@@ -227,7 +234,10 @@ def peer_unreachable_on_interface(log: LogEvidence) -> Found:
         # The root gave up after the ranks reported to it: nothing listens at its address any more.
         gone = ("Connection refused", "Software caused connection abort")
         hard = [e for e in hard if e["reason"] not in gone]
-    apart = _strangers(log)
+    placed = [h for h in log.hosts.values() if h.bootstrap and network_of(h.bootstrap[1])]
+    firsts = [h.events["bootstrap"][0] for h in placed]
+    # Hosts whose addresses share not even a /16.
+    apart = firsts if len({network_of(e["address"]).rpartition(".")[0] for e in firsts}) > 1 else []
     if hard:
         return _unreachable(log, [*hard, *log.all("syn-sent")], apart)
     if (unanswered := log.all("syn-sent")) and not (log.outcome.went_on or log.has("client-timeout")):
@@ -275,14 +285,6 @@ def _unreachable(log: LogEvidence, events: list[Event], apart: list[Event]) -> C
     return report([*events, *apart], text, "high" if address and apart else "medium", fix=_shared_fix(log))
 
 
-def _strangers(log: LogEvidence) -> list[Event]:
-    """Bootstrap lines of hosts whose addresses share not even a /16."""
-    placed = [h for h in log.hosts.values() if h.bootstrap and network_of(h.bootstrap[1])]
-    firsts = [h.events["bootstrap"][0] for h in placed]
-    wide = {network_of(e["address"]).rpartition(".")[0] for e in firsts}
-    return firsts if len(wide) > 1 else []
-
-
 def _shared_fix(log: LogEvidence) -> Fix | None:
     """The interface of a network in which every host has an address, if the lists show one."""
     names: dict[str, dict[str, str]] = defaultdict(dict)
@@ -292,6 +294,11 @@ def _shared_fix(log: LogEvidence) -> Fix | None:
             if network_of(address) and not is_loopback(address):
                 names[network_of(address)].setdefault(host.name, name)
     shared = next((v for v in names.values() if len(v) == len(hosts) > 1), {})
+    if shared and all(h.bootstrap and h.bootstrap[0] == shared[h.name] for h in hosts):
+        return Fix(
+            "routes and firewall between the hosts: NCCL already uses the network that all share"
+            f" ({summarize_names(shared.values())})"
+        )
     if len(set(shared.values())) > 1:
         each = ", ".join(f"{host}: {name}" for host, name in shared.items())
         return Fix(f"NCCL_SOCKET_IFNAME = the interface of the network all hosts share ({each})")

@@ -194,7 +194,30 @@ def _printed_behind(log: LogEvidence) -> Cause | None:
         missing = _numbers(" ".join(lists))
         who = f"{show_ranks(missing)}" if missing else "some participants of a collective"
         return report(stalled, f"{who} never came", "high" if missing else "medium", ranks=missing)
-    return _silent(log)
+    return _by_ras(log) or _silent(log)
+
+
+def _by_ras(log: LogEvidence) -> Cause | None:
+    """Ranks that launched fewer collectives than others of a communicator, by the report of NCCL's RAS."""
+    found: list[dict[int, list[Event]]] = [{}]
+    at = 0
+    for event in log.all("ras-count"):
+        if event["kind"]:
+            found.append({})
+            continue
+        at = at if event["one"] else event.number("op")
+        found[-1].setdefault(at, []).append(event)
+    counts = max(filter(None, found), key=lambda one: max(one) - min(one), default={})
+    if len(counts) < 2:
+        return None
+    least, most = min(counts), max(counts)
+    ranks = [int(e["rank"] or e["one"]) for e in counts[least] if not e["many"]]
+    who = show_ranks(ranks) if ranks else f"{counts[least][0]['many']} ranks"
+    text, events = f"{who} launched {least} collectives, others {most}", [*counts[least], *counts[most]]
+    if most - least > 1:
+        return report(events, text, "medium", ranks=ranks)
+    text += ": usual in a running job; it hangs if a second report has the same numbers"
+    return report(events, text, "low", severity="warning", ranks=ranks)
 
 
 def _silent(log: LogEvidence) -> Cause | None:

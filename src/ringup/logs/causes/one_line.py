@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ringup.logs.causes.symptoms import first_value, of_the_web
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.outcome import made_do
 from ringup.logs.rule import Confidence, Found, cause, report
+from ringup.units import first_of_each
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Row:
     """Tags of lines that are also quoted."""
     unsure: str = ""
     """Words of lines that alone do not make it certain."""
+    repeats: str = ""
+    """Words of lines that, below another warning of NCCL in their file, repeat that failure."""
     until: str = ""
     """A tag whose later line, with the same `pod` and `image` if both are printed, ends it."""
 
@@ -68,7 +72,8 @@ ROWS = (
     # The program.
     Row("parameter-ready-twice", "ddp-ready-twice", "a parameter's gradient came twice in one iteration"),
     Row("process-group-started-twice", "group-twice", "the process starts its default process group twice"),
-    Row("nccl-called-wrongly", "nccl-misused", "the program calls NCCL in a way that it refuses: {said}"),
+    Row("nccl-called-wrongly", "nccl-misused", "the program calls NCCL in a way that it refuses: {said}",
+        repeats="before the previous operation returned"),
     Row("build-lock-left", "build-lock", "a rank waits for the lock {path} of a build that is gone"),
     Row("communicator-left-over", "group-left", "the server holds the communicator of an earlier client"),
     # Resources.
@@ -100,6 +105,8 @@ def _finder(row: Row) -> Callable[[LogEvidence], Found]:
             return None
         ends = log.all(row.until) if row.until else []
         found = [e for e in found if not (made_do(e) or any(_ends(end, e) for end in ends))]
+        above = first_of_each((e.file, e.line) for e in log.all("warn")) if row.repeats else {}
+        found = [e for e in found if row.repeats not in e.text or above.get(e.file, e.line) >= e.line]
         if row.tags == "ssh-connect":
             found = [e for e in found if not of_the_web(e)]
         names = re.findall(r"\{(\w+)\}", row.text)
@@ -124,3 +131,18 @@ def _ends(end: Event, event: Event) -> bool:
 
 for _row in ROWS:
     cause(_row.name, overcome=None)(_finder(_row))
+
+
+@cause("path-mtu-black-hole", overcome=None, fallback=True)
+def large_pings_lost(log: LogEvidence) -> Found:
+    """No packet of 1,400 bytes or more comes back from an address, and smaller ones do."""
+    lost, came = {}, set()
+    for ping, answer in pairwise(log.all("ping")):
+        if ping["to"] and answer["got"]:
+            if answer.number("got"):
+                came.add(ping["to"])
+            elif ping.number("size") >= 1400:
+                lost[ping["to"]] = ping, answer
+    pings = next((lost[to] for to in lost if to in came), ())
+    text = f"{first_value(pings, 'size')}-byte packets to {first_value(pings, 'to')} vanish, small ones pass"
+    return report(pings, text, "medium")

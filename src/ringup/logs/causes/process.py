@@ -368,18 +368,13 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     evidence = [*([inner] if inner else ()), *same[:1], *(clue.event for clue in below), *same[1:]]
     # Nothing below it, not even its end: it may as well be the output's last line before the process ended.
     goes_on = made_do(first) or log.outcome.from_outside or log.outcome.work_after(first)
-    is_last = _is_last(log, first) and not goes_on
+    is_last = log.files[first.file].lines - first.line < MOST_BELOW and not goes_on
     is_mild = mild and not (traced or settled or is_last)
     return report(evidence, text, sure, severity="warning" if is_mild else None)
 
 
 MOST_BELOW = 3
 """The last lines of a file, an exception's own among them."""
-
-
-def _is_last(log: LogEvidence, event: Event) -> bool:
-    """Whether an exception is one of the last lines of its file."""
-    return log.files[event.file].lines - event.line < MOST_BELOW
 
 
 def _inside(log: LogEvidence, outer: Event) -> Event | None:
@@ -558,6 +553,13 @@ def job_cancelled(log: LogEvidence) -> Found:
     text = f"the job was ended from outside{f' ({why})' if why else ''}"
     mild = not why or log.outcome.went_on
     return report(log.outcome.from_outside, text, severity="note" if mild else "warning", ranks=())
+
+
+@cause("nfs-mount-slow")
+def nfs_mount_slow(log: LogEvidence) -> Found:
+    silent = log.all("server-silent")
+    text = f"the file server {first_value(silent, 'server')} does not answer: what reads from it waits"
+    return report(silent, text, "medium", severity=None if log.outcome.stopped else "warning")
 
 
 @cause("orphan-of-earlier-run", overcome="error")

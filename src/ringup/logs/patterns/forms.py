@@ -48,12 +48,12 @@ LIBRARY = Pattern(
 GOES_ON = Pattern(
     "goes_on",
     r"^Lmod has detected|\b(?:module|ml): command not found|severity=Corrected\b|: \d{1,6}, Non-fatal\b|\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
-    r"|deprecat|will (?:be removed|fail in)|can (?:potentially )?cause|optional|not (?:an|a fatal) error|is expected|to silence|perf may be"
+    r"|deprecat|will (?:be removed|fail (?:in|if))|can (?:potentially )?cause|optional|not (?:an|a fatal) error|is expected|to silence|perf may be"
     r"|attempt(?:ing)? to|has already been registered|not set, using|defaulting to|going to /tmp|consider |recommend|for better performance|is experimental|\btreat(?:ed|ing)? (?:it|them) as|accepting this",
 )
 HARMLESS = Pattern(
     "harmless",
-    r"libibverbs|No device found|Could not find: lib|plugin not|Missing \"iommu=pt\"|iommu|\bNUMA\b|affinity|Failed to find CUDA library|NCCL_\w+ value"
+    r"libibverbs|No device found|Could not find: lib|plugin not|iommu|which can lead to|\bNUMA\b|affinity|Failed to find CUDA library|NCCL_\w+ value"
     r"|Could not enable P2P|NCCL_THREADS|User asked for|dlvsym|dlsym|gdrwrap|GDRCOPY|FastSocket|incoming CPU|Maximum retry|hugepages|wrong magic|wrong type|deprecated|NET/OFI (?:Using|Selected)|\bignor(?:ing|ed)\b",
 )
 """NCCL's warnings after which it continues."""
@@ -63,7 +63,7 @@ PROGRAM = Pattern(
     r"|^(?:[\w./+-]{1,60}: ){1,3}(?:line \d+: (?:[\w./+-]{1,60}: )?)?(?:fatal |critical )?(?:error\b|command not found|cannot |can't |could not |couldn't |failed to |unable to |not found)"
     r"|^(?:[\w./+-]{1,60}: ){1,4}.{0,160}(?:"
     + ERRNO
-    + r")|^\[?(?:ERROR|FATAL)(?: ERROR)?\]?:? ?\S|^usage error|^(?:[\w./-]{1,60}: )?(?:line \d+: )?\d+: \S+: not found"
+    + r")|^\[?(?:ERROR|FATAL)(?: ERROR)?\b\]?:? ?\S|^usage error|^(?:[\w./-]{1,60}: )?(?:line \d+: )?\d+: \S+: not found"
     r"|^(?:Host key verification failed|A call to \w+ (?:was unable|failed))|\bAssertion .{1,200} failed\b|\bCheck failed: |Task launch for \S+ failed|launch failed|aborted before step|^thread '[^']{1,80}' (?:\(\d{1,10}\) )?panicked at ",
 )
 NAMES_ERRNO = Pattern(
@@ -103,17 +103,17 @@ FOLLOWS = Pattern(
 """And lines around an end that another line reports."""
 NOISE = Pattern(
     "noise",
-    r"^\s*(?:File \"|Additional GRPC error information|:UNAVAILABLE:|\^{1,200}\s*$|~{1,200}\^|(?:[\w.-]{1,63} ){0,2}frame #\d+|at [\w./]+:\d+|\d{1,3} {1,3}/\S+\.so|#\d+ 0x|\*{4,}|-{6,}|={6,})|destroy_process_group\(\) was not called|Exception ignored in"
+    r"^\s*(?:File \"|Additional GRPC error information|:UN(?:AVAILABLE|KNOWN):|\^{1,200}\s*$|~{1,200}\^|(?:[\w.-]{1,63} ){0,2}frame #\d+|at [\w./]+:\d+|\d{1,3} {1,3}/\S+\.so|#\d+ 0x|\*{4,}|-{6,}|={6,})|destroy_process_group\(\) was not called|Exception ignored in"
     r"|(?:Future|Deprecation|User|Runtime|Resource|Syntax)Warning|using GPU \d+ (?:to perform|as device)|CUDA kernel errors might|For debugging consider|Compile with `TORCH_USE_CUDA"
     r"|cuFFT factory|cuBLAS factory|cuDNN factory|computation placer|TF-TRT|ACPI (?:BIOS )?(?:Error|Warning|Exception)|hostname of the client socket cannot|OMP_NUM_THREADS|error_if_nonfinite|error_file\b|: <?N/A>?\s*$|To enable traceback"
     r"|Stack trace of the failed collective not found|potential root causes|number of (?:skipped|nan)|Out of bounds values : 0|#wrong|Failed to find nccl\w+ symbol|Could not find: ?lib"
-    r"|no plugin found|^Pods Statuses: .{0,60} / [1-9]\d* Succeeded|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|\b0 (?:errors?|failed|failures)\b|\b0 [a-z]{3,20} (?:are |were )?(?:unexpected|missing|failed|invalid)\b|errors?[=:] ?0\b|no errors?\b|(?:no|without) (?:error|failure)s?\b|error[_ ]rate|mean_error|max_error|val_error|loss_scale"
+    r"|^[NR]CCL version|no plugin found|^Pods Statuses: .{0,60} / [1-9]\d* Succeeded|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|\b0 (?:errors?|failed|failures)\b|\b0 [a-z]{3,20} (?:are |were )?(?:unexpected|missing|failed|invalid)\b|errors?[=:] ?0\b|no errors?\b|(?:no|without) (?:error|failure)s?\b|error[_ ]rate|mean_error|max_error|val_error|loss_scale"
     r"|^Last error: {0,4}$|^Caused by: .{0,300}\.py:\d{1,6} in |Traceback \(most recent|during handling of the above|the above exception was|Solution:|this usually is caused by|\blikely\b.{0,40}\bcauses\b|Set the environment variable HYDRA"
-    r"|\berrors?[ =:]{1,3}(?:\d+\.\d|\d+e-)|^#|^\W{0,200}$|^\S{1,40}(?: {2,20}\S{1,40}){4}|Check failure stack trace|^PC: @|^\W{0,8}(?:at|@) {2,20}0x"
+    r"|\berrors?[ =:]{1,3}(?:\d+\.\d|\d+e-)|^#|^\W{0,200}$|^ {0,8}\S{1,40}(?: {2,20}\S{1,40}){4}|Check failure stack trace|^PC: @|^\W{0,8}(?:at|@) {2,20}0x"
     r"|inotify_add_watch|^rm: cannot remove |^mkdir: cannot create directory .{1,300}File exists|^fatal: not a git repository|more processes? ha\w{1,2} sent help message|Set MCA parameter|find any relevant network interfaces|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b",
 )
 ENDS_OPEN = re.compile(
-    r"(?:error|fail\w{0,12}|log file|reason|exception|detail|message|because)\b[^:]{0,40}:\s{0,8}$|panicked at \S{1,160}:$",
+    r"(?:error|fail\w{0,12}|reason|exception|detail|message|because)\b[^:]{0,40}:\s{0,8}$|panicked at \S{1,160}:$",
     re.IGNORECASE,
 )
 SPECIFIC = (
@@ -133,7 +133,7 @@ SPECIFIC = (
 )
 SEVERITY = re.compile(
     r"\b(?P<word>FATAL|CRITICAL|ERROR|SEVERE|WARN(?:ING)?|INFO|NOTICE|DEBUG|TRACE)\b|(?:^|[\[\s(|])(?P<letter>[EWIF])(?=\d{3,4} \d\d:)"
-    r"|\d[,.]\d{2,9} (?P<ray>[EWIF]) \d|: (?P<xla>[EWIF]) [\w/]{4,}|NeMo (?P<nemo>[EWID]) |(?P<low>\berror\b|\bwarning\b)(?=: |\])|^\s*(?:\d{1,4}[smhd]\S{0,6}\s{1,8})?(?:\d{1,4}[smhd]\s{1,8})?(?P<event>Warning|Normal)\s{1,8}[A-Z][a-z]",
+    r"|\d[,.]\d{2,9} (?P<ray>[EWIF]) \d|: (?P<xla>[EWIF]) [\w/]{4,}|NeMo (?P<nemo>[EWID]) |(?P<low>\berror\b|\bwarning\b)(?=: |\])|(?P<title>\bWarning) - |^\s*(?:\d{1,4}[smhd]\S{0,6}\s{1,8})?(?:\d{1,4}[smhd]\s{1,8})?(?P<event>Warning|Normal)\s{1,8}[A-Z][a-z]",
 )
 WRAPPING = re.compile(
     r"\s{0,8}(?:(?:slurmstepd|srun|slurmd|sbatch)(?:-[\w.-]{1,63})?: (?:error: )?(?=pyxis:|\S{1,80}: tasks? )|pyxis: {1,8}(?=\S)|\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|FATAL)\]:? |##\[(?:error|warning)\](?=\S)"

@@ -9,7 +9,7 @@ TAGS = (
     # XLA's rendezvous, NFS clients, and who counts tries.
     tag("retracted", "context",
         r"Thread is unstuck|(?:was|were|is) (?:likely )?(?:a )?false[- ](?:positive|alarm)|[Ss]uccessfully reconnected"
-        r"|(?:NFS|nfs): server \S+ OK|(?:succeeded|successful) (?:after|on) (?:\w+ ){0,3}(?:retry|retries|attempts?)\b"),
+        r"|(?:NFS|nfs): server \S+ OK|Connection restored to \S+ \(at |(?:succeeded|successful) (?:after|on) (?:\w+ ){0,3}(?:retry|retries|attempts?)\b"),
     # torch's agent, when it restarts all its ranks.
     tag("restarted", "context", r"attempts? left; will restart worker group|Restarting worker group"),
     # Lightning, transformers, torch's agent, DeepSpeed's launcher, Megatron, nccl-tests, NCCL's own destructor, servers.
