@@ -92,7 +92,7 @@ def test_what_the_plan_would_set_is_right() -> None:
 @pytest.mark.parametrize(("nccl", "seconds"), [("2.12.12", "0.067"), ("2.20.5", "1.1"), (NEW, "4.3")])
 def test_the_default_time_of_a_try_is_that_of_the_release(nccl: str, seconds: str) -> None:
     made = cluster(roce("mlx5_0"), nccl=nccl, env={"NCCL_IB_TIMEOUT": "22"})
-    assert f"17 s a try ({seconds} s by default)" in told(made, "NCCL_IB_TIMEOUT")
+    assert f"waits 17 s for a lost packet ({seconds} s by default)" in told(made, "NCCL_IB_TIMEOUT")
 
 
 # A platform's presets.

@@ -76,7 +76,7 @@ def test_one_of_several_pods_without_the_token_does_not_train_alone(name: str) -
         ({"RINGUP_NODES": "many"}, "RINGUP_NODES='many'"),
         ({"RINGUP_NODES": ""}, "RINGUP_NODES is not set"),
         ({"JOB_COMPLETION_INDEX": ""}, "RINGUP_INDEX is not set"),
-        ({"RINGUP_INDEX": "0"}, "does not follow"),
+        ({"RINGUP_INDEX": "0"}, "does not end in -0"),
         ({"RINGUP_HEAD": "a b;c"}, "not a host name"),
         ({"RINGUP_PORT": "99999"}, "RINGUP_PORT"),
     ],

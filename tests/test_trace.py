@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from ringup.cli.command_line import dispatch
+from ringup.errors import RingupError
 from ringup.logs.read import read_logs
 from ringup.timeline import marks
 from tests import run_folders
@@ -150,6 +151,13 @@ def test_transfers_have_a_track_for_each_way_and_counters_are_rates(tmp_path: Pa
     assert len({one["tid"] for one in events if one.get("cat") == "transfer"}) == 2
     rates = {one["name"]: one["args"]["value"] for one in events if one["ph"] == "C"}
     assert rates == {"rank 0 CPUs": 1.5, "rank 0 bytes per s": 0.0}
+
+
+def test_a_run_that_was_never_started_has_no_trace(tmp_path: Path) -> None:
+    out = tmp_path / "trace.json"
+    with pytest.raises(RingupError, match="no rank is in it"):
+        dispatch(["trace", str(run_folders.write(tmp_path / "run", [], "check-stopped")), "-o", str(out)])
+    assert not out.exists()
 
 
 def test_calls_are_those_that_logs_counts(tmp_path: Path) -> None:

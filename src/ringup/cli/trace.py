@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ringup import bundle
 from ringup.cli import options, runs
-from ringup.errors import writing
+from ringup.errors import RingupError, writing
 from ringup.output import terminal
 from ringup.units import plural
 
@@ -30,7 +30,10 @@ def run(args: argparse.Namespace) -> int:
     from ringup.timeline import trace
     from ringup.timeline.read import read, timeline_of
 
-    timeline = timeline_of(*read(runs.paths_of(args.paths)))
+    timeline = timeline_of(*read(paths := runs.paths_of(args.paths)))
+    if not timeline.ranks:
+        where = ", ".join(map(terminal.path_shown, paths[:3]))
+        raise RingupError(f"{where}: no rank is in it", hint="name a run that was started, or logs of one")
     count, shown = 0, terminal.path_shown(args.output)
     with (
         writing(shown, "name a file in a directory you may write"),

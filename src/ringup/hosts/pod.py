@@ -21,6 +21,7 @@ from pathlib import Path
 from ringup.errors import NodesError
 from ringup.hosts.nodeset import LONGEST_NAME, MOST_NODES, NAME
 from ringup.units import printable
+from ringup.version import SITE
 
 PORT = 29100
 """Below the ephemeral ports (32768 and up on Linux), and not a port of torch."""
@@ -79,7 +80,7 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Pod | None:
 
 def _check_alone(environ: Mapping[str, str]) -> None:
     """Raise NodesError for one of several pods without the token: each would train alone."""
-    hint = "every pod needs the same RINGUP_TOKEN (docs/how/pods.md); --local 1 takes this pod alone"
+    hint = f"every pod needs the same RINGUP_TOKEN ({SITE}/how/pods/); --local 1 takes this pod alone"
     if ours := next(filter(environ.get, ("RINGUP_NODES", "RINGUP_HEAD", "RINGUP_SERVICE")), ""):
         raise NodesError(f"{ours} is set, and RINGUP_TOKEN is not", hint=hint)
     if index := environ.get("JOB_COMPLETION_INDEX"):
@@ -112,8 +113,8 @@ def _head(environ: Mapping[str, str], own: str, service: str, index: int) -> str
         return _name(given, "RINGUP_HEAD")
     job, dash, number = own.rpartition("-")
     if not dash or number != str(index):
-        problem = f"the first pod's name does not follow from this one's, {printable(own, 100)}"
-        hint = "give every pod RINGUP_HEAD, name or address of the one with index 0"
+        problem = f"the first pod's name is not known: {printable(own, 100)} does not end in -{index}"
+        hint = "set RINGUP_HEAD in every pod: name or address of the pod with index 0"
         raise NodesError(problem, hint=hint)
     return _name(f"{job}-0.{service}" if service else f"{job}-0", "the first pod")
 

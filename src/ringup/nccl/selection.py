@@ -261,7 +261,8 @@ class _Choosing:
             self.note("no interface is left for sockets: init fails")
             return self._made("")
         if len(chosen) > 1:
-            self.note(f"all {len(chosen)} interfaces become devices that carry data")
+            each = "both" if len(chosen) == 2 else f"all {len(chosen)}"
+            self.note(f"{each} interfaces become devices that carry data")
         by_netdev = {p.netdev: p for p in node.rdma_ports if p.netdev}
         devices = []
         for one in chosen:

@@ -200,11 +200,10 @@ def _fabric(name: str, one: Selection, _interface: str) -> tuple[Verdict, str]:
         dscp = f"DSCP {value >> 2}"
         return "site", f"{dscp}: right if the switches' lossless class has it, which a node cannot see"
     if name == "NCCL_IB_TIMEOUT":
-        times = f"{try_s(value):.2g} s a try ({try_s(default):.2g} s by default)"
-        words = f"a lost packet is noticed after {times}"
+        words = f"each try waits {try_s(value):.2g} s for a lost packet ({try_s(default):.2g} s by default)"
         if value == default:
             return "no-op", f"{words}: the default of this release"
-        return "site", f"{words}: it hides a bad link longer and heals nothing"
+        return "site", f"{words}: it hides a bad link longer and repairs nothing"
     if name != "NCCL_IB_QPS_PER_CONNECTION":
         return "site", "depends on the fabric; must be equal on all nodes"
     if value == default:
