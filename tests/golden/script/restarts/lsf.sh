@@ -23,7 +23,6 @@ set -euo pipefail
 cd /home/ada/minGPT-ddp
 # kept: set by you
 export NCCL_DEBUG=WARN
-# kept: set by you
 : "${HF_TOKEN:?set it before you start this}"
 
 # It checks the nodes, names the cause of a failure, and decides whether and where to restart.
