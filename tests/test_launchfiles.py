@@ -929,3 +929,63 @@ def test_the_head_of_c10d_may_reach_its_own_store_at_localhost() -> None:
     line = "torchrun --nnodes=2 --node-rank={} --rdzv-backend=c10d --rdzv-endpoint={}:1 t.py\n"
     assert errors(line.format(0, "localhost")) == {"rendezvous-endpoint-own"}
     assert errors(line.format(0, "localhost") + line.format(1, "10.1.0.4")) == set()
+
+
+IN_DOCUMENT = """apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+spec: {pytorchReplicaSpecs: {Worker: {replicas: 2, template: {spec: {containers: [
+  {name: pytorch, command: [torchrun, --nnodes=4, --nproc_per_node=8, --rdzv_backend=c10d, t.py]}]}}}}}
+EOF
+"""
+
+
+@pytest.mark.parametrize("begin", ["cat <<EOF | kubectl apply -f -", "kubectl create -n a -f - <<'EOF'"])
+def test_a_manifest_in_a_here_document_for_kubectl_is_read(begin: str) -> None:
+    found = only(f"set -e\n{begin}\n{IN_DOCUMENT}")
+    assert (found.started_by, found.nodes, found.line) == ("PyTorchJob", 2, 6)
+    assert "world-size-disagrees" in errors(f"{begin}\n{IN_DOCUMENT}")
+
+
+def test_a_job_file_that_is_written_and_not_run_is_read() -> None:
+    text = f"cat <<'EOF' > a.slurm\n#!/bin/bash\n{TWO}srun torchrun --nproc_per_node=4 t.py\nEOF\n"
+    assert only(text).line == 5 and errors(text) == {"several-worlds"}
+    assert launches(text.replace("#!/bin/bash", "notes")) == []
+    assert only(f"{text}torchrun --standalone t.py\n").line == 7
+
+
+def test_python_runs_the_script_of_its_debugger() -> None:
+    run = "-m torch.distributed.run --nnodes=2 t.py\n"
+    assert only(f"python -m debugpy --listen 5678 --wait-for-client {run}").launcher == "torchrun"
+    assert only("python -u -m cProfile -o a.prof t.py --lr 1\n").script == "t.py"
+    assert only("python -m pdb -c continue t.py\n").script == "t.py"
+
+
+def test_two_backslashes_end_a_command() -> None:
+    text = "torchrun --nproc_per_node=4 t.py \\\\\n    --lr 1\n"
+    assert errors(text) == {"command-cut-short"}
+    assert errors(text.replace("\\\\", "\\")) == set()
+
+
+def test_the_mpi_launchers_of_deepspeed_refuse_a_number_of_gpus() -> None:
+    line = "deepspeed --hostfile /job/h --launcher {} --num_gpus 1 t.py\n"
+    rules = [errors(line.format(by), severities=("warning",)) for by in ("OpenMPI", "pdsh")]
+    assert ["deepspeed-options-exclude" in one for one in rules] == [True, False]
+
+
+def test_a_branch_for_one_node_may_start_deepspeed_alone() -> None:
+    several = "if [ $SLURM_NNODES -gt 1 ]; then\ndeepspeed {}t.py\nelse\ndeepspeed t.py\nfi\n"
+    rule = "launcher-on-first-node-alone"
+    assert rule not in errors(f"{TWO}{several.format('--launcher slurm --hostfile h ')}")
+    assert rule in errors(f"{TWO}{several.format('')}")
+
+
+def test_standard_input_is_a_script() -> None:
+    assert errors("torchrun --nproc_per_node=4 - <<EOF\nprint(1)\nEOF\n") == set()
+    assert launches("python - <<EOF\nprint(1)\nEOF\n") == []
+
+
+def test_parallel_sizes_may_fit_more_nodes_than_the_default() -> None:
+    sizes = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4"
+    text = "N={}\ntorchrun --nnodes $N --nproc_per_node 8 t.py " + sizes + "\n"
+    assert errors(text.format("${NNODES:-1}")) == set()
+    assert errors(text.format("1")) == {"parallel-sizes-do-not-divide"}

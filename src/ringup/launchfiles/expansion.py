@@ -166,7 +166,8 @@ class Expansion:
         if kind in ("ansi_c_string", "translated_string"):
             return self.raw(node)[2:-1].replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'") or EMPTY
         if kind in ("concatenation", "command_name"):
-            return self._concatenated(node, scope, depth, quoted)
+            # {a,b} and similar come in pieces; kept as written.
+            return "".join(self.value(c, scope, depth + 1, quoted) for c in node.children)[:MOST_VALUE]
         if kind in ("simple_expansion", "expansion"):
             return self._expanded(node, scope, depth, quoted)
         if kind == "command_substitution":
@@ -184,10 +185,6 @@ class Expansion:
                 w for c in node.named_children if c.type != "comment" for w in self.words_of(c, scope)
             )
         return _unescaped(self.raw(node))
-
-    def _concatenated(self, node: Node, scope: Scope, depth: int, quoted: bool) -> str:
-        # {a,b} and similar come in pieces; kept as written.
-        return "".join(self.value(c, scope, depth + 1, quoted) for c in node.children)[:MOST_VALUE]
 
     def _string(self, node: Node, scope: Scope, depth: int) -> str:
         parts, at = [], node.start_byte + 1

@@ -51,9 +51,21 @@ def read(path: str, text: str, others: Files | None = None, nearby: Nearby | Non
         return LaunchFile(*manifests.read(path, text, sibling))
     job = shell.read(path, text, sibling)
     launches = launches_of(job)
+    for document, line in job.unread if not launches else ():
+        inner = _inner(path, "\n" * line + document, sibling)
+        if inner.launches:
+            return inner
     for launch in launches:
         _configure(launch, sibling)
     return LaunchFile(job, launches, not_read(job, launches))
+
+
+def _inner(path: str, text: str, sibling: shell.Sibling) -> LaunchFile:
+    """A manifest or a script in a here-document, with its lines as in the file around it."""
+    if re.search(r"(?m)^kind: ", text):
+        return LaunchFile(*manifests.read(path, text, sibling))
+    job = shell.read(path, text, sibling)
+    return LaunchFile(job, launches_of(job) if text.lstrip().startswith("#!") else (), ())
 
 
 def named(name: str, path: str, others: Files) -> str | None:

@@ -64,6 +64,7 @@ _HERE = re.compile(r"PWD|\$\(pwd\)|SLURM_SUBMIT_DIR")
 _READS_ARGUMENTS_IN_TURN = re.compile(r"\bgetopts?\b|\b(?:while|until|for)\b[^\n]{0,80}\$[\[({\"]{0,3}[#@*1]")
 """Options of a script that a loop reads: their effects are unknown."""
 _POSITIONAL = re.compile(r"\$(?:[1-9@*]|\{[1-9@*])")
+_TAKES_FILE = re.compile(r"\bkubectl .{0,200}-f ?-|> ?\S{1,200}\.(?:sh|slurm|sbatch|ya?ml)\b")
 _SPEAKING = re.compile("chmod|cat|cp|mv|rm|ls|scp|rsync|vim?|wget|curl|git|test|sed|grep|dos2unix")
 """Programs that work on a script but do not run it."""
 _STARTS_A_JOB = re.compile(r"\b(?:sbatch|qsub|bsub|torchrun|accelerate|deepspeed)\b")
@@ -160,6 +161,8 @@ class Job:
     """`NAME=VALUE` of every assignment in the file itself, also those in front of a command or behind env."""
     files: dict[str, str] = field(default_factory=dict)
     """Files that it writes with here-documents."""
+    unread: list[tuple[str, int]] = field(default_factory=list)
+    """Here-documents that are files of their own, or that kubectl gets, and the lines above them."""
     placeholders: list[tuple[int, str, bool]] = field(default_factory=list)
     """Line and text of `<value>`, and whether the shell stops there: at a line's end `>` has no file."""
     """(line, text) of `<host>`, which the shell takes for redirections."""
@@ -365,6 +368,12 @@ class _Walk(Expansion):
                 document, more, target = self._document(one, scope)
                 extra += more
                 into = into or target
+                between = self.source[body.end_byte : one.start_byte] if body is not None else b""
+                if between.strip(b" \t\n\\") == b"-" and _STARTS_A_JOB.search(self.raw(body)):
+                    extra.append(Word("-", self.line(one, scope), "-"))  # the grammar drops it
+                first_line = self.raw(node).partition("\n")[0]
+                if document and not has_mark(document[0]) and _TAKES_FILE.search(first_line):
+                    self.job.unread.append(document)
                 self._behind_document(one, scope, depth)
         if body is None:
             return
@@ -861,11 +870,11 @@ class _Walk(Expansion):
             return
         given = tuple(start.arguments if shell else start.rest[1:])
         other = self.sibling(self.own_file(target))
-        is_boxed = any(posixpath.basename(step.program) in (*DOCKER, *APPTAINER) for step in start.steps)
+        boxed = any(posixpath.basename(step.program) in (*DOCKER, *APPTAINER) for step in start.steps)
         # Another file is judged separately, unless this one decides where it runs or with which arguments.
-        if other is not None and (is_away or is_boxed or (given and _takes_arguments(other))):
+        is_open = _READS_ARGUMENTS_IN_TURN.search(other or "")
+        if other is not None and (is_away or boxed or (given and not is_open and _POSITIONAL.search(other))):
             inner.line_offset, inner.at_line = -1, command.line
-            is_open = _READS_ARGUMENTS_IN_TURN.search(other)
             inner.arguments = None if is_open else given
             self._nested_text(marks.without_marks(other), inner)
 
@@ -949,10 +958,6 @@ def _set(texts: Sequence[str], scope: Scope) -> None:
             scope.exports_all = is_on
         if "e" in letters or name == "errexit":
             scope.ends_on_error = is_on
-
-
-def _takes_arguments(text: str) -> bool:
-    return bool(_POSITIONAL.search(text)) and not _READS_ARGUMENTS_IN_TURN.search(text)
 
 
 def _listed(value: Value) -> tuple[str, ...]:

@@ -38,6 +38,12 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.[\w-]+)+)=(.*)")
 SPEAKING = re.compile(r"echo|printf|which|pip|pkill|grep|ps|alias|:|export|cat|test|\[|cd")
 """Programs that only mention a launcher."""
 
+_RUN_OTHERS = {
+    "debugpy": ("--listen", "--connect", "--log-to", "--adapter-access-token", "--parent-session-pid"),
+    "pdb": ("-c", "--command"),
+    "cProfile": ("-o", "-s"),
+}
+"""Python's modules that run another module or script -> their options with a value."""
 _NO_RANKS = ("ssh", "docker", "time", "exec", "command", "eval")
 """Words that may also be something else in the place of a script."""
 
@@ -391,6 +397,12 @@ def _interpreted(made: CommandLine, words: Sequence[str], at: int) -> None:
         made.python_options.append(option)
     if words[at : at + 1] == ["-m"]:
         module = words[at + 1] if at + 1 < len(words) else ""
+        if module in _RUN_OTHERS:
+            at += 2
+            while words[at : at + 1] != ["-m"] and "".join(words[at : at + 1]).startswith("-"):
+                at += 2 if words[at] in _RUN_OTHERS[module] else 1
+            _interpreted(made, words, at)
+            return
         if module in MODULES:
             made.launcher = MODULES[module]
             at += 2 + (module.endswith(("accelerate_cli", "colossalai.cli")) and at + 2 < len(words))

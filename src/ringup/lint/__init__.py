@@ -91,12 +91,8 @@ Why: every rank ends at once with a SyntaxError.
 Fix: repair the line; where the nodes have a newer Python than this machine, it may be fine there.
 """
 NOT_READABLE = described("script-not-readable", "error", _UNREADABLE)
-
-
 PASS_LOCAL_RANK = ("launch", "deepspeed")
 """Launchers that give each rank the option."""
-
-
 _BEGINS_WITH_IMPORT = re.compile(
     r"(?:[ \t]*(?:#[^\n]*)?\n){0,500}(?:(?:[\"]{3}[^\"]{0,9999}[\"]{3}|'{3}[^']{0,9999}'{3})\s{0,99})?"
     r"(?:import \w|from [\w.]{1,200} import )"

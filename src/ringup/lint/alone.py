@@ -35,8 +35,6 @@ _PLAIN = sys.stdlib_module_names | frozenset(
 )
 """Packages that join no ranks when they are imported."""
 _MOST_MODULES = 50
-
-
 _AVERAGES = re.compile(
     r"(?i)DataParallel|\bddp|fully_?shard|fsdp|reduce|gather|broadcast|send|recv|scatter|deepspeed|accelerate\b"
     r"|horovod|\bhvd\b|lightning|fabric|ignite|mesh|dtensor|distribute_tensor|paralleli[sz]e|zeroredundancy"

@@ -127,7 +127,9 @@ class Sides:
                 continue
             key, assigned = (self.script.function_of(node), node.id), self.script.parents.get(node)
             value = assigned.value if isinstance(assigned, ast.Assign) else None
-            is_fsdp = isinstance(value, ast.Call) and self._makes_fsdp(value)
+            call = value if isinstance(value, ast.Call) and len(value.args) == 1 else None
+            is_whole = call is not None and all(k.arg for k in call.keywords)
+            is_fsdp = call is not None and is_whole and self.script.dotted(call.func) in FSDP
             is_plain = value is not None and key not in found  # an earlier model, before it is wrapped
             if is_fsdp and not any(self.script.conditions(node)):
                 found.add(key)
@@ -150,10 +152,6 @@ class Sides:
                 if len(given) == len(calls) > 0 and name not in stored and found.issuperset(given):
                     passed.add((function, name))
         return passed
-
-    def _makes_fsdp(self, call: ast.Call) -> bool:
-        is_written = len(call.args) == 1 and all(k.arg for k in call.keywords)
-        return is_written and self.script.dotted(call.func) in FSDP
 
     def _gathers(self, forward: Call) -> bool:
         """

@@ -15,11 +15,7 @@ _TRAINS = re.compile(r"\b(?:Trainer|SFTTrainer|Accelerator)\(|\baccelerator\.pre
 _BY_MAP = re.compile(r"device_map *= *[\"']auto[\"']")
 _LORA = re.compile(r"\b(?:LoraConfig|get_peft_model)\(")
 _OWN_OPTIMIZER = re.compile(r"\b(?:torch\.)?optim\.\w{1,40}\(")
-
-
 _UNTESTED = re.compile(r"\boptim\.(SGD|RMSprop|Adadelta|Adamax|NAdam|RAdam|Rprop|ASGD|LBFGS)\(")
-
-
 _LAUNCHES = re.compile(r"(?m)^[ \t]*launch\(([^()]{0,400}(?:\([^()]{0,200}\)[^()]{0,400}){0,4})\)")
 _MACHINES = re.compile(r"\bnum_machines *= *(\d{1,4})\b")
 

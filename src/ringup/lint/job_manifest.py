@@ -402,8 +402,6 @@ def _pods_refused(document: Node) -> Found:
 
 
 _NO_TEXT = re.compile(r"tag:yaml\.org,2002:(int|bool|float)")
-
-
 _OF_TEXTS = frozenset(("labels", "annotations", "matchLabels", "nodeSelector", "rayStartParams"))
 """Keys of the mappings whose values are texts."""
 
@@ -486,8 +484,6 @@ _OF_DEEPSPEED = (
     *("offload_optimizer_device", "offload_param_device"),
     *("offload_optimizer_nvme_path", "offload_param_nvme_path"),
 )
-
-
 _PRECISION = re.compile(r"--mixed[-_]precision\b")
 
 
@@ -515,8 +511,6 @@ def deepspeed_settings_twice(job: JobFile) -> Found:
 _WHICH_MACHINE = re.compile(
     r"(?m)^(machine_rank|main_process_ip|main_process_port|num_machines): {0,4}(\S{1,80})"
 )
-
-
 _COMMENTED = re.compile(r"(?m)^#.{0,1000}$\n?")
 
 

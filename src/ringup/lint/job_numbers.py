@@ -40,13 +40,9 @@ _SAID_BEFORE = re.compile(rf"(?m)^ *(\w{{1,60}}) = ({_EACH})")
 _BY_A_NAME = re.compile(r"\b(devices|gpus) ?= ?(\w{1,60})\b")
 _BY_ARGUMENT = re.compile(r"\b(?:devices|gpus) ?= ?(?:args|opts?|hparams|cfg)\.(\w{1,40})\b")
 _LIGHTNING = re.compile(r"(?m)^ *(?:import|from) +(?:pytorch_lightning|lightning)\b")
-
-
 _CUT = re.compile(
     r"echo {1,4}\"?\$\{?SLURM_(?:JOB_)?NODELIST\}?\"? {0,4}\| {0,4}cut -d ?['\"]?,['\"]? -f ?1\b"
 )
-
-
 _FIRST_NODE = '`$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`'
 
 
@@ -310,23 +306,25 @@ def deepspeed_options_exclude(job: JobFile) -> Found:
 
     Why, GPUs: its runner refuses them together (`Cannot specify num_nodes/gpus with include/exclude`).
 
+    Why, MPI: with several hosts its MPI launchers refuse both (`multinode_runner.py`, validate_args).
+
     Why, node rank: DeepSpeed reads --node_rank with --no_ssh alone (0.19.8 `launcher/runner.py`).  Without
-    --no_ssh a start on each
-    node launches on all nodes of the host file, or ends where there is none.
+    --no_ssh a start on each node launches on all nodes of the host file, or ends where there is none.
 
     Fix, GPUs: leave out --num_gpus and --num_nodes; --include names the nodes and their GPUs.
+
+    Fix, MPI: a host file with the hosts and slots to use, and none of these options.
 
     Fix, node rank: one start with a host file, or --no_ssh on each node.
     """
     for launch in job.launches:
         count = next((n for n in ("num-gpus", "num-accelerators", "num-nodes") if launch.has(n)), "")
         if launch.launcher == "deepspeed" and count and launch.has("include", "exclude"):
-            yield (
-                launch.line,
-                f"--include or --exclude beside --{count.replace('-', '_')}",
-                "one of the two",
-                "GPUs",
-            )
+            found = f"--include or --exclude beside --{count.replace('-', '_')}"
+            yield launch.line, found, "one of the two", "GPUs"
+        elif count and launch.option("launcher").lower() in ("openmpi", "mpich", "impi", "mvapich"):
+            found = f"--{count.replace('-', '_')} with --launcher {launch.option('launcher')}"
+            yield job.finding(launch.line, found, "a host file alone", severity="warning", case="MPI")
         own = (launch.start.option("node-rank") or "0") if launch.launcher == "deepspeed" else "0"
         is_left = launch.has("no-ssh") or launch.start.option("no-ssh") is not None or launch.nnodes == 1
         if own != "0" and not is_left and not launch.is_opaque:
@@ -506,8 +504,6 @@ _BY_GLOBAL_RANK = re.compile(
     r"(?<![#\w])((?:CUDA|HIP|ROCR)_VISIBLE_DEVICES|LOCAL_RANK)=[\"']?\$\{?"
     r"(SLURM_PROCID|OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)\}?[\"']?(?:\s|;|$)"
 )
-
-
 _BY_REMAINDER = re.compile(r"\brank % (?:torch\.cuda\.device_count\(\)|\d{1,2}|\w{0,20}gpus\w{0,20})")
 
 

@@ -144,8 +144,6 @@ def tasks_of_litgpt(job: JobFile) -> Found:
 _LOADS = re.compile(r"(?m)^[ \t]{0,80}(?:module (?:load|add)|ml) (?! *(?:-|unload))[^#\n]{0,300}")
 _OPEN_MPI = re.compile(r"(?i)\b(?:open-?mpi|hpcx)\b")
 _HYDRA = re.compile(r"(?i)\b(?:mpich|mvapich2?|impi|intel-?mpi|intel-oneapi-mpi)\b")
-
-
 _IMAGE = re.compile(r"(?i)(?:^|/)(?:Dockerfile|environment|env|conda)[\w.-]{0,40}$")
 _INSTALLS = re.compile(r"(?m)(?:^|[ \t])(?:- )?((?:lib)?(?:openmpi|mpich)(?:-bin|-dev)?)(?=[ \t\\=<>]|$)")
 

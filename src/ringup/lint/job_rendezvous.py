@@ -57,8 +57,6 @@ def rendezvous_without_id(job: JobFile) -> Found:
 
 
 _NEW_ON_EACH = re.compile(r"\$\((?:uuidgen|hostname|openssl|mktemp|cat /proc|date .*%N|shuf).*|S?RANDOM|\$+")
-
-
 _BY_RANK = re.compile(r"(?i)--rdzv[-_]id=[\"']?\$\{?(?:node_?rank|machine_?rank|slurm_nodeid|slurm_procid)\b")
 
 

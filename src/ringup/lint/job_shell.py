@@ -292,8 +292,6 @@ _ENDS_AT_ONCE = re.compile(
     r"echo|printf|date|export|declare|exit|true|:|cd|module|ml|unset|touch|mkdir|rm|cp|mv|ln|chmod|disown|jobs|set"
     r"|hostname|local|return|trap"
 )
-
-
 _ON_NODES = ("srun", "pbsdsh", "blaunch", "mpirun", "mpiexec", "jsrun")
 
 

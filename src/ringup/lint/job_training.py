@@ -263,8 +263,6 @@ _LOADED = re.compile(
     r"(?:from_pretrained\(\s{0,40}|--(?:model_name_or_path|base_model|model_path|model_id)[= \t]{1,40})"
     r"[\"']?([\w./-]{1,120})"
 )
-
-
 _LAYER_NAMED = re.compile(r"(?m)^ {1,20}fsdp_transformer_layer_cls_to_wrap: *[\"']?(\w{1,60})")
 
 
@@ -306,6 +304,9 @@ def fsdp_layer_unknown(job: JobFile) -> Found:
             yield line, f"{layer}, and the model is {', '.join(sorted(models))}", fitting.pop()
 
 
+_ONE_BY_DEFAULT = re.compile(r"\$\{\w{0,30}(?:NNODES|NUM_NODES|NODE_COUNT):-[\"']?1[\"']?\}")
+
+
 @fault("parallel-sizes-do-not-divide", SHELL)
 def parallel_sizes_do_not_divide(job: JobFile) -> Found:
     """
@@ -321,6 +322,7 @@ def parallel_sizes_do_not_divide(job: JobFile) -> Found:
     """
     for launch in job.launches:
         yield from _of_torchtitan(job, launch)
+        is_default = launch.nnodes == 1 and bool(_ONE_BY_DEFAULT.search(job.text))
         given = {n: launch.number(v) for n, v in launch.arguments.items()}
         actors = (given.get("actor-num-nodes") or 0) * (given.get("actor-num-gpus-per-node") or 0)
         given["ranks"] = launch.world_size or actors or None
@@ -330,7 +332,8 @@ def parallel_sizes_do_not_divide(job: JobFile) -> Found:
         for whole, by, unless in _DIVIDED:
             left, right = _product(given, whole), _product(given, by)
             is_apart = unless is not None and any(map(unless.search, given))
-            if left and right and left % right and not is_apart:
+            may_grow = is_default and whole == "ranks" and left and right % left == 0
+            if left and right and left % right and not (is_apart or may_grow):
                 found = f"{_shown(given, whole)}, and {_shown(given, by)}"
                 yield launch.line, found, f"a multiple of {right}"
                 break

@@ -183,8 +183,6 @@ _ENDS_WITHOUT = re.compile(
 """A job that ends where a variable is empty."""
 _WITHOUT_DEFAULT = re.compile(r"\$\w{1,60}|\$\{\w{1,60}\}")
 _SPEAKS = re.compile(r"\s*(?:#|echo\b|printf\b)")
-
-
 _BY_LAUNCHERS = frozenset(RANK_VARIABLES) - {"RANK"} | {"NPROC_PER_NODE", "NNODES", "FORCE_TORCHRUN"}
 _BY_LAUNCHERS |= {"CUDA_VISIBLE_DEVICES"}
 _LONG = 14
@@ -227,8 +225,6 @@ _ONE_WORD = (
 )
 _USED = re.compile(r"\$\{?(\w{1,60})")
 _OF_ONES_OWN = {"NODES", "NNODE", "MASTER_ADDRS", "NODE_RANKS"}
-
-
 _DIVIDED = re.compile(r"\$\(\([^/\n]{0,200}/([^\n]{1,200}?)\)\)")
 
 

@@ -145,8 +145,11 @@ def command_cut_short(job: JobFile) -> Found:
             above = range(min(word.line, len(texts)) - 1, 0, -1)
             before = next((n for n in above if texts[n].strip()), 0)
             is_comment = texts[before].lstrip().startswith("#")
-            if before and not is_comment and not texts[before].rstrip().endswith("\\"):
-                found = f"`{printable(word.raw, 40)}` is run as a command: line {before} has no backslash"
+            above_it = texts[before].rstrip()
+            is_quoted = above_it.endswith("\\\\") and not above_it.endswith("\\\\\\")
+            if before and not is_comment and (is_quoted or not above_it.endswith("\\")):
+                has = "two backslashes" if is_quoted else "no backslash"
+                found = f"`{printable(word.raw, 40)}` is run as a command: line {before} has {has}"
                 yield word.line, found, "a backslash at the end of the line above"
 
 
@@ -244,12 +247,10 @@ def _never_run(job: JobFile) -> Found:
         c for c in job.job.commands if c.line > last.line and c.texts[0] not in ("echo", "export", "exit")
     ]
     is_start = ".py" in value and _HOLDS_A_START.search(value[:4000])
-    if is_start and not behind and not _sourced_elsewhere(job):
+    name_of_it = posixpath.basename(job.path)
+    is_sourced = any(name_of_it in text for path, text in job.others.items() if path != job.path)
+    if is_start and not behind and not is_sourced:
         yield last.line, f"{name} holds a start line, and nothing runs it", f"srun ${name}", "never run"
-
-
-def _sourced_elsewhere(job: JobFile) -> bool:
-    return any(posixpath.basename(job.path) in text for path, text in job.others.items() if path != job.path)
 
 
 _ALL_EXPORTED = re.compile(r"(?m)^[ \t]{0,20}(?:set -\w{0,9}a|set -o allexport)\b")
@@ -618,8 +619,6 @@ def mpi_option_of_another(job: JobFile) -> Found:
 
 
 _RUN_FIRST = re.compile(r"\$\((?:[^ ]{0,200}/)?(?:python[\d.]{0,8}|torchrun|accelerate|deepspeed) (?!-c )")
-
-
 _BEHIND = ("--mca", "-mca", "--bind-to", "-bind-to", "--map-by", "-map-by", "--hostfile", "-x", "-np")
 
 

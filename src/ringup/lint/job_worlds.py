@@ -98,8 +98,6 @@ def _tasks_not_taken(job: JobFile, launch: Launch) -> str:
 
 
 _STARTS_AGAIN = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "prterun", "jsrun")
-
-
 _NODES = {
     "PBS": "$(sort -u $PBS_NODEFILE | wc -l)",
     "BSUB": "$(echo $LSB_HOSTS | xargs -n1 | sort -u | wc -l)",
@@ -475,6 +473,8 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
         away = starts_elsewhere(job, "ray" * is_ray) if away is None else away
         if away:
             return
+        if _is_of_one_node(job, launch):
+            continue
         alone = f"{'starts' if is_ray else 'trains'} on the first node alone"
         what = alone if is_ray or launch.nnodes == 1 else "waits for nodes on which nothing starts it"
         found = f"{launch.allocated} nodes are asked for, and {launch.launcher} {what}"
@@ -497,11 +497,16 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
         return
 
 
+def _is_of_one_node(job: JobFile, launch: Launch) -> bool:
+    """Whether it is in a branch of an `if` whose other branch starts on the nodes of a host file."""
+    own = dict(launch.command.branches)
+    others = [dict(one.command.branches) for one in job.launches if one.option("hostfile")]
+    return any(other[line] != own[line] for other in others for line in own.keys() & other.keys())
+
+
 _SLOTS_OF_LSF = re.compile(r"\$\(echo \"?\$\{?LSB_HOSTS\}?\"? ?\| ?wc -w ?\)")
 _PARTS = ("manifest", "Pod")
 """Starters of one part of a world; others start the rest."""
-
-
 _PRODUCT = re.compile(
     r"(?m)(?:^|\s)(\w{1,40})=\"?\$\(\( {0,4}\$?\{?(\w{1,40})\}? {0,4}\* {0,4}\$?\{?(\w{1,40})\}? {0,4}\)\)"
 )

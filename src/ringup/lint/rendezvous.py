@@ -32,8 +32,6 @@ _COLLECTIVES = """
     reduce_scatter_tensor scatter scatter_object_list
 """
 COLLECTIVES = tuple(f"torch.distributed.{name}" for name in _COLLECTIVES.split())
-
-
 SETS_DEVICE = (
     "torch.cuda.set_device",
     "torch.accelerator.set_device_index",
