@@ -68,9 +68,7 @@ def unreached(node: Node, kind: str) -> Iterator[Finding | Skipped]:
         if kind == "ssh-key-exchange-hangs" and _NO_BANNER.search(failure.words):
             # sshd's first, short line did not come: nothing follows about long packets.
             wanted, lines = "sshd's banner, its first line", lines[1:]
-            why = (
-                "the node accepts the connection but its sshd does not respond: it hangs or gets no CPU time"
-            )
+            why = "the node accepts the connection but sshd does not respond: it hangs or gets no CPU time"
             fix = "check the node's load and sshd, on the console or through its BMC"
         if kind == "ssh-name-unknown" and "Temporary failure" in failure.words:  # EAI_AGAIN
             why = "the hosts file does not have the name, and this machine's name server does not answer"

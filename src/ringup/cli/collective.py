@@ -167,10 +167,8 @@ def reader(ranks: int, words: Sequence[str], on_line: Callable[[Line], None]) ->
     cases = math.prod(word.count(",") + 1 for word in words[4:6])
 
     def show(kind: str) -> None:
-        if how_far := HOW_FAR.get(kind):
-            progress.show(
-                f"{words[0]}: {how_far.format(counts[kind], ranks if 'ranks' in how_far else cases)}"
-            )
+        if far := HOW_FAR.get(kind):
+            progress.show(f"{words[0]}: {far.format(counts[kind], ranks if 'ranks' in far else cases)}")
 
     def write(text: str) -> None:
         for line in map(rank_records.parse, (shown.partition("| ")[2] for shown in text.splitlines())):

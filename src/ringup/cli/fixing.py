@@ -54,9 +54,7 @@ def refuse(named: Sequence[str], changed: Sequence[str]) -> None:
             wrong.append(f"{path_shown(path)} cannot be written")
     if wrong:
         what = f"--fix changed nothing: {summarize_names(wrong, 5, '; ')}"
-        raise UsageError(
-            what, hint="name the target of a link, make a file writable, or see the changes with --diff"
-        )
+        raise UsageError(what, hint="name a link's target, make the file writable, or use --diff")
 
 
 def write(path: str, raw: bytes, new: bytes) -> None:

@@ -83,12 +83,13 @@ def show_before(judged: Judgement, plan: Plan, args: argparse.Namespace) -> None
     style = terminal.Style(sys.stderr)
     shown = judged.findings if args.unfolded else console.folded(judged.findings, judged.cluster)
     nodes, found = plural(len(judged.cluster.nodes), "node"), console.counts(shown)
-    notes = [one.where for one in shown if one.severity == "note" and not one.worked_around_by]
-    script = judged.cluster.job.script
-    in_script = [bool(script) and where.startswith(f"{script}:") for where in notes]
-    commands = ["`ringup check`"] * (not all(in_script)) + [f"`ringup lint {script}`"] * any(in_script)
-    if notes:
-        found += f" ({' and '.join(commands)} {'shows' if len(commands) == 1 else 'show'} notes)"
+    if any(one.severity == "note" and not one.worked_around_by for one in shown):
+        script = judged.cluster.job.script
+        found += (
+            f" (`ringup check` and `ringup lint {script}` show notes)"
+            if script
+            else " (`ringup check` shows notes)"
+        )
     terminal.say(f"checked: {nodes}, {found}; {console.network_line(judged.cluster)}", quiet=args.quiet)
     for finding in shown:
         if finding.severity == "note" and (args.quiet or not finding.worked_around_by):

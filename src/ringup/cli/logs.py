@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from ringup.logs.read import Diagnosis
 
 
-BY_ITERATION = (
-    "show collectives per iteration; REGEX finds the line that starts one (default: common trainers' lines)"
-)
+BY_ITERATION = "show collectives per iteration; REGEX finds its first line (default: common trainers' lines)"
 HARDWARE = "a file of `check --save`: the nodes' hardware"
 ALL = "every cause, all evidence, counts per rank and communicator, the last line of every file"
 AGAINST = "a log or run that worked: list the changes, and ignore lines that it has, too"
@@ -107,7 +105,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace, diagnosis: Diagnosis, attempts: dict[str, Diagnosis | None]) -> None:
-    """As text."""
     from ringup.output import logs_report as show
 
     what = {"verbose": args.verbose, "quiet": args.quiet, "iterations": args.by_iteration is not None}

@@ -34,9 +34,7 @@ RUN = options.group(
     options.MASTER_PORT,
     options.DRY_RUN,
     options.ANYWAY,
-    options.value(
-        "--lease", "S", "time without contact before a node stops its ranks (20)", 20.0, options.lease
-    ),
+    options.value("--lease", "S", "time without contact; then a node ends ranks (20)", 20.0, options.lease),
     *options.WATCH,
     options.flag("--detach", "run in the background on the head node; see `ringup attach`"),
     options.LOG_DIR,

@@ -175,6 +175,8 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
     if kind != "ssh" and (args.chdir or kind in PODS):
         # The directory of submission or of the image, not the current one.
         job = dataclasses.replace(job, chdir=args.chdir)
+    if re.fullmatch(r"[\d.]{1,9}[A-Za-z]{1,9}", args.time):
+        quoting.seconds(args.time)  # UsageError: no scheduler reads `25h`
     own = {k: v for k, v in job.env.items() if k not in ("MASTER_ADDR", "MASTER_PORT")}
     copied = getattr(args, "copied", {})
     given = tuple(
@@ -195,7 +197,7 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         env=tuple(v for v in env if v.name not in job.env) + given,
         queue=quoting.word(args.queue, "--queue "),
         account=quoting.word(args.account, "--account "),
-        time=quoting.time_limit(args.time),
+        time=quoting.word(args.time, "--time "),
         cpus=args.cpus,
         log=getattr(args, "log", ""),
         chunk=getattr(args, "chunk", ""),

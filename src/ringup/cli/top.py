@@ -41,19 +41,12 @@ from ringup.transport import Transport
 from ringup.units import plural, printable, show_seconds
 
 _INTERVAL = options.number("a time from 1 to 3600 seconds", 1, 3600, options.seconds)
-_EVERY = "seconds between pictures (2; 10 where they are printed)"
 OPTIONS = (
     options.value("name", "RUN", "the run's name or folder, or a job's MASTER_ADDR:PORT", "", nargs="?"),
     options.NODES,
     options.PYTHON,
     options.value("--log-dir", "D", "where the runs' folders are (runs)"),
-    options.value(
-        "--every",
-        "S",
-        _EVERY,
-        None,
-        options.number("a time from 1 to 3600 seconds", 1, 3600, options.seconds),
-    ),
+    options.value("--every", "S", "seconds between pictures (2; 10 where they are printed)", None, _INTERVAL),
     options.WATCH[0],
     options.flag("--once", "print one picture and leave"),
     options.flag("--quiet", "print only the pictures"),
@@ -321,8 +314,7 @@ class Top:
             self.update(now_s)
             self.end_words = self.end_of_job(now_s)
             is_due = self.is_due(now_s)
-            is_new = self.screen.has_keys or self.earlier or not self.drawn_s
-            if is_due or (self.end_words and is_new):
+            if is_due or (self.end_words and (self.screen.has_keys or self.earlier or not self.drawn_s)):
                 self.draw(now_s, is_last=bool(self.end_words))
             if self.end_words or (self.once and is_due):
                 return 0 if self.earlier or self.ranks else 1

@@ -93,10 +93,8 @@ def without_secrets() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in SECRETS}
 
 
-def _number(
-    environ: Mapping[str, str], least: int, most: int, *names: str, default: int | None = None
-) -> int:
-    given = next(((name, environ[name]) for name in names if environ.get(name)), None)
+def _number(env: Mapping[str, str], least: int, most: int, *names: str, default: int | None = None) -> int:
+    given = next(((name, env[name]) for name in names if env.get(name)), None)
     if given is None:
         if default is not None:
             return default

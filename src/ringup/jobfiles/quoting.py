@@ -121,16 +121,6 @@ def exports(settings: Sequence[EnvVar]) -> str:
     return "\n".join(lines)
 
 
-TIME_HINT = "hours:minutes:seconds, for example --time 25:00:00"
-
-
-def time_limit(limit: str) -> str:
-    """A time limit as one word; UsageError for `25h`, which no scheduler reads."""
-    if re.fullmatch(r"[\d.]{1,9}[A-Za-z]{1,9}", limit):
-        raise UsageError(f"--time {limit}: no time limit", hint=TIME_HINT)
-    return word(limit, "--time ")
-
-
 def seconds(limit: str) -> str:
     """
     A time limit as seconds; UsageError if it has another form.
@@ -140,7 +130,8 @@ def seconds(limit: str) -> str:
     """
     match = re.fullmatch(r"(?:(\d{1,4})-)?(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})", limit)
     if not match:
-        raise UsageError(f"--time {printable(limit, 40)}: no time limit", hint=TIME_HINT)
+        hint = "hours:minutes:seconds, for example --time 25:00:00"
+        raise UsageError(f"--time {printable(limit, 40)}: no time limit", hint=hint)
     days, hours, minutes, rest = (int(part or 0) for part in match.groups())
     return str(days * 86400 + hours * 3600 + minutes * 60 + rest)
 

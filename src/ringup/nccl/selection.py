@@ -91,12 +91,11 @@ class _Choosing:
         """The bootstrap's interface."""
 
     def predict(self) -> Prediction:
+        shown = ".".join(map(str, self.version))
         if not self.known.version_is_known:
             how = "" if self.node.interpreter.path else " (--nccl VERSION)"
-            shown = ".".join(map(str, self.version))
             self.doubt(f"NCCL's version is not known, {shown} is assumed{how}")
         elif not (2, 18) <= self.version < (2, 33):
-            shown = ".".join(map(str, self.version))
             self.doubt(f"NCCL {shown} is not among the releases that ringup knows (2.18 to 2.32)")
         self.first = self._bootstrap()
         if self.first or "interfaces" in self.node.unknown:
@@ -261,8 +260,8 @@ class _Choosing:
             self.note("no interface is left for sockets: init fails")
             return self._made("")
         if len(chosen) > 1:
-            each = "both" if len(chosen) == 2 else f"all {len(chosen)}"
-            self.note(f"{each} interfaces become devices that carry data")
+            count = "both" if len(chosen) == 2 else f"all {len(chosen)}"
+            self.note(f"{count} interfaces become devices that carry data")
         by_netdev = {p.netdev: p for p in node.rdma_ports if p.netdev}
         devices = []
         for one in chosen:

@@ -142,23 +142,21 @@ def _hca_traps(
             yield f"{setting}: {item} has no port {port}"
 
 
-def _switch_traps(
-    environment: Mapping[str, str], ports: Sequence[RdmaPort], version: Version
-) -> Iterator[str]:
+def _switch_traps(env: Mapping[str, str], ports: Sequence[RdmaPort], version: Version) -> Iterator[str]:
     for name in ("NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX"):
-        if (value := environment.get(name, "")) and not value.strip().lstrip("+-")[:1].isdigit():
+        if (value := env.get(name, "")) and not value.strip().lstrip("+-")[:1].isdigit():
             yield f"{name}={value} is not a number and counts as 0"
-    if (level := environment.get("NCCL_DEBUG", "")) and level.upper() not in LOG_LEVELS:
+    if (level := env.get("NCCL_DEBUG", "")) and level.upper() not in LOG_LEVELS:
         yield f"NCCL_DEBUG={level} is none of NCCL's levels, nothing is logged: {', '.join(LOG_LEVELS)}"
     for name in ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL"):
-        if (value := environment.get(name, "")) and value not in LEVELS and not value[:1].isdigit():
+        if (value := env.get(name, "")) and value not in LEVELS and not value[:1].isdigit():
             yield f"{name}={value} is none of NCCL's levels and has no effect: {', '.join(LEVELS)}"
-    if environment.get("NCCL_IB_GID_INDEX") and not is_disabled(environment):
-        index = number(environment, "NCCL_IB_GID_INDEX", 0)
+    if env.get("NCCL_IB_GID_INDEX") and not is_disabled(env):
+        index = number(env, "NCCL_IB_GID_INDEX", 0)
         active = [p for p in ports if p.state == "ACTIVE"]
         if active and all(p.link_layer == "InfiniBand" for p in active):
             yield f"NCCL_IB_GID_INDEX={index} changes nothing: it is for RoCE, the ports are InfiniBand"
-    if environment.get("NCCL_OOB_NET_IFNAME") and not number(environment, "NCCL_OOB_NET_ENABLE", 0):
+    if env.get("NCCL_OOB_NET_IFNAME") and not number(env, "NCCL_OOB_NET_ENABLE", 0):
         yield "NCCL_OOB_NET_IFNAME changes nothing without NCCL_OOB_NET_ENABLE=1 (2.23.4 and later)"
-    elif number(environment, "NCCL_OOB_NET_ENABLE", 0) and version < (2, 23, 4):
+    elif number(env, "NCCL_OOB_NET_ENABLE", 0) and version < (2, 23, 4):
         yield "NCCL_OOB_NET_ENABLE is not known to NCCL before 2.23.4"

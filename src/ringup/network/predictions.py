@@ -228,9 +228,7 @@ def _contradictions(one: _Seen, sample: Sequence[_Seen]) -> Iterator[str]:
     own, boot = one.prediction.network, one.prediction.bootstrap
     known = [s for s in others if s.prediction.network == "IB" or "rdma_ports" not in s.node.unknown]
     kinds = Counter(s.prediction.network for s in known if s.prediction.network)
-    is_sure = (
-        own == "IB" or "rdma_ports" not in one.node.unknown
-    )  # else its RDMA devices are only taken as none
+    is_sure = own == "IB" or "rdma_ports" not in one.node.unknown  # else taken as without RDMA devices
     if own and is_sure and kinds and own not in kinds:
         kind = kinds.most_common(1)[0][0]
         who = next(s.node.name for s in known if s.prediction.network == kind)

@@ -111,14 +111,12 @@ def _quantity(text: str) -> Quantity:
     return Quantity(text, value, kind)
 
 
-def _likeness(
-    literals: Sequence[str], quantities: Sequence[Quantity], own: Collection[str]
-) -> tuple[str, ...]:
+def _likeness(literals: Sequence[str], amounts: Sequence[Quantity], own: Collection[str]) -> tuple[str, ...]:
     """A key for equal texts: words with the node's own replaced, kinds of the quantities."""
     if any(word in literal for word in own for literal in literals):
         replaced = functools.partial(_WORD.sub, lambda word: OWN if word[0].strip(".:") in own else word[0])
         literals = [replaced(literal) for literal in literals]
-    return (*literals, *(quantity.kind for quantity in quantities))
+    return (*literals, *(one.kind for one in amounts))
 
 
 def _together(texts: Sequence[Read], names: Sequence[str]) -> str:

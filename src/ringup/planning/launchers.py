@@ -357,11 +357,9 @@ LAUNCHERS: dict[str, Launcher] = {
     # `colossalai run` reaches the nodes by its own ssh client (paramiko) and sends them the head's
     # environment in double quotes, so that each node's own variables are lost and `$` expands.  It runs any
     # `torchrun` on PATH, and leaves all of it running when it ends.  Its command is plain static torchrun.
-    "colossalai": Launcher(
-        torchrun, BOTH, note="colossalai run: what it starts on each node, without its own ssh"
-    ),
+    "colossalai": Launcher(torchrun, BOTH, note="colossalai run: its start of each node, without its ssh"),
     "llamafactory": Launcher(
-        llamafactory, BOTH, note="llamafactory-cli: what it starts on each node, torchrun and its module"
+        llamafactory, BOTH, note="llamafactory-cli: its start of each node, by torchrun"
     ),
     "jax": Launcher(jax, is_bare=True, by_node=True),
     "python": Launcher(python, is_bare=True),
