@@ -116,6 +116,14 @@ def test_shim_killed_before_its_rank_has_begun_was_not_told_to_end(tmp_path: Pat
         assert (exit_["code"], exit_["lost"], exit_["sigterm_at"]) == (-9, True, 0)
 
 
+def test_a_command_that_cannot_be_started_is_named(tmp_path: Path) -> None:
+    job = {"RINGUP_SCRIPT": "--no-python no-such-command", "RANK": "0", "LOCAL_RANK": "0"}
+    with GuardedNode(tmp_path, SHIM, env=job) as node:
+        node.go().wait_end()
+        assert node.get("exit", rank=0)["code"] == 127
+        assert b"ringup: cannot start no-such-command: [Errno 2] No such file or directory" in node.output(0)
+
+
 def test_shim_without_a_guard_becomes_the_script(tmp_path: Path) -> None:
     (tmp_path / "rank.py").write_text(source("rank.rank"))
     env = python_job(tmp_path, "import sys; print(sys.argv[1:]); sys.exit(5)")

@@ -77,7 +77,7 @@ def start(pipes, world_end):
     prctl = ctypes.CDLL(None).prctl
     # Orphans of the rank become our children, so that we can end them after the guard is gone.
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    me = os.getpid()
+    me, command = os.getpid(), ["the rank"]
     pid = os.fork()
     if pid:
         return pid
@@ -96,7 +96,7 @@ def start(pipes, world_end):
             os.environ["RINGUP_WORLD_FD"] = str(world_end)
         os.execvp(command[0], command)
     except BaseException as error:
-        os.write(2, ("ringup: cannot start the rank: %s\n" % error).encode())
+        os.write(2, ("ringup: cannot start %s: %s\n" % (command[0], error)).encode())
     finally:
         os._exit(127)
 
