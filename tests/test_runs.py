@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,9 @@ from ringup.cli import attach, launching, runs
 from ringup.cli.command_line import main
 from ringup.logs.read import read_logs
 from ringup.rules import PROBLEMS, Finding, complete
+from ringup.runtime import RunResult
 from ringup.runtime.record import run_json
+from tests import clusters as c
 
 
 def record(folder: Path, run: str, started: float, **more: Any) -> None:
@@ -96,6 +100,33 @@ def test_the_errors_that_stopped_a_run_are_its_causes(tmp_path: Path) -> None:
     causes = read_logs([str(tmp_path)]).causes
     assert [(cause.rule, cause.confidence) for cause in causes] == [(one.rule, "high") for one in found]
     assert [cause.evidence[0].line for cause in causes] == [1, 2] and causes[0].nodes == ("n1",)
+
+
+@pytest.mark.parametrize(("verdict", "rule"), [({"text": "rank 1 is missing"}, "rank-missing"), (None, None)])
+def test_a_run_that_hung_until_it_was_interrupted_has_a_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: dict[str, str] | None, rule: str | None
+) -> None:
+    monkeypatch.setattr(launching, "cause_of", lambda log_dir: (["error: x"], None, {"rule": "rank-missing"}))
+    known = run_json("r", outcome="interrupted", exit_code=130, started=1.0) | {"verdict": verdict}
+    ended = RunResult("r", "interrupted", 130, None, (), (), (), str(tmp_path), 9.0, record=known)
+    result, lines, _ = launching.with_cause(ended)
+    assert lines == ["error: x"] * bool(verdict)
+    assert (result.record.get("cause") or {}).get("rule") == rule
+
+
+@pytest.mark.parametrize("script", ["", "train.py"])
+def test_the_notes_are_where_the_line_before_the_start_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], script: str
+) -> None:
+    monkeypatch.setattr("ringup.output.console.plan_lines", lambda plan, style: [])
+    cluster = c.healthy(2)
+    cluster = replace(cluster, job=replace(cluster.job, script=script))
+    note = Finding("train.py:3", "x", "y", rule="no-destroy-process-group", severity="note")
+    judged: Any = SimpleNamespace(cluster=cluster, findings=[note])
+    launching.show_before(judged, SimpleNamespace(), runs_parser("run", ["--", "train.py"]))  # type: ignore[arg-type]
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("(`ringup check` and `ringup lint train.py` show notes)" in said) == bool(script)
+    assert ("(`ringup check` shows notes)" in said) != bool(script)
 
 
 def test_rows_fit_a_terminal_of_80_columns(
