@@ -15,6 +15,7 @@ from ringup.cli.commands import parser_for
 from ringup.errors import UsageError
 from ringup.launchfiles.settings_file import settings
 from ringup.model import Job
+from ringup.planning import start_line
 from ringup.planning.launchers import Place, shown_to_shim, start
 from ringup.planning.start_line import StartLine, take_apart
 
@@ -74,7 +75,7 @@ REFUSED = [
     ("bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID python train.py'", "$SLURM_LOCALID", "only the ranks"),
     ("sbatch job.sh", "sbatch job.sh", "--from FILE"),
     ("bash -c 'torchrun a.py; torchrun b.py'", "bash -c", "the line in it"),
-    ("bash -c 'make data; torchrun a.py'", "make: cannot", "--setup"),
+    ("bash -c 'make data; torchrun a.py'", "make: ringup cannot", "--setup"),
     ("torchrun --nproc_per_node 8 python train.py", "torchrun python", "leave python out"),
     ("torchrun --rdzc_backend=c10d train.py", "torchrun --rdzc_backend", "did you mean --rdzv-backend?"),
     ("uv run --with x torchrun train.py", "uv run --with x", "uv sync"),
@@ -403,8 +404,8 @@ def test_accelerates_file_may_be_json(file: Path) -> None:
         ("{broken", "a", "f.yaml: line 1 is not understood: expected"),
         ("[" * 100_000, "a", "line 1 is not understood"),
         ('{"a":' + "[" * 60_000, "a", "f.yaml: "),
-        (DUMPED.replace("DEEPSPEED", "XLA"), "a,b", "f.yaml: XLA: cannot be honoured"),
-        (DUMPED.replace("DEEPSPEED", "MULTI_CPU"), "a,b", "MULTI_CPU: cannot be honoured"),
+        (DUMPED.replace("DEEPSPEED", "XLA"), "a,b", "f.yaml: XLA: ringup cannot use it"),
+        (DUMPED.replace("DEEPSPEED", "MULTI_CPU"), "a,b", "MULTI_CPU: ringup cannot use it"),
         (SINGLE, "a,b", "distributed_type: NO is one process on one node"),
         (SINGLE + "\nnum_processes: 8\nnum_machines: 1\n", "a,b", "one process on one node"),
     ],
@@ -445,3 +446,11 @@ def test_deepspeeds_own_host_file_is_read_where_none_is_named(
         assert asked(text)[0].hostfile is None
     args, job = asked("-- deepspeed --hostfile F --include w0:0,1@w1:0,1 train.py")
     assert (args.hosts, args.hostfile, job.env) == ("w0,w1", None, {"CUDA_VISIBLE_DEVICES": "0,1"})
+
+
+def test_hints_about_programs_name_only_options_that_exist() -> None:
+    known = {"--no-python"}
+    for command in ("run", "script"):
+        known |= set(re.findall(r"--[\w-]+", parser_for(command).format_help()))
+    hints = " ".join((*start_line._INSTEAD.values(), *start_line._BEFORE.values(), start_line._AROUND))
+    assert set(re.findall(r"--[\w-]+", hints)) <= known | {"--nproc_per_node"}

@@ -316,7 +316,7 @@ def _contained(args: argparse.Namespace, line: StartLine) -> None:
     elif line.image or line.container:
         hint = f"`ringup script {own} --nodes N -- {program} ...` writes a job file that does it"
         what = " ".join((program, line.image or line.container[0]))
-        raise UsageError(f"{what}: cannot be honoured here", hint=hint)
+        raise UsageError(f"{what}: ringup cannot use it here", hint=hint)
 
 
 def _scheduled(args: argparse.Namespace, line: StartLine) -> list[str]:

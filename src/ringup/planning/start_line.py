@@ -139,7 +139,7 @@ _INSTEAD = {
     "make": "give the line that make runs: `make -n` prints it",
     "sudo": "run ringup itself as that user",
     **dict.fromkeys(("blaunch", "pbsdsh", "parallel", "xargs"), "name the nodes with -H"),
-    "kubectl": "`ringup script k8s-job` writes a job, `--pods` runs inside one",
+    "kubectl": "`ringup script k8s-job` writes a Job; in its pods: `ringup run -- train.py`",
     "horovodrun": "ringup starts no Horovod jobs",
     "ray": "start Ray itself; `ringup check` and `ringup logs` work with it",
     **dict.fromkeys(("vllm", "sglang"), _OF_SERVERS),
@@ -406,7 +406,7 @@ def _passed(line: StartLine, option: start.Option) -> StartLine:
 
 
 def _refuse(what: str, hint: str) -> NoReturn:
-    raise UsageError(f"{what}: cannot be honoured", hint=hint)
+    raise UsageError(f"{what}: ringup cannot use it", hint=hint)
 
 
 def _ending(line: StartLine, left: Sequence[str]) -> StartLine:
