@@ -15,7 +15,9 @@ import pytest
 
 from ringup.cli import attach, launching, runs
 from ringup.cli.command_line import main
+from ringup.cli.pipeline import Judgement
 from ringup.logs.read import read_logs
+from ringup.network.predictions import predicted
 from ringup.rules import PROBLEMS, Finding, complete
 from ringup.runtime import RunResult
 from ringup.runtime.record import run_json
@@ -127,6 +129,20 @@ def test_the_notes_are_where_the_line_before_the_start_says(
     said = " ".join(capsys.readouterr().err.split())
     assert ("(`ringup check` and `ringup lint train.py` show notes)" in said) == bool(script)
     assert ("(`ringup check` shows notes)" in said) != bool(script)
+
+
+def test_a_run_that_was_stopped_before_there_was_a_plan_is_known_by_its_script_and_nodes(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = c.cluster(
+        c.unreached("n1", "ssh-name-unknown", "x"), c.unreached("n2", "ssh-name-unknown", "x")
+    )
+    cluster = replace(cluster, job=replace(cluster.job, script="train.py"))
+    (home / "runs/a").mkdir(parents=True)
+    content = launching.stopped_record("a", 1, Judgement(cluster, predicted(cluster), [], [], None))
+    launching.write_stopped(home / "runs/a", content)
+    (row,) = json.loads(listed(capsys, "--json"))["runs"]
+    assert (row["nodes"], row["script"]) == (["n1", "n2"], "train.py")
 
 
 def test_rows_fit_a_terminal_of_80_columns(

@@ -285,11 +285,16 @@ class WholeRun(Run, total=False):
     findings: list[Finding]
     cause: FirstCause | None
     """Of a run that failed or hung; null where the logs name none."""
+    script: str
+    hosts: list[str]
+    """Nodes of a run that the check stopped, as they were named."""
 
 
 class StoppedRun(Checked, Run):
     """`ringup run --json` where the check stopped it."""
 
+    script: str
+    hosts: list[str]
     cause: FirstCause | None
     """The first error of the check."""
 

@@ -48,6 +48,9 @@ class RunHead(msgspec.Struct):
     seconds: float = 0.0
     plan: PlanHead | None = None
     cause: SavedCause | None = None
+    script: str = ""
+    hosts: list[str] = []
+    """Of a run that the check stopped, perhaps before there was a plan; as `script`."""
 
     @property
     def is_living(self) -> bool:

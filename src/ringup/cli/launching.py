@@ -238,7 +238,8 @@ def stopped_record(run_id: str, code: int, judged: Judgement) -> dict[str, Any]:
     """run.json of a run that the check stopped: no rank was seen."""
     from ringup.runtime.record import plan_json, run_json
 
-    known: dict[str, Any] = {"findings": judged.findings, "cause": None}
+    named = {"script": judged.cluster.job.script, "hosts": [node.name for node in judged.cluster.nodes]}
+    known: dict[str, Any] = {"findings": judged.findings, "cause": None, **named}
     if judged.plan:
         known["plan"] = plan_json(whole_plan(judged, with_debug=False))
     if first := next((one for one in judged.findings if one.severity == "error"), None):

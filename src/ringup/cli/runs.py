@@ -82,9 +82,11 @@ def as_json(place: Path, run: RunHead) -> dict[str, Any]:
         "started": run.started,
         "age_s": max(0.0, time.time() - run.started),
         "seconds": run.seconds,
-        "nodes": [node.node for node in plan.nodes],
+        "nodes": [node.node for node in plan.nodes] or run.hosts,
         "ranks": plan.world_size,
-        "script": plan.job.script or " ".join(["ringup", *plan.job.arguments[:1]] if plan.nodes else ()),
+        "script": plan.job.script
+        or run.script
+        or " ".join(["ringup", *plan.job.arguments[:1]] if plan.nodes else ()),
         "outcome": run.outcome if is_over else None,
         "cause": run.cause.rule if run.cause else None,
         "log_dir": str(place),
