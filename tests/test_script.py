@@ -302,7 +302,7 @@ def test_an_image_of_a_pasted_line_is_that_of_the_file(capsys: pytest.CaptureFix
     docker = ("docker", "run", "--rm", "--gpus", "all", "-v", "/data:/data", "-e", "A=1", "img:1", *line)
     text = short(capsys, "k8s-job", "--nodes", "2", words=("docker", "run", "--gpus", "all", "img:1", *line))
     assert "image: img:1" in text or 'image: "img:1"' in text
-    with pytest.raises(UsageError, match="docker run img:1: cannot be"):
+    with pytest.raises(UsageError, match="docker run img:1: ringup cannot use it here"):
         command_line.dispatch(["script", "k8s-job", "--nodes", "2", "--", *docker])
     pyxis = ("srun", "--container-image=img.sqsh", "--container-mounts=/data:/data", *line)
     text = short(capsys, "slurm", "--nodes", "2", words=pyxis)
