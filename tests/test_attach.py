@@ -103,6 +103,7 @@ def test_handed_over_run_ends_well_without_us(tmp_path: Path, runs: list[Detache
     )
     runs.append(run)
     assert (run.handed.outcome, run.handed.exit_code) == ("running", 0)
+    assert run.handed.record["exit_code"] is None
     assert json.loads((tmp_path / "logs" / "run.json").read_text())["detached"] is True
     run.up()
     go.touch()

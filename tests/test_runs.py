@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ringup.cli import attach, launching, runs
+from ringup.cli import attach, launching, restarting, runs
 from ringup.cli.command_line import main
 from ringup.cli.pipeline import Judgement
 from ringup.logs.read import read_logs
@@ -226,3 +226,19 @@ def test_a_run_that_ended_well_says_nothing_of_a_cause(home: Path) -> None:
     words = ["run", "--local", "1", "--nproc", "1", "--with", "python", "--backend", "gloo", "train.py"]
     done = subprocess.run([sys.executable, "-m", "ringup", *words], capture_output=True, text=True)
     assert done.returncode == 0 and "cause" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "restart"), [("running", None, None), ("ok", 0, {"stopped": "ok"})]
+)
+def test_a_run_that_goes_on_has_no_exit_code_yet(
+    tmp_path: Path, outcome: Any, code: int | None, restart: dict[str, str] | None
+) -> None:
+    known = run_json("r", outcome=outcome, exit_code=code, started=1.0)
+    ended = RunResult("r", outcome, 0, None, (), (), (), str(tmp_path), 9.0, record=known)
+    series: Any = SimpleNamespace(result=ended, decision=None, whole=dict, folder=tmp_path, cause_lines=[])
+    series.exit_code, series.write = lambda result: 0, SimpleNamespace(code=lambda code: code)
+    series.args = runs_parser("run", ["--detach", "--", "train.py"])
+    assert restarting.Supervisor.show_end(series) == 0
+    written = json.loads((tmp_path / "run.json").read_text())
+    assert (written["exit_code"], written["restart"]) == (code, restart)

@@ -376,3 +376,8 @@ def test_a_node_that_was_not_reached_is_said_and_ends_with_1(
     for more in ([], ["--json"], ["--strict"]):
         assert command_line.dispatch([command, "--from", str(tmp_path / "saved"), *more]) == 1
         assert "ringup: nope: not reached: ssh's own words\n" in capsys.readouterr().err
+
+
+def test_a_job_for_slurm_is_not_told_to_name_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    what, hint = refused(capsys, *["run", "--slurm", "--nodes", "2", "--", "train.py"])
+    assert what == "ringup: the number of ranks per node is not known" and "-H" not in hint

@@ -417,7 +417,8 @@ class Supervisor:
         code = self.exit_code(result)
         last = self.decision if self.decision and not self.decision.nodes else None
         stopped = "ok" if result.outcome == "ok" else last.stopped if last else "user"
-        record = self.whole({**result.record, "exit_code": code, "restart": {"stopped": stopped}})
+        end = {"exit_code": code, "restart": {"stopped": stopped}} if result.outcome != "running" else {}
+        record = self.whole({**result.record, **end})
         result = replace(result, exit_code=code, record=record)
         launching.write_record(self.folder, record)
         lines: list[str] = []

@@ -226,7 +226,8 @@ def _counts(
         wrong = f"the number of {'nodes' if nodes < 1 else 'ranks per node'} is not known"
         if nodes >= 1 and len(counts) > 1:
             wrong = f"the nodes have {' and '.join(map(str, sorted(counts)))} ranks, a job file one number"
-        raise UsageError(wrong, hint="give --nodes N and --nproc N, or name the nodes with -H")
+        way = "" if getattr(args, "slurm", False) else ", or name the nodes with -H"
+        raise UsageError(wrong, hint=f"give --nodes N and --nproc N{way}")
     return nodes, nproc
 
 

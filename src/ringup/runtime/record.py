@@ -298,9 +298,9 @@ class RunRecord:
         output.close()
         notes += [output.problem] if output.problem else []
         ranks = _ranks(nodes)
-        content = self._content(
-            outcome, exit_code, ranks=ranks, first_failure=failure, cleanup=cleanup, notes=notes
-        )
+        code = None if outcome == "running" else exit_code
+        known = {"ranks": ranks, "first_failure": failure, "cleanup": cleanup, "notes": notes}
+        content = self._content(outcome, code, **known)
         self._is_final = True
         try:
             self._write(content)

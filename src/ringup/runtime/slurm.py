@@ -100,7 +100,7 @@ def submit(file: Path, output: Path, env: Mapping[str, str]) -> Submitted:
     if said.returncode == srun.TOO_LATE:
         raise LaunchError(why, hint="it may have accepted the job anyway: check `squeue --me`")
     if said.returncode or not number.isdecimal():
-        hint = f"the file is {file}; --queue, --account, --option"
+        hint = f"the file is {file}; --queue, --account and --option change it"
         raise LaunchError(f"sbatch refused the job: {why}", hint=hint)
     return Submitted(number, output, env)
 
