@@ -53,8 +53,7 @@ def run(args: argparse.Namespace) -> int:
         print(none)
         return 0
     if not known and args.run_id is None:
-        hint = "attach on the machine where `ringup run --detach` was started; `ringup runs` lists other runs"
-        raise LaunchError(none, hint=hint)
+        raise LaunchError(none, hint="attach where the run was started; `ringup runs` lists other runs")
     noted = [row for row in runs.runs_of(runs.detached()) if row["run"] in known]
     if args.list:
         runs.show(noted)

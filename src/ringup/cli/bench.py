@@ -91,9 +91,7 @@ def report_of(
     return bandwidth.report(started.plan, found, link, started.backend, ops, channels, is_whole)
 
 
-def last_lines(
-    how: str, outcome: BandwidthReport, ended: CorrectnessReport, style: terminal.Style
-) -> list[str]:
+def last_lines(how: str, made: BandwidthReport, ended: CorrectnessReport, style: terminal.Style) -> list[str]:
     """The verdict; if the measurement did not finish, the ranks that failed."""
     lines = []
     if how == "interrupted":
@@ -101,11 +99,11 @@ def last_lines(
     elif how != "ok":
         why = f"the measurement did not finish: {show.culprits(ended)}"
         lines += [*show.test_lines(ended), style("error", why)]
-    if not outcome.correct:
+    if not made.correct:
         lines.append(style("error", "a result was wrong: `ringup test` finds the rank"))
     if how == "ok":
-        colour = {"ok": "ok", "slow": "warning", "not_judged": "dim"}[outcome.verdict]
-        lines.append(style(colour, f"{outcome.verdict.replace('_', ' ')}: {outcome.because}"))
+        colour = {"ok": "ok", "slow": "warning", "not_judged": "dim"}[made.verdict]
+        lines.append(style(colour, f"{made.verdict.replace('_', ' ')}: {made.because}"))
     return lines
 
 

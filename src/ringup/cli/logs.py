@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
     from ringup.output import logs_report as show
 
     paths = list(args.paths)
-    if not paths and args.by_iteration and Path(args.by_iteration).exists():
-        paths, args.by_iteration = [args.by_iteration], ""  # `--by-iteration PATH`, without a REGEX
+    if not paths and args.by_iteration and Path(args.by_iteration).exists():  # no REGEX, but a PATH
+        paths, args.by_iteration = [args.by_iteration], ""
     if not paths:
         if sys.stdin is None or sys.stdin.isatty():
             hint = "ringup logs FILE..., a directory, a run's name, or `-` for standard input"

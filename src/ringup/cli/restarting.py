@@ -101,10 +101,8 @@ class Attempt:
 class Supervisor:
     """Starts the attempts of a run and decides after each; `cluster` includes the spares."""
 
-    def __init__(
-        self, cluster: Cluster, transport: Transport, folder: Path, args: argparse.Namespace
-    ) -> None:
-        self.cluster, self.transport, self.folder, self.args = cluster, transport, folder, args
+    def __init__(self, cluster: Cluster, transport: Transport, place: Path, args: argparse.Namespace) -> None:
+        self.cluster, self.transport, self.folder, self.args = cluster, transport, place, args
         self.spares = [node.name for node in cluster.nodes[len(cluster.nodes) - args.spares :]]
         self.run_id, self.claims = "", PortClaims()
         self.epoch_s = time.time() - time.monotonic()

@@ -186,9 +186,7 @@ def add_check(page: Page, report: Report) -> None:
 
 def _versions(nodes: Iterable[Node]) -> Iterator[Details]:
     reached = [(node.name, node.versions) for node in nodes if not node.unreached]
-    kinds = grouped(
-        ((what, own.get(key, "none")), name) for name, own in reached for what, key in VERSIONS.items()
-    )
+    kinds = grouped(((what, own.get(key, "none")), n) for n, own in reached for what, key in VERSIONS.items())
     known = [name for name, version in kinds if version != "unknown"]
     differ = {name for name in known if known.count(name) > 1}
     rows = [

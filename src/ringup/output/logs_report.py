@@ -128,9 +128,7 @@ def as_json(diagnosis: Diagnosis, attempts: Attempts = NO_ATTEMPTS) -> dict[str,
         },
         not_checked=skipped_json(INTERNAL_ERRORS.values()),
         unreadable=[u._asdict() for u in diagnosis.unreadable],
-        changes=[
-            {"name": name, "good": safe(good), "now": safe(now)} for name, good, now in diagnosis.changes
-        ],
+        changes=[{"name": n, "good": safe(good), "now": safe(now)} for n, good, now in diagnosis.changes],
         attempts=[
             {"log_dir": folder, "cause": cause_json(one.causes[0], one.story) if one and one.causes else None}
             for folder, one in attempts.items()

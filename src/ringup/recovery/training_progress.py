@@ -82,13 +82,11 @@ def _decoded(answer: Answer) -> _Found | None:
         return None
 
 
-def saved(
-    before: TrainingProgress | None, after: TrainingProgress | None
-) -> tuple[float | None, float | None]:
+def saved(old: TrainingProgress | None, new: TrainingProgress | None) -> tuple[float | None, float | None]:
     """`saved_from` and `saved_to` of an attempt; the first is unknown if the two cannot be compared."""
-    if after is None:
+    if new is None:
         return None, None
-    return before.value if before and before.group == after.group else None, after.value
+    return old.value if old and old.group == new.group else None, new.value
 
 
 _STEP = re.compile(
@@ -159,9 +157,7 @@ class StepReader:
 
     def starts_over(self, earlier: StepReader) -> bool:
         """Whether it begins where an earlier attempt began; progress bars always start at 0."""
-        begins = [
-            (kind, at, earlier._begin.get(kind, -1)) for kind, at in self._begin.items() if kind != "bar"
-        ]
+        begins = [(kind, n, earlier._begin.get(kind, -1)) for kind, n in self._begin.items() if kind != "bar"]
         return any(at <= before < earlier._furthest[kind] for kind, at, before in begins)
 
 
