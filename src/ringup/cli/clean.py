@@ -3,7 +3,7 @@ List leftovers of earlier runs on the nodes: processes, the ports they hold, fil
 
 --kill ends only proven leftovers: it checks each again on the node, sends TERM, then KILL after 3 s.  Only
 your own processes; never those of a living job, of another batch job or of a container.  An inherited
-environment variable proves nothing: https://ringup.readthedocs.io/en/stable/how/clean/
+environment variable proves nothing: the page how/clean of the documentation explains it.
 
 Exit code 0 if nothing is left, 1 if something is or a node could not be checked.
 """

@@ -123,7 +123,7 @@ def _say_left(path: str, text: str, made: Pasted, *, is_whole: bool) -> None:
         terminal.say(f"{printable(path)}: only its first {MOST_CHARACTERS >> 20} Mi characters were read")
     if made.not_understood and is_whole and not made.is_empty:
         first = text.splitlines()[made.not_understood[0] - 1].strip()
-        numbers = f"line{'s' * (len(made.not_understood) > 1)} {ranges(made.not_understood)}"
+        numbers = ("line " if len(made.not_understood) == 1 else "lines ") + ranges(made.not_understood)
         terminal.say(f"{printable(path)}: {numbers} not understood ({printable(first, 60)!r})")
     for tool in made.unused:
         terminal.say(f"{printable(path)}: {tool}: NCCL's choice does not depend on it")
