@@ -15,6 +15,7 @@ from ringup.cli.lint import files_of
 from ringup.launchfiles import files, shell
 from ringup.launchfiles.model import Launch
 from ringup.launchfiles.start import take_apart
+from ringup.secrets import redact
 
 TWO = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n"
 FOUR = TWO.replace("2", "4")
@@ -989,3 +990,26 @@ def test_parallel_sizes_may_fit_more_nodes_than_the_default() -> None:
     text = "N={}\ntorchrun --nnodes $N --nproc_per_node 8 t.py " + sizes + "\n"
     assert errors(text.format("${NNODES:-1}")) == set()
     assert errors(text.format("1")) == {"parallel-sizes-do-not-divide"}
+
+
+def test_a_node_rank_of_0_beside_an_unused_one_is_a_warning() -> None:
+    text = "NODE_RANK=${RANK}\ntorchrun --nnodes=2 --node_rank=%s --master_addr=$HEAD t.py\n"
+    rule = "node-rank-duplicate"
+    assert rule in errors(text % "0", severities=("warning",))
+    assert rule not in errors(text % "$NODE_RANK", severities=("warning", "error"))
+
+
+def test_one_task_a_node_is_no_number_of_ranks() -> None:
+    text = f"{TWO}#SBATCH --gpus-per-node=8\nsrun torchrun --nproc_per_node=$SLURM_NTASKS_PER_NODE t.py\n"
+    assert "gpus-left-idle" in errors(text, severities=("warning",))
+    assert "gpus-left-idle" not in errors(text.replace("=8", "=1"), severities=("warning",))
+
+
+def test_the_placeholder_of_a_secret_leaves_the_finding_readable() -> None:
+    start = "torchrun --standalone t.py\n"
+    for line in ("export HF_TOKEN=<YOUR_HF_TOKEN>\n", "export HF_TOKEN=<YOUR_HF_TOKEN>_1\n"):
+        (found,) = (f.found for f in lint.lint({"job.sh": line + start}) if f.severity == "error")
+        assert "(hidden)" not in redact(found)
+    assert "command-cut-short" not in errors(
+        f"export A=1\nHF_TOKEN=<TOKEN> torchrun --standalone t.py\n{start}"
+    )

@@ -86,11 +86,8 @@ def coordinator_at_itself(job: JobFile) -> Found:
             continue
         for name, value in launch.arguments.items():
             if _COORDINATOR.fullmatch(name) and (own := _LOOPBACK.match(value)):
-                yield (
-                    launch.line,
-                    f"--{name} is {own[1]}: each node connects only to itself",
-                    "the first node",
-                )
+                found = f"--{name} is {own[1]}: each node connects only to itself"
+                yield launch.line, found, "the first node"
 
 
 @fault("directive-misspelt", SHELL)
@@ -150,12 +147,8 @@ def open_mpi_slots(job: JobFile) -> Found:
                 found = (
                     f"{plural(int(count), 'rank')}, and {host} has {first} slots: the other hosts get none"
                 )
-                yield (
-                    command.line,
-                    found,
-                    f"{host}:N, where N is the number of its ranks, not a port",
-                    "hosts",
-                )
+                wanted = f"{host}:N, where N is the number of its ranks, not a port"
+                yield command.line, found, wanted, "hosts"
             slots = sum(int(host.partition(":")[2] or 1) for host in listed) if _HOSTS.fullmatch(hosts) else 0
             if 0 < slots < int(count) and not is_more:
                 found = f"{plural(int(count), 'rank')} on {plural(slots, 'slot')}: {hosts}"
@@ -361,12 +354,9 @@ def visible_devices_ignored(job: JobFile) -> Found:
         if re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,63}", visible) and count.isdecimal():
             first = ",".join(map(str, range(int(count))))
             if visible != first:
-                yield job.finding(
-                    launch.line,
-                    f"--num_gpus={count} takes GPUs {first}, not {visible}",
-                    "--include",
-                    fix=Fix(f"--include localhost:{visible}, without --num_gpus and CUDA_VISIBLE_DEVICES"),
-                )
+                found = f"--num_gpus={count} takes GPUs {first}, not {visible}"
+                fix = Fix(f"--include localhost:{visible}, without --num_gpus and CUDA_VISIBLE_DEVICES")
+                yield job.finding(launch.line, found, "--include", fix=fix)
 
 
 @fault("port-used-twice", SHELL)
@@ -449,9 +439,17 @@ def gpus_left_idle(job: JobFile) -> Found:
         gpus = gpus_per_node(job.job.directives)[0] or (launch.pod.gpu_count if launch.pod else 0)
         visible = launch.env.get("CUDA_VISIBLE_DEVICES", "")
         gpus = gpus or (visible.count(",") + 1 if _SEVERAL.fullmatch(visible) else 0)
-        is_open = launch.is_opaque or launch.is_set_outside or launch.setting("nproc-per-node")
-        if launch.launcher in TORCH and not is_open and gpus > 1 and (launch.per_node or 1) == 1:
-            found = f"1 rank on each node of {gpus} GPUs"
+        by_tasks = any("NTASKS_PER_NODE" in word.raw for word in launch.command.words)
+        is_open = launch.is_opaque or launch.is_set_outside
+        is_given = bool(launch.setting("nproc-per-node")) and not (by_tasks and launch.per_node == 1)
+        if (
+            launch.launcher in TORCH
+            and not (is_open or is_given)
+            and gpus > 1
+            and (launch.per_node or 1) == 1
+        ):
+            of = ": SLURM_NTASKS_PER_NODE is 1" if by_tasks else ""
+            found = f"1 rank on each node of {gpus} GPUs{of}"
             yield job.finding(launch.line, found, "--nproc-per-node", severity="warning")
         is_by_list = any(s.option("-np", "-n") and _lines_of_nodes(launch, s) for s in launch.steps)
         if launch.launcher == "python" and gpus > 1 and is_by_list and not tasks_per_node(job.job.directives):

@@ -367,12 +367,9 @@ def nodes_started_in_turn(job: JobFile) -> Iterator[Finding]:
         is_own = command.detached or command.branches or launch.nodes == 1 or count < 2
         if launch.is_one_a_round and not is_own and not _is_detached(launch.steps):
             program = launch.started_by
-            yield job.finding(
-                launch.line,
-                f"{program} in the foreground: the loop waits for the first of {count} nodes",
-                f"{program} ... &",
-                fix=Fix(f"`{program} ... &` in the loop, `wait` behind `done`"),
-            )
+            found = f"{program} in the foreground: the loop waits for the first of {count} nodes"
+            fix = Fix(f"`{program} ... &` in the loop, `wait` behind `done`")
+            yield job.finding(launch.line, found, f"{program} ... &", fix=fix)
 
 
 def _lines_for_nodes(job: JobFile) -> Iterator[Finding]:

@@ -212,11 +212,8 @@ def trainer_refuses_arguments(job: JobFile) -> Found:
         is_written = saved.isalpha() and evaluated.isalpha() and not launch.is_opaque
         if _is_on(given, "load-best-model-at-end") and is_written and saved not in ("best", evaluated):
             found = f"--load_best_model_at_end, eval_strategy {evaluated}, and save_strategy {saved}"
-            yield (
-                launch.line,
-                found,
-                f"--save_strategy {evaluated}" if evaluated != "no" else "an eval_strategy",
-            )
+            wanted = f"--save_strategy {evaluated}" if evaluated != "no" else "an eval_strategy"
+            yield launch.line, found, wanted
 
 
 def _is_on(given: Mapping[str, str], name: str) -> bool:

@@ -206,11 +206,8 @@ def launcher_variable_misspelt(job: JobFile) -> Found:
         given += [(o.name, o.value) for o in launch.start.options if o.name[2:] in _ONE_WORD.split()]
         for name, value in given:
             if value in known and len(value) > 3 and value not in ("c10d", "static", "true", "false"):
-                yield (
-                    launch.line,
-                    f"{printable(name, 40)} gets the word {value}, a variable's name",
-                    f"${value}",
-                )
+                found = f"{printable(name, 40)} gets the word {value}, a variable's name"
+                yield launch.line, found, f"${value}"
         for name in sorted(launch.env.keys() - _BY_LAUNCHERS - _OF_ONES_OWN):
             most = 2 if len(name) >= _LONG else 1
             near = next((known for known in _BY_LAUNCHERS if 0 < edits(name, known) <= most), "")

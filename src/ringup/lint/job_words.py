@@ -130,6 +130,7 @@ def command_cut_short(job: JobFile) -> Found:
         if len(after) - len(after.lstrip()) > len(first) - len(first.lstrip()) and not launch.is_away:
             found = f"{launch.launcher} is a command of its own: line {command.last_line} has no backslash"
             yield launch.line, found, "a backslash at the end of the line above"
+    odd = {line for line, _, _ in job.job.placeholders}
     for command in job.commands:
         end = command.last_line
         follows = next((n for n in range(end + 1, len(texts)) if not texts[n].lstrip().startswith("#")), 0)
@@ -147,7 +148,8 @@ def command_cut_short(job: JobFile) -> Found:
             is_comment = texts[before].lstrip().startswith("#")
             above_it = texts[before].rstrip()
             is_quoted = above_it.endswith("\\\\") and not above_it.endswith("\\\\\\")
-            if before and not is_comment and (is_quoted or not above_it.endswith("\\")):
+            is_cut = before and not is_comment and word.line not in odd
+            if is_cut and (is_quoted or not above_it.endswith("\\")):
                 has = "two backslashes" if is_quoted else "no backslash"
                 found = f"`{printable(word.raw, 40)}` is run as a command: line {before} has {has}"
                 yield word.line, found, "a backslash at the end of the line above"
@@ -423,13 +425,14 @@ def _placeholders(job: JobFile) -> Found:
             yield launch.line, f"{launch.host} is a placeholder", "the first node's address", "placeholder"
     stops = [(line, text) for line, text, is_end in job.job.placeholders if is_end and job.launches]
     if stops:
-        found = f"{printable(stops[0][1], 60)} is a placeholder: the shell stops here with a syntax error"
-        yield stops[0][0], found + lines([line for line, _ in stops]), "the value", "placeholder"
+        # The placeholder last: words behind the name of a secret are hidden.
+        found = f"the shell stops here with a syntax error{lines([line for line, _ in stops])}"
+        yield stops[0][0], f"{found}: placeholder {printable(stops[0][1], 60)}", "the value", "placeholder"
     for line, text, is_end in job.job.placeholders:
         at_launch = any(one.line <= line <= one.command.last_line + 1 for one in job.launches)
         is_assigned = ASSIGNED.match(lines_of(job.text)[line - 1].removeprefix("export "))
         if job.launches and not is_end and (at_launch or is_assigned):
-            found = f"{printable(text, 60)} is a placeholder, and the shell takes `<` for a file"
+            found = f"the shell takes `<` for a file: placeholder {printable(text, 60)}"
             yield line, found, "the value", "placeholder"
             break
 

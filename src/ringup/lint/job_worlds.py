@@ -360,6 +360,9 @@ _EACH_ITS_OWN = {
 }
 
 
+_OWN_RANK = re.compile(r"(?m)^[ \t]*(?:export )?((?:NODE|MACHINE)_RANK)=[\"']?\$")
+
+
 @fault("node-rank-duplicate", SHELL)
 def node_rank_not_read(job: JobFile) -> Found:
     """LLaMA-Factory's RANK, which is NODE_RANK since 0.9.1; and a missing one, which torchrun reads as 0."""
@@ -368,13 +371,18 @@ def node_rank_not_read(job: JobFile) -> Found:
         how = has_one_rank_for_all(launch, assigned)
         if how:
             same = launch.node_rank_text if launch.node_rank_text.isdecimal() else "0"  # SLURM_LOCALID, too
+            found = f"{launch.started_by} starts this on every node, and {how}: all are node {same}"
+            severity: Severity = "warning" if launch.unread_config else "error"
+            fix = Fix(_EACH_ITS_OWN.get(launch.started_by, "give each node its own: 0, 1, 2, ..."))
             yield job.finding(
-                launch.line,
-                f"{launch.started_by} starts this on every node, and {how}: all are node {same}",
-                "--node-rank, another on each node",
-                severity="warning" if launch.unread_config else "error",
-                fix=Fix(_EACH_ITS_OWN.get(launch.started_by, "give each node its own: 0, 1, 2, ...")),
+                launch.line, found, "--node-rank, another on each node", severity=severity, fix=fix
             )
+        other = _OWN_RANK.search(job.text)
+        is_alone = launch.backend == "static" and (launch.nnodes or 0) > 1 and len(job.launches) == 1
+        is_read = other and any(f"{begin}{other[1]}" in job.text for begin in ("$", "${"))
+        if other and is_alone and not (launch.is_away or is_read) and launch.node_rank_text == "0":
+            found = f"the node rank is written as 0, and nothing reads {other[1]}"
+            yield job.finding(launch.line, found, f"--node-rank ${other[1]}", severity="warning")
         if how := _counts_its_part(job, launch):
             yield launch.line, how, "a number of its own for each pod"
         ranks = [one.node_rank_text or "0" for one in on_this_machine(job, launch)]
@@ -387,14 +395,9 @@ def node_rank_not_read(job: JobFile) -> Found:
             yield launch.line, found, "RANK=$SLURM_PROCID" if launch.srun else "the rank among all nodes"
         old = launch.launcher == "llamafactory" and launch.env.get("RANK")
         if old and not launch.env.get("NODE_RANK") and launch.env.get("NNODES", "") not in ("", "1"):
-            yield job.finding(
-                launch.line,
-                "RANK is given; LLaMA-Factory 0.9.1 and later read NODE_RANK: every node is node 0",
-                "NODE_RANK (both for older versions, too)",
-                fix=Fix(
-                    "Set NODE_RANK as well as RANK.", env={"NODE_RANK": launch.shown(launch.env["RANK"])}
-                ),
-            )
+            found = "RANK is given; LLaMA-Factory 0.9.1 and later read NODE_RANK: every node is node 0"
+            fix = Fix("Set NODE_RANK as well as RANK.", env={"NODE_RANK": launch.shown(launch.env["RANK"])})
+            yield job.finding(launch.line, found, "NODE_RANK (both for older versions, too)", fix=fix)
 
 
 def _counts_its_part(job: JobFile, launch: Launch) -> str:
@@ -631,11 +634,8 @@ def ray_port_differs(job: JobFile) -> Found:
         if "head" in given:
             heads.add(port)
         elif given.get("address", "") == "" and not launch.is_opaque and "RAY_ADDRESS" not in job.text:
-            yield (
-                launch.line,
-                "`ray start` without --head, and without the head's address",
-                "--address=HEAD:6379",
-            )
+            found = "`ray start` without --head, and without the head's address"
+            yield launch.line, found, "--address=HEAD:6379"
         elif (address := given.get("address", "")) and ":" in address:
             seen.append((launch.line, address.rpartition(":")[2]))
     for line, port in seen:
@@ -657,11 +657,8 @@ def step_exceeds_job(job: JobFile) -> Found:
         step, asked = launch.srun, launch.number(launch.of_srun("-N", "--nodes")) or 0
         most = launch.most_nodes or nodes
         if step and 0 < most < asked and not step.has("--jobid", "--het-group"):
-            yield (
-                launch.line,
-                f"srun --nodes={asked}, and the job has {most} (line {line})",
-                f"at most {most}",
-            )
+            found = f"srun --nodes={asked}, and the job has {most} (line {line})"
+            yield launch.line, found, f"at most {most}"
 
 
 @fault("rank-not-set", SHELL)
