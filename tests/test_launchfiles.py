@@ -1013,3 +1013,13 @@ def test_the_placeholder_of_a_secret_leaves_the_finding_readable() -> None:
     assert "command-cut-short" not in errors(
         f"export A=1\nHF_TOKEN=<TOKEN> torchrun --standalone t.py\n{start}"
     )
+
+
+def test_each_container_has_its_own_shell() -> None:
+    head = "{{name: {}, command: [bash, -c, 'ray start --head --block{}']}}"
+    text = "kind: Pod\nspec:\n  containers:\n  - {}\n  - {}\n"
+    assert "command-never-returns" not in errors(
+        text.format(head.format("a", ""), head.format("b", "")), "a.yaml"
+    )
+    twice = head.format("a", "; ray start --head --block")
+    assert "command-never-returns" in errors(text.format(twice, head.format("b", "")), "a.yaml")

@@ -60,7 +60,6 @@ _LAST_OF_PIPE = re.compile(r"shopt -s lastpipe|\A#!.{0,99}\b[zk]sh")
 OWN_FOLDER = re.compile(r"dirname[^|;]{0,60}(?:\$\{?0|BASH_SOURCE)")
 _HERE = re.compile(r"PWD|\$\(pwd\)|SLURM_SUBMIT_DIR")
 """Where the file was typed, its own folder mostly."""
-"""Forms in which a script names its own folder, or its working directory."""
 _READS_ARGUMENTS_IN_TURN = re.compile(r"\bgetopts?\b|\b(?:while|until|for)\b[^\n]{0,80}\$[\[({\"]{0,3}[#@*1]")
 """Options of a script that a loop reads: their effects are unknown."""
 _POSITIONAL = re.compile(r"\$(?:[1-9@*]|\{[1-9@*])")
@@ -165,7 +164,6 @@ class Job:
     """Here-documents that are files of their own, or that kubectl gets, and the lines above them."""
     placeholders: list[tuple[int, str, bool]] = field(default_factory=list)
     """Line and text of `<value>`, and whether the shell stops there: at a line's end `>` has no file."""
-    """(line, text) of `<host>`, which the shell takes for redirections."""
     sources: list[str] = field(default_factory=list)
     """Files that it sources and that are missing here."""
     submitted: list[Directive] = field(default_factory=list)

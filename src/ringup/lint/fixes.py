@@ -76,11 +76,6 @@ def _without_blanks(names: str) -> str:
     return ",".join(parts)
 
 
-def _hyphens(line: str, finding: Finding, following: str) -> str:
-    """Text editors and web pages turn two hyphens into one dash, but never a single hyphen."""
-    return re.sub(r"(?<=\s)[–—−]{1,2}(?=[A-Za-z][\w-]{2})", "--", line)
-
-
 REPAIRS: dict[str, Callable[[str, Finding, str], str]] = {
     "unknown-nccl-variable": lambda line, finding, following: re.sub(
         rf"\b{re.escape(_name(finding))}\b", finding.wanted, line
@@ -89,7 +84,10 @@ REPAIRS: dict[str, Callable[[str, Finding, str], str]] = {
         _value_of(_name(finding)) + r"=+", r"\1", line
     ),
     "nccl-filter-never-matches": _in_order,
-    "dash-is-no-hyphen": _hyphens,
+    # Text editors and web pages turn two hyphens into one dash, but never a single hyphen.
+    "dash-is-no-hyphen": lambda line, finding, following: re.sub(
+        r"(?<=\s)[–—−]{1,2}(?=[A-Za-z][\w-]{2})", "--", line
+    ),
     "backslash-before-space": lambda line, finding, following: (
         line.rstrip(" \t") if following.lstrip().startswith("-") else line
     ),

@@ -112,12 +112,10 @@ def rendezvous_host_unsure(job: JobFile) -> Found:
         if _ADDRESS.fullmatch(launch.host) or held & {marks.FIRST_ADDRESS, marks.OWN_ADDRESS}:
             if launch.host_is_own:
                 continue
-            yield job.finding(
-                launch.line,
-                f"nothing says which node is {launch.shown(launch.endpoint)}",
-                "the first node's name, is_host in --rdzv-conf, or static rendezvous",
-                worked_around_by="`ringup run` uses static rendezvous, or gives is_host with c10d",
-            )
+            found = f"nothing says which node is {launch.shown(launch.endpoint)}"
+            wanted = "the first node's name, is_host in --rdzv-conf, or static rendezvous"
+            by = "`ringup run` uses static rendezvous, or gives is_host with c10d"
+            yield job.finding(launch.line, found, wanted, worked_around_by=by)
 
 
 _DRAWN_FROM = re.compile(

@@ -19,7 +19,7 @@ from ringup.launchfiles.directives import (
     last,
     loose_word,
 )
-from ringup.launchfiles.manifests import number
+from ringup.launchfiles.manifests import container_at, number
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, Launch
 from ringup.launchfiles.passing import DOCKER
@@ -503,11 +503,19 @@ def command_never_returns(job: JobFile) -> Found:
             continue
         taken = dict(command.branches)
         follow = range(at + 1, len(commands))
-        later = (commands[n] for n in follow if id(commands[n]) in launched or ends[n] == "ray" == program)
+        later = [commands[n] for n in follow if id(commands[n]) in launched or ends[n] == "ray" == program]
+        own = _container_of(job, command) if later else 0
+        later = [c for c in later if _container_of(job, c) == own]
         if is_next or any(all(taken.get(line, n) == n for line, n in c.branches) for c in later):
             found = f"`{program}` stays in the foreground: nothing below it runs"
             yield command.line, found, f"{program} ... &"
             return
+
+
+def _container_of(job: JobFile, command: Command) -> int:
+    """Where the container with a command begins in a manifest; 0 outside of one."""
+    boxes = (container_at(document, command.line) for document in job.job.documents)
+    return next((box[1].start_mark.index for box in boxes if box), 0)
 
 
 def _never_ends(command: Command) -> str:

@@ -150,8 +150,8 @@ def command_cut_short(job: JobFile) -> Found:
             is_quoted = above_it.endswith("\\\\") and not above_it.endswith("\\\\\\")
             is_cut = before and not is_comment and word.line not in odd
             if is_cut and (is_quoted or not above_it.endswith("\\")):
-                has = "two backslashes" if is_quoted else "no backslash"
-                found = f"`{printable(word.raw, 40)}` is run as a command: line {before} has {has}"
+                has = f"line {before} has {'two backslashes' if is_quoted else 'no backslash'}"
+                found = f"`{printable(word.raw, 40)}` is run as a command: {has}"
                 yield word.line, found, "a backslash at the end of the line above"
 
 
@@ -398,13 +398,10 @@ def launcher_option_wrong(job: JobFile) -> Found:
                 of = f": it is {others[0]}'s" if others else ""
                 is_of_script = option.name[2:] in launch.arguments
                 of = ": it is the script's" if is_of_script else of
-                yield job.finding(
-                    line,
-                    f"{launch.launcher} has no option {printable(option.written.split()[0], 60)}{of}",
-                    same or (near[0] if near else "an option of the launcher, or the script in front of it"),
-                    severity="error" if near or others or is_of_script else "warning",
-                    case="option",
-                )
+                found = f"{launch.launcher} has no option {printable(option.written.split()[0], 60)}{of}"
+                wanted = near[0] if near else "an option of the launcher, or the script in front of it"
+                severity: Severity = "error" if near or others or is_of_script else "warning"
+                yield job.finding(line, found, same or wanted, severity=severity, case="option")
             elif option.is_known and not option.is_flag and not option.value and line not in placeholders:
                 read = _READ_THERE.findall(" ".join(w.raw for w in launch.command.words[option.at :][:2]))
                 if not {name for name, _, value in map(_parted, job.job.assigned) if value}.intersection(

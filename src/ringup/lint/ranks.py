@@ -319,25 +319,19 @@ def local_rank_argument_expected(read: Reading) -> Found:
     argument = needs_local_rank_argument(read.script)
     if argument is not None:
         role = "must be given" if argument.is_required else "is where the local rank comes from"
-        yield read.finding(
-            argument.line,
-            f"{' / '.join(argument.spellings)} {role}",
-            "LOCAL_RANK from the environment",
-            worked_around_by="`ringup run` starts it so that every rank gets this argument",
-        )
+        found = f"{' / '.join(argument.spellings)} {role}"
+        by = "`ringup run` starts it so that every rank gets this argument"
+        yield read.finding(argument.line, found, "LOCAL_RANK from the environment", worked_around_by=by)
 
 
 @fault("local-rank-argument-rejected", SCRIPT)
 def local_rank_argument_rejected(read: Reading) -> Found:
     argument = needs_local_rank_argument(read.script)
     if argument is not None and "--local-rank" not in argument.spellings:
-        yield read.finding(
-            argument.line,
-            "--local_rank alone: torch.distributed.launch has passed --local-rank since torch 2.0",
-            "both spellings, or LOCAL_RANK from the environment",
-            severity="warning",
-            worked_around_by="`ringup run` passes the spelling that the script knows",
-        )
+        found = "--local_rank alone: torch.distributed.launch has passed --local-rank since torch 2.0"
+        wanted = "both spellings, or LOCAL_RANK from the environment"
+        by = "`ringup run` passes the spelling that the script knows"
+        yield read.finding(argument.line, found, wanted, severity="warning", worked_around_by=by)
 
 
 COUNTED = ("os.cpu_count", "multiprocessing.cpu_count", "torch.multiprocessing.cpu_count", "psutil.cpu_count")
