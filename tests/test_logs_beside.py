@@ -124,6 +124,16 @@ def test_since_takes_lines_without_a_time_behind_the_first_that_has_one() -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("moment", "why"), [("08:30", "no time"), ("2026-06-01", "earlier"), ("10m", "no time")]
+)
+def test_since_refuses_what_leaves_nothing(tmp_path: Path, moment: str, why: str) -> None:
+    stamp = "" if why == "no time" else "2026-01-02T03:20:21Z "
+    (tmp_path / "a.log").write_text(f"{stamp}RuntimeError: CUDA error: out of memory\n" * 9)
+    with pytest.raises(UsageError, match=why):
+        read_logs([str(tmp_path / "a.log")], from_time=moment)
+
+
 @pytest.mark.parametrize("moment", ["soon", "8", "25"])
 def test_since_refuses_what_is_no_time(tmp_path: Path, moment: str) -> None:
     with pytest.raises(UsageError):

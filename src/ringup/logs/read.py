@@ -27,7 +27,7 @@ from ringup.logs.files import FileInfo, Unreadable
 from ringup.logs.forms import Reference
 from ringup.logs.lines import LINE_BYTES, clean, excerpt
 from ringup.logs.scan import BELOW_A_FRAME, Scan, Scanner, joined, on_lines
-from ringup.logs.since import duration_s, moment_s, since, times_in
+from ringup.logs.since import duration_s, is_before, moment_s, since, times_in
 from ringup.logs.wrapped import MOST_BYTES, Wrapped, joined_lines
 from ringup.units import plural, show_bytes
 
@@ -313,21 +313,28 @@ def _wrapped(path: str) -> Wrapped | None:
 
 
 def _moment(text: str, paths: Sequence[str]) -> float:
-    """The time that `--since` names; a duration counts back from the last time in the logs."""
+    """
+    The time that `--since` names; a duration counts back from the last time in the logs.
+
+    Raises UsageError if the logs show no time, or none as late.
+    """
     back_s = duration_s(text)
-    if back_s is None:
-        return moment_s(text)
+    moment = moment_s(text) if back_s is None else 0.0
     last = [time_s for path in paths if path != "-" for time_s in _last_times(path)]
+    if "-" in paths and back_s is None:
+        return moment
     if not last:
-        hint = "give a time as in the log, for example 08:30"
-        raise UsageError(f"--since {text}: the logs show no time to count back from", hint=hint)
-    return max(last) - back_s
+        raise UsageError(f"--since {text}: the logs show no time", hint="leave --since out")
+    if back_s is None and all(is_before(time_s, moment) for time_s in last):
+        raise UsageError(f"--since {text}: the last time in the logs is earlier", hint="give an earlier time")
+    return moment if back_s is None else max(last) - back_s
 
 
 def _last_times(path: str) -> list[float]:
     with contextlib.suppress(OSError):
         if files.is_plain(path):
-            return [*times_in(files.ends(path, 0, _TAIL_BYTES)[1])][-1:]
+            head, tail, _ = files.ends(path, _TAIL_BYTES, _TAIL_BYTES)
+            return [*times_in(head), *times_in(tail)][-1:]
         tail = b""
         for block in files.blocks(path):
             tail = (tail + block)[-_TAIL_BYTES:]
