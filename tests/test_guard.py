@@ -121,7 +121,8 @@ def test_a_command_that_cannot_be_started_is_named(tmp_path: Path) -> None:
     with GuardedNode(tmp_path, SHIM, env=job) as node:
         node.go().wait_end()
         assert node.get("exit", rank=0)["code"] == 127
-        assert b"ringup: cannot start no-such-command: [Errno 2] No such file or directory" in node.output(0)
+        # Permission denied if PATH has a folder that this user may not read.
+        assert b"ringup: cannot start no-such-command: [Errno " in node.output(0)
 
 
 def test_shim_without_a_guard_becomes_the_script(tmp_path: Path) -> None:

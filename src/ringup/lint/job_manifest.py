@@ -719,9 +719,13 @@ def pod_name_unknown(job: JobFile) -> Found:
                 continue
             is_own = pod.startswith(f"{name}-") and number_of.fullmatch(pod.removeprefix(f"{name}-"))
             if domain and is_own and scalar(node) != domain:
-                known = f"{pod}.{scalar(node)}" if node is not None else "no name: it has no subdomain"
-                found = f"{printable(pod)}.{printable(domain)}: this pod is known as {printable(known)}"
-                yield launch.line, found, f"{pod}.{scalar(node) or domain}"
+                own = f"{pod}.{scalar(node)}" if node is not None else ""
+                known = f"the pod's name is {printable(own)}" if own else "this pod has no subdomain"
+                found, wanted = (
+                    f"{printable(pod)}.{printable(domain)}: {known}",
+                    own or f"subdomain: {domain}",
+                )
+                yield launch.line, found, wanted
             searched = {"dnsConfig", "hostAliases"} & dict(pairs(node_at(template, "spec"))).keys()
             is_bare = is_own and not rest and pod not in services and kind != "JobSet"
             if is_bare and not searched and (launch.nnodes or 0) > 1:

@@ -310,8 +310,8 @@ def local_rank_argument_expected(read: Reading) -> Found:
     """
     The script takes its local rank from a command-line option and not from LOCAL_RANK.
 
-    Why: only `torch.distributed.launch` passes it, which is deprecated; under torchrun every rank
-    has the default and all of them use one GPU, or ends where the option is required.
+    Why: only `torch.distributed.launch` passes it, which is deprecated.  Under torchrun every rank has the
+    default, and all of them use one GPU; a required option ends every rank.
 
     Fix: `local_rank = int(os.environ["LOCAL_RANK"])`; it is set by torchrun and by
     `torch.distributed.launch` alike.

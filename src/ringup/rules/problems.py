@@ -122,7 +122,7 @@ In logs: `generated a random run_id` with different numbers on different nodes.
 
 launcher-started-per-task, error: The launcher itself was started once per Slurm or MPI task, each copy
 starting all local ranks.
-Why: K copies times the local ranks join one world, and fight for one port.
+Why: K copies start K times the local ranks, in K worlds or too many in one, and all want one port.
 Fix: `--ntasks-per-node=1` for launchers, or no launcher and one task per rank.
 In logs: the launcher's banner K times on a node, `worker_count` = K x `world_size`.
 

@@ -402,6 +402,7 @@ def _kernel_failed(log: LogEvidence) -> Cause | None:
 
 
 _ITS_OUTPUT = Fix("read that rank's output up to this line.")
+_ITS_CODE = Fix("read that rank's output; if it is empty, find what ends the script: `sys.exit`, `os._exit`.")
 _ITS_ARGUMENTS = Fix("correct the script's arguments; the lines above show those that it takes.")
 _REFUSES_ARGUMENTS = re.compile(
     r": error: (?:unrecognized arguments|the following arguments are required|argument |invalid choice)"
@@ -425,7 +426,7 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
                 return report([last, *proven], said, "high", fix=_ITS_ARGUMENTS)
             said = f"{text}; its last line: {last.text[:160]}"
             return report([last, *proven], said, "medium", fix=_ITS_OUTPUT)
-        return report(proven, f"{text}; its own output says why", "medium")
+        return report(proven, f"{text}; no line here says why", "medium", fix=_ITS_CODE)
     roots = log.all("child-failed", has="Root Cause")
     first = [e for e in codes for r in roots if e.file == r.file and 0 < e.line - r.line < _BELOW_A_TITLE]
     first = first or [e for e in codes if e.rank is not None] or codes
