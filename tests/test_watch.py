@@ -45,6 +45,7 @@ class Node:
     clock_s: float = 0.0
     look: dict[str, Any] = dataclasses.field(default_factory=dict)
     asked: list[str] = dataclasses.field(default_factory=list)
+    traffic: dict[str, int] = dataclasses.field(default_factory=dict)
     mute_on: str = ""
     ranks: dict[int, Any] = dataclasses.field(default_factory=dict)
     plan: NodePlan = dataclasses.field(default_factory=lambda: NodePlan("node0", 0, 2, 0, "", "", (), {}))
@@ -60,7 +61,7 @@ class Node:
         self.asked.append(message["mode"])
         self.look = {
             "type": "look", "number": message["number"], "mode": message["mode"], "at": self.clock_s,
-            "wall_ns": 10**18, "ranks": self.ranks_now, "node": NODE,
+            "wall_ns": 10**18, "ranks": self.ranks_now, "node": {**NODE, "interfaces": self.traffic},
         }  # fmt: skip
         if message["mode"] == self.mute_on:
             self.look = {"type": "look", "number": message["number"], "problem": "it gave nothing"}
@@ -168,6 +169,15 @@ def test_slow_steps_after_a_hang_are_its_end_though_they_use_no_cpu() -> None:
         ]
         played.go(1, prints=True)
     assert len(played.hangs()) == 2 and "continues" in played.hangs()[-1]
+
+
+def test_another_programs_traffic_is_not_the_end_of_a_hang() -> None:
+    played = Played(rank(0, WAITS), rank(1, WAITS)).go(70)
+    assert len(played.hangs()) == 1 and "nothing moves" in played.hangs()[0]
+    for second in range(200):
+        played.node.traffic = {"eth0": second << 20}
+        played.go(1)
+    assert len(played.hangs()) == 1
 
 
 def test_an_idle_service_that_prints_is_left_alone() -> None:

@@ -164,7 +164,9 @@ class HangWatch:
         quiet_s = now_s - self._quiet_since
         despite_output, self._despite_output, self._judged_s = self._despite_output, False, now_s
         verdict = self._verdict(nodes, looks)
-        if self.stalled and verdict.kind in ("busy", "flowing", "idle"):
+        # Data that flows while no rank does anything may be another program's.
+        continues = verdict.kind in ("busy", "idle") or (verdict.kind == "flowing" and not verdict.is_open)
+        if self.stalled and continues:
             self._goes_on(now_s, tell)
         elif not self.stalled:
             self.stalled = verdict if verdict.is_stalled else None
