@@ -440,11 +440,16 @@ def test_the_bridge_of_docker_is_named_with_every_host_that_chose_it(tmp_path: P
 
 
 @pytest.mark.parametrize("name, is_used", [("eth1", True), ("eth0", False)])
-def test_an_interface_that_nccl_uses_already_is_no_fix(tmp_path: Path, name: str, is_used: bool) -> None:
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_interface_that_nccl_uses_already_is_no_fix(
+    tmp_path: Path, name: str, is_used: bool, listed: bool
+) -> None:
     lines = "".join(
-        f"n{n}:9:9 [0] NCCL INFO Bootstrap : Using {name}:10.{5 if is_used else n}.0.{n}<0>\nn{n}:9:9 [0] NCCL INFO NET/Socket : Using [0]eth1:10.5.0.{n}<0>\n"
+        f"n{n}:9:9 [0] NCCL INFO Bootstrap : Using {name}:10.{5 if is_used else n}.0.{n}<0>\n"
+        + f"n{n}:9:9 [0] NCCL INFO NET/Socket : Using [0]eth1:10.5.0.{n}<0>\n" * listed
         for n in (1, 2)
     )
     failed = "n2:9:12 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.5.0.1<44321> failed : Connection timed out\n"
     fix = diagnose(tmp_path, job=lines + failed).causes[0].fix
-    assert fix is not None and bool(fix.env) is not is_used and ("firewall" in fix.text) is is_used
+    assert fix is not None and fix.text.startswith("routes and firewall") is is_used
+    assert bool(fix.env) is (listed and not is_used)

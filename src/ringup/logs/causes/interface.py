@@ -282,7 +282,12 @@ def _unreachable(log: LogEvidence, events: list[Event], apart: list[Event]) -> C
             break
     if reason and reason != "Software caused connection abort":
         text += f": {reason.lower()}"
-    return report([*events, *apart], text, "high" if address and apart else "medium", fix=_shared_fix(log))
+    placed = [h.bootstrap for h in log.hosts.values() if h.bootstrap]
+    advice = _shared_fix(log)
+    if len(placed) > 1 and {network_of(a) for _, a in placed} == {network_of(address)} - {""}:
+        names = summarize_names(name for name, _ in placed)
+        advice = Fix(f"routes and firewall between the hosts: NCCL uses their common network ({names})")
+    return report([*events, *apart], text, "high" if address and apart else "medium", fix=advice)
 
 
 def _shared_fix(log: LogEvidence) -> Fix | None:
@@ -294,11 +299,6 @@ def _shared_fix(log: LogEvidence) -> Fix | None:
             if network_of(address) and not is_loopback(address):
                 names[network_of(address)].setdefault(host.name, name)
     shared = next((v for v in names.values() if len(v) == len(hosts) > 1), {})
-    if shared and all(h.bootstrap and h.bootstrap[0] == shared[h.name] for h in hosts):
-        return Fix(
-            "routes and firewall between the hosts: NCCL already uses the network that all share"
-            f" ({summarize_names(shared.values())})"
-        )
     if len(set(shared.values())) > 1:
         each = ", ".join(f"{host}: {name}" for host, name in shared.items())
         return Fix(f"NCCL_SOCKET_IFNAME = the interface of the network all hosts share ({each})")
