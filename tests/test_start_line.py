@@ -187,6 +187,15 @@ def test_llamafactorys_own_words_may_stand_before_the_file(words: str) -> None:
     assert (job.launcher, job.script, job.arguments) == ("llamafactory", "sft.yaml", ("lr=1",))
 
 
+def test_a_line_in_quotes_is_the_same_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    args, job = asked("-- 'torchrun --nproc_per_node 4 t.py -x'")
+    assert (args.nproc, job.script, job.arguments) == (4, "t.py", ("-x",))
+    assert asked("-- '/data/my dir/t.py'")[1].script == "/data/my dir/t.py"
+    (tmp_path / "python t.py").touch()
+    assert asked("-- 'python t.py'")[1].script == "python t.py"
+
+
 def test_llamafactory_takes_options_in_place_of_a_file() -> None:
     job = asked("-- NNODES=2 NPROC_PER_NODE=4 llamafactory-cli train --stage sft")[1]
     assert (job.launcher, job.kind, job.script) == ("torchrun", "module", "llamafactory.launcher")
