@@ -74,7 +74,7 @@ def test_a_screen_is_no_wider_than_80_columns(
     shy = replace(nodes[1], unknown={"clock": "no answer in time, and the node is a long way from here"})
     bundle.save(replace(c.healthy(), nodes=(nodes[0], shy)), tmp_path / "facts.json")
     (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "job.log").write_text(LOG * 3)
+    (tmp_path / "job.log").write_text("[rank0]: step 1\n" + LOG * 3)
     files = {"FACTS": "facts.json", "SCRIPT": "train.py", "LOG": "job.log", "FILE": "written"}
     screen = Screen()
     monkeypatch.setattr(sys, "stdout", screen)
