@@ -440,6 +440,25 @@ def test_the_end_that_ringup_saw_first_comes_before_what_its_peers_say(
     assert (first.rule, first.confidence, first.ranks) == (rule, "medium", (1,))
 
 
+HIDES = {
+    "cannot import name 'Random' from 'random' (/w/random.py)": "/w/random.py",
+    "partially initialized module 'torch' has no attribute 'SymInt'": "/w/pickle.py",
+    "module 'numpy' has no attribute 'array' (consider renaming '/w/numpy.py')": "/w/numpy.py",
+    "cannot import name 'Trainer' from 'mine.train' (/w/mine/train.py)": "",
+    "cannot import name 'Any' from 'random' (/usr/lib/python3.11/random.py)": "",
+}
+"""Python 3.11 and 3.13's words of a failed import, and the file that hides a module in it."""
+
+
+@pytest.mark.parametrize(("words", "file"), HIDES.items())
+def test_a_file_that_hides_a_module_is_named(tmp_path: Path, words: str, file: str) -> None:
+    frame = 'Traceback (most recent call last):\n  File "/w/pickle.py", line 3, in <module>\n'
+    trace = f"{frame}ImportError: {words}\n"
+    cause = diagnose(tmp_path, trace).causes[0]
+    assert cause.rule == "rank-raised-exception"
+    assert bool(file) == ("has the name of a module" in cause.text) and cause.text.startswith(file)
+
+
 STEPS = "".join(f"step {n} | loss 2.{n}\n" for n in range(10, 30))
 BUG = (
     "[rank2]: Traceback (most recent call last):\n"

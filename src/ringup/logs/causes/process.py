@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
+from pathlib import PurePath
 
 from ringup.logs.causes.symptoms import (
     LAUNCHER_FRAMES,
@@ -21,7 +23,7 @@ from ringup.logs.outcome import RANK_PROGRAMS, made_do
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import PROGRAM_XIDS
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
-from ringup.rules import Fix
+from ringup.rules import Fix, Severity
 from ringup.units import first_of_each, printable, show_ranks
 
 _NAMES = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM"
@@ -369,8 +371,29 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     # Nothing below it, not even its end: it may as well be the output's last line before the process ended.
     goes_on = made_do(first) or log.outcome.from_outside or log.outcome.work_after(first)
     is_last = log.files[first.file].lines - first.line < MOST_BELOW and not goes_on
-    is_mild = mild and not (traced or settled or is_last)
-    return report(evidence, text, sure, severity="warning" if is_mild else None)
+    severity: Severity | None = "warning" if mild and not (traced or settled or is_last) else None
+    if hiding := _hides_a_module(first):
+        text = f"{hiding} has the name of a module: what imports that module gets this file instead"
+        fix = Fix(f"give {hiding} another name, and delete its __pycache__.")
+        return report(evidence, text, sure, severity=severity, fix=fix)
+    return report(evidence, text, sure, severity=severity)
+
+
+_OF_AN_IMPORT = re.compile(
+    r"^cannot import name .{1,200} \((?P<other>/[^()]{1,400}\.py)\)$|partially initialized module"
+    r"|consider renaming '(?P<file>[^']{1,400}\.py)'"
+)
+"""Python names the file from which it took a name in vain; since 3.13 it also says what to rename."""
+
+
+def _hides_a_module(event: Event) -> str:
+    """The program's own file that has the name of one of Python's modules, if an import failed in it."""
+    found = _OF_AN_IMPORT.search(event["text"])
+    if not found:
+        return ""
+    file = found["file"] or found["other"] or event["frame"].rpartition(":")[0]
+    own = PurePath(file).stem in sys.stdlib_module_names and not re.search("/lib/python3|-packages/", file)
+    return file if found["file"] or own else ""
 
 
 MOST_BELOW = 3
