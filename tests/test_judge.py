@@ -589,6 +589,17 @@ def test_the_flight_recorder_tells_who_calls_another_shape_at_the_same_line() ->
     assert "all_reduce [3] Float on rank 3 (train.py:60)" in verdict.headline
 
 
+def test_a_rank_that_is_behind_is_where_its_stack_is_and_not_at_its_last_call() -> None:
+    here = flight(4, [8], 88)
+    past = {**here, "entries": here["entries"][:1]}
+    late = [rank(n, waits("new_group", 52), flight=from_data(past)) for n in range(2)]
+    others = [rank(n, waits("barrier"), flight=from_data(here)) for n in (2, 3)]
+    verdict = judged(*late, *others)
+    assert verdict.headline.startswith("ranks 0-1 have not started collective 4")
+    assert {one.where.partition(" in ")[0] for one in verdict.missing} == {"new_group, train.py:52"}
+    assert sum("every rank of the job has called it" in line for line in verdict.lines) == 1
+
+
 def test_everybody_still_at_the_same_line_without_a_recorder_names_nobody() -> None:
     verdict = judged(*(rank(n, waits()) for n in range(4)))
     assert verdict.is_stalled and not verdict.missing and "the same line" in verdict.headline

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import socketserver
 import subprocess
 import sys
@@ -231,6 +232,16 @@ def test_a_rank_that_reads_a_fifo_is_seen_with_the_fifo(tmp_path: Path) -> None:
     with Rank(tmp_path, what) as rank:
         wait_for(lambda: "in.fifo" in rank.seen().syscall, "the read")
         assert doing(rank.seen()) == f"in read of {tmp_path}/in.fifo"
+
+
+@pytest.mark.parametrize("call", ["recv(9)", "send(bytes(99 << 20))"])
+def test_the_other_end_of_a_connection_that_does_not_answer_is_named(tmp_path: Path, call: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        what = f"import socket; socket.create_connection(('127.0.0.1', {port})).{call}"
+        with Rank(tmp_path, what) as rank:
+            expected = f" of the connection to 127.0.0.1 port {port}"
+            wait_for(lambda: rank.seen().syscall.endswith(expected), "the call")
 
 
 def test_a_rank_in_state_d_is_asked_through_another_thread(tmp_path: Path) -> None:

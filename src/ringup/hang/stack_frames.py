@@ -177,6 +177,9 @@ def reads(look: RankLook) -> bool:
     return look.state == "D" or look.wchan.startswith(("fuse_", "request_wait", "nfs", "rpc_", "folio_wait"))
 
 
+_CALLS = ("read", "write", "openat", "close", "wait4", "flock", "recv", "send", "connect", "pread", *_SYNC)
+
+
 def _call(syscall: str, wchan: str) -> str:
     """
     Text for a system call.
@@ -188,7 +191,7 @@ def _call(syscall: str, wchan: str) -> str:
         return "asleep"
     if wchan in ("wait_for_partner", "fifo_open"):
         return "opening a FIFO that nobody has open at its other end"
-    if syscall.startswith(("read", "write", "openat", "close", "wait4", "flock", "recv", "pread", *_SYNC)):
+    if syscall.startswith(_CALLS):
         return f"in {syscall}"
     if wchan.startswith(("pipe_", "fuse_", "request_wait", "nfs", "rpc_", "folio_wait", "io_schedule")):
         return f"in the kernel's {wchan}"

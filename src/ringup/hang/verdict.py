@@ -247,6 +247,8 @@ class _Case:
     ) -> Verdict:
         """`more`: other fields of the verdict."""
         shown = (*(lines or self.folded), *self.lines)
+        if len(calls := {seen.place.what for seen in self.waiting}) > 1 and "new_group" in calls:
+            shown += ("new_group waits until every rank of the job has called it, members or not",)
         return Verdict(kind, headline, shown, tuple(named), **{"collective": self.what, **more})
 
     def verdict(self, expected: int) -> Verdict:
@@ -479,9 +481,9 @@ class _Case:
                 continue  # it is the majority: the others may be the ones that are wrong
             if not self.is_idle and not _is_long(difference, flights, self.ranks[0].long_s):
                 continue
-            named = [
-                Missing(s.look.rank, s.look.node, difference.where or s.place.where, s.look.pid) for s in late
-            ]
+            named = _named(late)
+            if difference.where and (difference.kind == "mismatch" or not all(s.place.where for s in late)):
+                named = [replace(one, where=difference.where) for one in named]
             if difference.kind == "mismatch":
                 apart = difference.ranks or (*(difference.odd or ()), *(difference.usual or ()))
                 differ = tuple((s.look.rank, s.look.node) for s in self.ranks if s.look.rank in apart)

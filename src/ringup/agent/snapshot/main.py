@@ -17,6 +17,7 @@ from ringup.agent.proc.files import integer, link, numbered, numbers, pause, rea
 from ringup.agent.proc.process import HZ, below, command, environ, family, owner, stat_fields
 from ringup.agent.proc.process import state, status, words
 from ringup.agent.proc.programs import launcher
+from ringup.agent.proc.sockets import end, tcp
 from ringup.agent.snapshot import machine, stacks
 from ringup.agent.snapshot.transfers import namespace, transfers
 
@@ -34,7 +35,8 @@ STACKS_S = 20.0
 SYSCALLS = {
     "x86_64": {
         0: "read", 1: "write", 3: "close", 7: "poll", 17: "pread64", 23: "select", 26: "msync",
-        35: "nanosleep", 45: "recvfrom", 47: "recvmsg", 58: "vfork", 61: "wait4", 72: "fcntl", 73: "flock",
+        35: "nanosleep", 42: "connect", 44: "sendto", 45: "recvfrom", 47: "recvmsg", 58: "vfork",
+        61: "wait4", 72: "fcntl", 73: "flock",
         74: "fsync", 75: "fdatasync", 162: "sync", 202: "futex", 230: "clock_nanosleep", 232: "epoll_wait",
         257: "openat", 262: "newfstatat", 271: "ppoll", 277: "sync_file_range", 281: "epoll_pwait",
         306: "syncfs",
@@ -43,10 +45,14 @@ SYSCALLS = {
         22: "epoll_pwait", 25: "fcntl", 32: "flock", 56: "openat", 57: "close", 63: "read", 64: "write",
         67: "pread64", 72: "pselect6", 73: "ppoll", 79: "newfstatat", 81: "sync", 82: "fsync",
         83: "fdatasync", 84: "sync_file_range", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep",
-        207: "recvfrom", 212: "recvmsg", 227: "msync", 260: "wait4", 267: "syncfs",
+        203: "connect", 206: "sendto", 207: "recvfrom", 212: "recvmsg", 227: "msync", 260: "wait4",
+        267: "syncfs",
     },
 }  # fmt: skip
-BY_DESCRIPTOR = ("read", "write", "pread64", "recvfrom", "recvmsg", "fsync", "fdatasync", "syncfs", "flock")
+BY_DESCRIPTOR = (
+    "read", "write", "pread64", "connect", "sendto", "recvfrom", "recvmsg", "fsync", "fdatasync", "syncfs",
+    "flock",
+)  # fmt: skip
 
 
 def first(env, *names):
@@ -153,8 +159,17 @@ def waits(pid):
         call = SYSCALLS.get(os.uname().machine, {}).get(int(fields[0]), "")
         if call in BY_DESCRIPTOR:
             file = link("/proc/%d/fd/%d" % (pid, int(fields[1], 16)))
+            file = peer(pid, file) if file.startswith("socket:") else file
             call += " of " + file[:300] if file else ""
     return state(pid) or "?", "" if channel == "0" else channel, call
+
+
+def peer(pid, link):
+    """The other end of a process's TCP socket in words; the link itself for another kind of socket."""
+    for _, other, _, inode in tcp(folder="/proc/%d" % pid):
+        if link == "socket:[%s]" % inode:
+            return "the connection to " + "%s port %d" % end(other)
+    return link
 
 
 def python(pid):
