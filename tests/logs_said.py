@@ -345,6 +345,7 @@ SAID += [
     # torch/cuda/__init__.py; ProcessGroupNCCL.cpp; deepspeed, launcher/runner.py
     ("device-ordinal-not-visible", TRACE + "RuntimeError: No CUDA GPUs are available"),
     ("no-gpu-visible", TRACE + "AssertionError: Torch not compiled with CUDA enabled"),
+    ("no-gpu-visible", TRACE + "RuntimeError: Distributed package doesn't have NCCL built in"),
     ("no-gpu-visible", TRACE + "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!"),
     ("no-gpu-visible", TRACE + "RuntimeError: Unable to proceed, no GPU resources available"),
     # gloo/transport/tcp/device.cc

@@ -459,6 +459,12 @@ def test_a_file_that_hides_a_module_is_named(tmp_path: Path, words: str, file: s
     assert bool(file) == ("has the name of a module" in cause.text) and cause.text.startswith(file)
 
 
+def test_a_rank_that_asks_at_a_terminal_is_sent_to_its_arguments(tmp_path: Path) -> None:
+    trace = 'Traceback (most recent call last):\n  File "/w/train.py", line 3, in <module>\n'
+    (first,) = diagnose(tmp_path, f"{trace}EOFError: EOF when reading a line\n").causes
+    assert first.rule == "rank-raised-exception" and first.fix and "argument" in first.fix.text
+
+
 STEPS = "".join(f"step {n} | loss 2.{n}\n" for n in range(10, 30))
 BUG = (
     "[rank2]: Traceback (most recent call last):\n"

@@ -467,7 +467,7 @@ In logs: `CUDA error: peer mapping resources exhausted`.
 no-gpu-visible, error: The program wants a GPU, and its host or its build of torch has none.
 Why: a machine or container without GPUs or driver, or a build of torch without CUDA.
 Fix: `nvidia-smi -L` and `python -c "import torch; print(torch.version.cuda, torch.cuda.device_count())"` in
-the job's own shell; `--gpus-per-node` in Slurm, `--gpus all` in Docker.
+the job's own shell; `--gpus-per-node` in Slurm, `--gpus all` in Docker; on CPUs, `backend="gloo"`.
 In logs: `Torch not compiled with CUDA enabled`, `ProcessGroupNCCL is only supported with GPUs`.
 
 rendezvous-variables-missing, error: The variables that tell a rank its number and its head are not set.

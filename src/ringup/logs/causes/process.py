@@ -239,6 +239,8 @@ def _aborted_first(log: LogEvidence) -> Cause | None:
     if not first or first[0].rank in {e.rank for e in of_others}:
         return None
     said = [e for e in log.all("cpp-what", "abort-word") if e.rank == first[0].rank]
+    if any(log.tags_at(e) - {"cpp-what", "abort-word"} - OF_ROLE["context"] for e in said):
+        return None  # another cause has its reason
     what = next((e["text"] for e in said if e["text"]), "")[:120]
     text = f"{_who(first)} ended first, by an abort (SIGABRT){': ' + what if what else ''}"
     return report([*said, *first], text, "medium", ranks=ranks_of(first))
@@ -376,7 +378,11 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
         text = f"{hiding} has the name of a module: what imports that module gets this file instead"
         fix = Fix(f"give {hiding} another name, and delete its __pycache__.")
         return report(evidence, text, sure, severity=severity, fix=fix)
-    return report(evidence, text, sure, severity=severity)
+    asks = first["type"] == "EOFError" and first["text"] == "EOF when reading a line"
+    return report(evidence, text, sure, severity=severity, fix=_NO_TERMINAL if asks else None)
+
+
+_NO_TERMINAL = Fix("a rank has no terminal for `input()`: pass the answer as an argument of the script.")
 
 
 _OF_AN_IMPORT = re.compile(

@@ -36,7 +36,7 @@ TAGS = (
     tag("bad-ordinal", "",
         r"invalid device ordinal|no CUDA device \d+ for local rank|invalid device \d+(?:,\d+)* requested|insufficient CUDA devices|CUDA_ERROR_INVALID_DEVICE|cudaErrorInvalidDevice|hipErrorInvalidDevice|CUDA error 101|Invalid device \d+ \(totalnDev=\d+\)|rank \d+ exceeds ndev|Attempting to deserialize object on CUDA device \d+ but torch\.cuda\.device_count\(\) is|You requested gpus?: ?\[[\d, ]*\]|Invalid device id|device_?id.{0,30}out of range|requested .{0,30}GPUs? .{0,30}only \d+ (?:are |is )?(?:available|visible)|nproc_per_node.{0,60}(?:exceeds|greater than|larger than|more than).{0,40}(?:gpu|device)|invalid device (?:number|id)|Using \d+ GPUs? .{0,20}only \d+"),
     tag("no-cuda", "",
-        r"Torch not compiled with CUDA enabled|module 'torch\._C' has no attribute '_cuda_\w+'|only supported with GPUs, no GPUs found|RuntimeError: Found no NVIDIA driver|no GPU resources available"
+        r"Torch not compiled with CUDA enabled|module 'torch\._C' has no attribute '_cuda_\w+'|only supported with GPUs, no GPUs found|Distributed package doesn't have NCCL built in|RuntimeError: Found no NVIDIA driver|no GPU resources available"
         r"|Cannot access accelerator device when none is available|No supported gpu backend found|Accelerator` can not run on your system since"
         r"|deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False|Failed to infer device type|Current node has no GPU available"),
     tag("no-device", "",
