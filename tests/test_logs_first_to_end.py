@@ -123,6 +123,21 @@ def test_the_exception_inside_another_ones_message_is_shown(tmp_path: Path, log:
     assert said in first.text and said in first.evidence[0].text
 
 
+def waited(rank: int) -> str:
+    where = "/p/gloo/transport/tcp/unbound_buffer.cc:78"
+    return f"[rank{rank}]: RuntimeError: [{where}] Timed out waiting 5000ms for recv operation to complete\n"
+
+
+@pytest.mark.parametrize("late, ranks", [((1,), (1,)), ((), ()), ((1, 2), ())])
+def test_the_rank_that_did_not_wait_with_the_others_is_behind(
+    tmp_path: Path, late: tuple[int, ...], ranks: tuple[int, ...]
+) -> None:
+    logs = {f"rank_0000{n}_node0": "" if n in late else STEPS + waited(n) for n in range(4)}
+    end = f"first failure seen: rank 3 on node0: {waited(3)[9:].strip()} (exit code 1), 9 s after the start\n"
+    (first, *_) = causes(tmp_path, ringup=end, **logs)
+    assert (first.rule, first.confidence == "medium", first.ranks) == ("rank-fell-behind", bool(ranks), ranks)
+
+
 _THREAD = """\
 Exception in thread Thread-1 (prefetch):
 Traceback (most recent call last):
@@ -138,9 +153,16 @@ _HUNG = (
 )
 
 
+_OWN = _THREAD.replace("OSError: [Errno 5] Input/output error", "ValueError: a truncated file")
+
+
+@pytest.mark.parametrize("thread", [_THREAD, _OWN])
 @pytest.mark.parametrize("rank, name", [(1, "rank-raised-exception"), (0, "rank-fell-behind")])
-def test_a_thread_of_the_missing_rank_that_ended_is_the_reason(tmp_path: Path, rank: int, name: str) -> None:
-    logs = {f"rank_0000{n}_node{n}": "step 0 loss 2.9\n" + _THREAD * (n == rank) + STEPS for n in (0, 1)}
+def test_a_thread_of_the_missing_rank_that_ended_is_the_reason(
+    tmp_path: Path, rank: int, name: str, thread: str
+) -> None:
+    steps = [STEPS, STEPS * (thread is _THREAD)]  # a rank need not print any
+    logs = {f"rank_0000{n}_node{n}": "step 0 loss 2.9\n" + thread * (n == rank) + steps[n] for n in (0, 1)}
     verdict = {
         "rule": "rank-fell-behind",
         "text": "rank 1 (node1) is missing",

@@ -230,10 +230,15 @@ def _silent(log: LogEvidence) -> Cause | None:
     if not events:
         lonely = [e for e in _timeouts(log) if e["op"]] or _timeouts(log)
         lonely = lonely or log.all("work-aborted", has="due to a collective timeout")
+        in_gloo = by_rank(log.all("gloo-recv-timeout"))
+        late = [r for r in _missing_ranks(log, {*in_gloo}) if r not in ranks_of(log.all("collective-frame"))]
+        if 0 < 2 * len(late) < len(in_gloo):  # who is as late as they are has printed the same
+            text = f"{show_ranks(in_gloo)} waited in Gloo until the limit, {show_ranks(late)} did not"
+            return report(in_gloo.values(), f"{text}: look there", "medium", ranks=late)
         if len(_waiting_in_gloo(log)) > 1:
             return None
         text = "a rank waited in a collective until the limit; which rank is missing is not in this log"
-        return report(lonely or log.all("gloo-recv-timeout"), text, "low")
+        return report(lonely or log.all("gloo-recv-timeout"), text, "low", ranks=())
     groups = {m[1] for e in states.values() if (m := _GROUP.search(e.text))}
     # A rank that has enqueued the call in which others are waits in it, or in one that does not match,
     # however few it has enqueued since.

@@ -267,11 +267,12 @@ def rank_raised_exception(log: LogEvidence) -> Found:
     Fix: repair what the traceback says, on that rank and host.
     In logs: a traceback on one rank, peers that print closed or reset connections.
     """
+    if of_a_thread := _thread_ended(log):
+        return of_a_thread
     if own := own_exceptions(log):
         own = [*filter(_is_its_own, own)]
         return _raised(log, own) if own else None
-    others = _kernel_failed(log), _ended_elsewhere(log), _loader_gone(log), _checkpoint_unfit(log)
-    return [*others, _thread_ended(log)]
+    return _kernel_failed(log), _ended_elsewhere(log), _loader_gone(log), _checkpoint_unfit(log)
 
 
 def own_exceptions(log: LogEvidence) -> list[Event]:
@@ -450,6 +451,8 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
             return None  # its own output is here
         text = f"{_who(proven)} ended first, with exit code {proven[0]['code']}"
         if last := log.last_words(proven[0].rank):
+            if log.tags_at(last) & OF_ROLE["consequence"]:
+                return None  # it waited for another, or lost it
             if proven[0]["code"] == "2" and _REFUSES_ARGUMENTS.search(last.text):
                 said = f"{_who(proven)} refused its arguments: {last.text[:160]}"
                 return report([last, *proven], said, "high", fix=_ITS_ARGUMENTS)
