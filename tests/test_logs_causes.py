@@ -459,10 +459,19 @@ def test_a_file_that_hides_a_module_is_named(tmp_path: Path, words: str, file: s
     assert bool(file) == ("has the name of a module" in cause.text) and cause.text.startswith(file)
 
 
-def test_a_rank_that_asks_at_a_terminal_is_sent_to_its_arguments(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        ("EOFError: EOF when reading a line", "argument of the script"),
+        ("OSError: We couldn't connect to 'https://huggingface.co' to load the files", "HF_HUB_OFFLINE=1"),
+        ("huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1)", "hf auth login"),
+        ("OSError: no such table", "repair what the traceback says"),
+    ],
+)
+def test_the_fix_of_an_exception_that_says_what_is_missing(tmp_path: Path, error: str, fix: str) -> None:
     trace = 'Traceback (most recent call last):\n  File "/w/train.py", line 3, in <module>\n'
-    (first,) = diagnose(tmp_path, f"{trace}EOFError: EOF when reading a line\n").causes
-    assert first.rule == "rank-raised-exception" and first.fix and "argument" in first.fix.text
+    (first,) = diagnose(tmp_path, f"{trace}{error}\n").causes
+    assert first.rule == "rank-raised-exception" and first.fix and fix in first.fix.text
 
 
 STEPS = "".join(f"step {n} | loss 2.{n}\n" for n in range(10, 30))

@@ -81,6 +81,7 @@ ENDS: list[tuple[str, str]] = [
     # An exception that speaks of what other causes are about, and is none of them.
     ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in <module>\n    import einops\nModuleNotFoundError: No module named \'einops\'\nERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid: 9) of binary: /usr/bin/python'),
     ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in load\nrequests.exceptions.ConnectionError: HTTPSConnectionPool(host=\'huggingface.co\', port=443): Max retries exceeded (Caused by NameResolutionError("Failed to resolve: Temporary failure in name resolution"))'),
+    ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in load\nhttpx2.ConnectError: [Errno -2] Name or service not known'),
     ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in load\nRuntimeError: unable to mmap 4096 bytes from file </data/w.bin>: Cannot allocate memory (12)'),
     ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in step\ntorch._dynamo.exc.Unsupported: a call of print'),
     # The last frames of a traceback whose head was cut off, behind a platform's label.

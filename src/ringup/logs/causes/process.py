@@ -379,11 +379,24 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
         text = f"{hiding} has the name of a module: what imports that module gets this file instead"
         fix = Fix(f"give {hiding} another name, and delete its __pycache__.")
         return report(evidence, text, sure, severity=severity, fix=fix)
-    asks = first["type"] == "EOFError" and first["text"] == "EOF when reading a line"
-    return report(evidence, text, sure, severity=severity, fix=_NO_TERMINAL if asks else None)
+    words = f"{kind}: {first['text']}"
+    fix = next((fix for form, fix in _FIXES.items() if re.match(form, words)), None)
+    return report(evidence, text, sure, severity=severity, fix=fix)
 
 
-_NO_TERMINAL = Fix("a rank has no terminal for `input()`: pass the answer as an argument of the script.")
+_FIXES = {
+    "EOFError: EOF when reading a line$": Fix(
+        "a rank has no terminal for `input()`: pass the answer as an argument of the script."
+    ),
+    r"GatedRepoError:|OSError: You are trying to access a gated repo": Fix(
+        "ask for access on the model's page; then `hf auth login` on that node, or HF_TOKEN in the job."
+    ),
+    r"OSError: We couldn't connect to |LocalEntryNotFoundError:": Fix(
+        "this node does not reach the hub: `hf download` on one that does, into an HF_HOME that all nodes"
+        " share; then HF_HUB_OFFLINE=1."
+    ),
+}
+"""The fix of exceptions whose words say what is missing, by Python's and huggingface_hub's words."""
 
 
 _OF_AN_IMPORT = re.compile(
