@@ -62,7 +62,7 @@ def value(folder: Path, path: str = "") -> float | None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("1200", 1200), ("  7\n", 7), ('{"step": 42, "loss": 0.5}', 42), ("3.5e3", 3500), ("-1", -1), ("", None),
-     ("nothing yet", None), ("nan", None), ("9" * 400, None), ("\0\xff", None)],
+     ("nothing yet", None), ("nan", None), ("9" * 400, None)],
 )  # fmt: skip
 def test_a_file_holds_a_number(text: str, expected: float | None, tmp_path: Path) -> None:
     put(tmp_path, "step.txt", data=text.encode("latin-1"))
@@ -74,6 +74,19 @@ def test_a_file_holds_a_number(text: str, expected: float | None, tmp_path: Path
             "at_s": pytest.approx(NOW),
         }
     )
+
+
+@pytest.mark.parametrize("data", [ZIP, b"\x80\x02\0step7", b"\0\xff"])
+def test_a_checkpoint_that_is_written_again_counts_by_time(data: bytes, tmp_path: Path) -> None:
+    put(tmp_path, "ck-500.pt", data=data, age_s=50)
+    found = progress(tmp_path, "ck-500.pt")
+    assert found and found.group.startswith("time ") and found.value == pytest.approx(NOW - 50, abs=1)
+
+
+def test_half_a_checkpoint_is_no_progress(tmp_path: Path) -> None:
+    put(tmp_path, "ck.pt", data=ZIP[:-30])
+    found = checkpoints.answer("ck.pt", str(tmp_path), 5.0)
+    assert found == {"best": None, "incomplete": [str(tmp_path / "ck.pt")]}
 
 
 def test_a_file_of_progress_is_read_on_the_node(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """
 How far a training got, by its checkpoints: `checkpoints.py PATH FOLDER LIMIT_S`.
 
-PATH (--progress) is a file with a number or a directory of checkpoints, "" for those below FOLDER.  Prints
-one line of JSON: the newest complete checkpoint, and newer ones that are incomplete.  It reads only.
+PATH (--progress) is a file with a number, a checkpoint's file or a directory of checkpoints, "" for those
+below FOLDER.  Prints one line of JSON: the newest complete checkpoint, and newer ones that are incomplete.
+It reads only.
 """
 
 import json
@@ -53,9 +54,9 @@ def number_in(name, pattern=STEP):
     return int(found[-1]) if found else None
 
 
-def number_of(path):
-    """The first number in a small file; None without one."""
-    found = NUMBER.search(read(path, 4096).decode("utf-8", "replace"))
+def number_of(data):
+    """The first number in a text; None without one."""
+    found = NUMBER.search(data.decode("utf-8", "replace"))
     return float(found.group()) if found and abs(float(found.group())) < 1e15 else None
 
 
@@ -172,13 +173,21 @@ def of_markers(top, until):
     return [one for one in complete if one["kind"] == "step"] or complete, incomplete
 
 
+def of_file(path):
+    """The entry of a file with a number, or of a checkpoint that is written again and again."""
+    data, at_s = read(path, 4096), os.stat(path).st_mtime
+    if b"\0" in data:
+        found = [entry(path, None, path, at_s)]
+        return (found, []) if is_complete(path) else ([], found)
+    value = number_of(data)
+    return [] if value is None else [entry(path, value, path, at_s)], []
+
+
 def answer(path, folder, limit_s):
     """The newest complete checkpoint ({} without), and newer incomplete ones."""
     top = os.path.join(folder or os.getcwd(), path)
     if path and not os.path.isdir(top):
-        value = number_of(top) if os.path.isfile(top) else None
-        complete = [] if value is None else [entry(top, value, top, os.lstat(top).st_mtime)]
-        incomplete = []
+        complete, incomplete = of_file(top) if os.path.isfile(top) else ([], [])
     elif path:
         complete, incomplete = of_directory(top)
     else:

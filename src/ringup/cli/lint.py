@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     notes = fixes.not_ignored(of_one_process(starts), files)
     findings = fixes.not_ignored(examined.findings, files) + notes
     if any(finding.rule in fixes.REPAIRS for finding in findings):
-        repaired, done, left = fixes.repair(files)
+        repaired, done, left = fixes.repair(files, nearby, examined.findings)
         left += notes
     else:
         repaired, done, left = files, [], findings

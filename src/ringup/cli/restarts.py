@@ -44,7 +44,7 @@ RESTARTS = group(
     value("--max-restarts", "K", "restart at most K times in a row without progress (0)", 0, restarts),
     value("--spares", "N", "the last N nodes are spares: checked, idle until needed (0)", 0, count),
     value("--min-nodes", "M", "go on with M nodes when no spare is left (all)", 0, positive),
-    value("--progress", "PATH", "file with a number, or directory of checkpoints, that shows progress", ""),
+    value("--progress", "PATH", "file with a number, a checkpoint, or the directory of checkpoints", ""),
     many("--restart-on", "CODE|CAUSE", "restart after this exit code or cause; repeatable"),
     many("--no-restart-on", "CODE|CAUSE", "never restart after it; repeatable"),
     value("--save-signal", "SIG", "signal that asks the ranks to save before the end", None, signal_number),

@@ -71,13 +71,13 @@ def _inner(path: str, text: str, sibling: shell.Sibling) -> LaunchFile:
 def named(name: str, path: str, others: Files) -> str | None:
     """The text of a file that another one names: below its folder, or the only one with its last part."""
     wanted, folder = posixpath.normpath(name), posixpath.dirname(path)
-    known = {posixpath.normpath(other): text for other, text in others.items() if other != path}
-    for place in (name, wanted, posixpath.normpath(posixpath.join(folder, wanted))):
-        if place in known:
-            return known[place]
     last = posixpath.basename(wanted)
-    same = [text for other, text in known.items() if posixpath.basename(other) == last]
-    return same[0] if len(same) == 1 else None
+    same = {posixpath.normpath(p): t for p, t in others.items() if p.endswith(last) and p != path}
+    same = {place: text for place, text in same.items() if posixpath.basename(place) == last}
+    for place in (wanted, posixpath.normpath(posixpath.join(folder, wanted))):
+        if place in same:
+            return same[place]
+    return next(iter(same.values())) if len(same) == 1 else None
 
 
 def _configure(launch: Launch, sibling: shell.Sibling) -> None:

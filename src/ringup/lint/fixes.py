@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from ringup.launchfiles.files import Nearby
 from ringup.lint import NOT_READABLE, lint
 from ringup.lint.settings import FILTERS
 from ringup.nccl import variables
@@ -127,14 +128,17 @@ def _repaired_line(files: Mapping[str, str], findings: Sequence[Finding], findin
 # -- all of them -----------------------------------------------------------------------------------
 
 
-def repair(files: Mapping[str, str]) -> tuple[dict[str, str], list[Finding], list[Finding]]:
+def repair(
+    files: Mapping[str, str], nearby: Nearby | None = None, findings: list[Finding] | None = None
+) -> tuple[dict[str, str], list[Finding], list[Finding]]:
     """
     The files with certain repairs, the findings that these ended, and the remaining ones.
 
-    A repair is undone if its finding is still there, or if Python can no longer read the script.
+    `findings`: those of the files as they are, if they are known.  A repair is undone if its finding is
+    still there, or if Python can no longer read the script.
     """
     now, done = dict(files), list[Finding]()
-    findings = not_ignored(lint(now), now)
+    findings = not_ignored(lint(now, nearby) if findings is None else findings, now)
     given_up: set[tuple[str, str]] = set()
     for _ in range(PASSES):
         touched: set[str] = set()
@@ -150,7 +154,7 @@ def repair(files: Mapping[str, str]) -> tuple[dict[str, str], list[Finding], lis
             tried.append(finding)
         if not tried:
             break
-        after = not_ignored(lint(trial), trial)
+        after = not_ignored(lint(trial, nearby), trial)
         left = {(f.rule, f.where, f.found) for f in after}
         broken = {place(f.where)[0] for f in after if f.rule == NOT_READABLE.name}
         bad = [f for f in tried if (f.rule, f.where, f.found) in left or place(f.where)[0] in broken]

@@ -273,9 +273,6 @@ def fsdp_layer_unknown(job: JobFile) -> Found:
 
     Fix: the model's own layer, or leave the name out.
     """
-    texts = [job.text, *(text for path, text in job.others.items() if path != job.path)]
-    names = {name for text in texts for name in _LOADED.findall(text)}
-    models = {match[1].lower() for name in names for match in _MODELS.finditer(name.rpartition("/")[2])}
     given = {one.line: one.arguments.get("fsdp-transformer-layer-cls-to-wrap", "") for one in job.launches}
     for one in job.launches:
         named = _LAYER_NAMED.search(text_of(job, one.option("config-file")))
@@ -292,6 +289,9 @@ def fsdp_layer_unknown(job: JobFile) -> Found:
         if is_fsdp and is_efficient and sync is not None and scalar(sync).lower() == "false":
             found = "fsdp_cpu_ram_efficient_loading without fsdp_sync_module_states: accelerate refuses it"
             yield sync.start_mark.line + 1, found, "fsdp_sync_module_states: true"
+    texts = [job.text, *job.others.values()] if any(given.values()) else []
+    names = {name for text in texts for name in _LOADED.findall(text)}
+    models = {match[1].lower() for name in names for match in _MODELS.finditer(name.rpartition("/")[2])}
     fitting = {_LAYER_OF[model] for model in models}
     for line, layer in given.items():
         spelt = next((one for one in _LAYERS if one.lower() == layer.lower() != one), layer)

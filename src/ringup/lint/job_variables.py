@@ -210,7 +210,8 @@ def launcher_variable_misspelt(job: JobFile) -> Found:
                 yield launch.line, found, f"${value}"
         for name in sorted(launch.env.keys() - _BY_LAUNCHERS - _OF_ONES_OWN):
             most = 2 if len(name) >= _LONG else 1
-            near = next((known for known in _BY_LAUNCHERS if 0 < edits(name, known) <= most), "")
+            alike = (known for known in _BY_LAUNCHERS if abs(len(known) - len(name)) <= most)
+            near = next((known for known in alike if 0 < edits(name, known) <= most), "")
             is_own = name.replace("_", "") == near.replace("_", "") or name in scripts  # a script reads it
             if near and not is_own and name not in used:
                 yield launch.line, f"{name} is set, and {near} is read", near

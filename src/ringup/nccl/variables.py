@@ -80,6 +80,7 @@ def _with_one_word_more(name: str) -> str:
     return found[0] if len(found) == 1 and len(words) > 2 else ""
 
 
+@lru_cache(maxsize=4096)
 def edits(a: str, b: str) -> int:
     """
     Edits (add, remove, change or swap letters) that turn one name into the other.

@@ -231,10 +231,11 @@ def _silent(log: LogEvidence) -> Cause | None:
         lonely = [e for e in _timeouts(log) if e["op"]] or _timeouts(log)
         lonely = lonely or log.all("work-aborted", has="due to a collective timeout")
         in_gloo = by_rank(log.all("gloo-recv-timeout"))
-        late = [r for r in _missing_ranks(log, {*in_gloo}) if r not in ranks_of(log.all("collective-frame"))]
-        if 0 < 2 * len(late) < len(in_gloo):  # who is as late as they are has printed the same
-            text = f"{show_ranks(in_gloo)} waited in Gloo until the limit, {show_ranks(late)} did not"
-            return report(in_gloo.values(), f"{text}: look there", "medium", ranks=late)
+        stood = ranks_of(log.all("collective-frame"))
+        apart = [rank for rank in _missing_ranks(log, {*in_gloo}) if rank not in stood]
+        if 0 < 2 * len(apart) < len(in_gloo):
+            text = f"{show_ranks(in_gloo)} waited in Gloo until the limit, {show_ranks(apart)} did not"
+            return report(in_gloo.values(), f"{text}: look there", "medium", ranks=apart)
         if len(_waiting_in_gloo(log)) > 1:
             return None
         text = "a rank waited in a collective until the limit; which rank is missing is not in this log"

@@ -377,8 +377,8 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     severity: Severity | None = "warning" if mild and not (traced or settled or is_last) else None
     if hiding := _hides_a_module(first):
         text = f"{hiding} has the name of a module: what imports that module gets this file instead"
-        fix = Fix(f"give {hiding} another name, and delete its __pycache__.")
-        return report(evidence, text, sure, severity=severity, fix=fix)
+        rename = Fix(f"give {hiding} another name, and delete its __pycache__.")
+        return report(evidence, text, sure, severity=severity, fix=rename)
     words = f"{kind}: {first['text']}"
     fix = next((fix for form, fix in _FIXES.items() if re.match(form, words)), None)
     return report(evidence, text, sure, severity=severity, fix=fix)
