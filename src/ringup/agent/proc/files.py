@@ -41,9 +41,9 @@ def optional(path, default=""):
         return default
 
 
-def link(path):
+def link(path, folder=None):
     try:
-        return os.readlink(path)
+        return os.readlink(path, dir_fd=folder)
     except OSError:
         return ""
 

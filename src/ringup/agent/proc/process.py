@@ -149,8 +149,14 @@ def raw_environ(pid, root=""):
 
 def descriptors(pid, root=""):
     """Open files of a process, as /proc names them, by rising descriptor; empty if that is hidden."""
-    folder = "%s/proc/%s/fd" % (root, pid)
-    return [name for name in (link("%s/%d" % (folder, fd)) for fd in numbered(folder)) if name]
+    try:
+        at = os.open("%s/proc/%s/fd" % (root, pid), os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return []
+    try:
+        return [name for name in (link(str(fd), at) for fd in numbered(at)) if name]
+    finally:
+        os.close(at)
 
 
 def waited_s(task):

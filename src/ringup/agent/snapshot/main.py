@@ -15,7 +15,7 @@ import time
 from ringup.agent.guard.tree import PLACE, TAG
 from ringup.agent.proc.files import integer, link, numbered, numbers, pause, read, text
 from ringup.agent.proc.process import HZ, below, command, environ, family, owner, stat_fields
-from ringup.agent.proc.process import state, status, words
+from ringup.agent.proc.process import state, status, waited_s, words
 from ringup.agent.proc.programs import launcher
 from ringup.agent.proc.sockets import end, tcp
 from ringup.agent.snapshot import machine, stacks
@@ -194,7 +194,7 @@ def entry(ranks, pid, key, with_children=True):
     _, rank, local_rank, size, run, node, job = key
     pids = below([pid], ranks.children)
     cpu_s, io_bytes, _ = used(pids)
-    fields, scheduled = stat_fields(pid), read("/proc/%d/schedstat" % pid, 100).split()
+    fields = stat_fields(pid)
     age_s = float(text("/proc/uptime").split()[0]) - ranks.table[pid][1] / HZ
     children = sorted(child for child in pids if child != pid)[:MOST_CHILDREN] if with_children else ()
     return dict(
@@ -204,7 +204,7 @@ def entry(ranks, pid, key, with_children=True):
         # Page faults: memory used for the first time, or read from a file.
         faults=int(fields[7]) + int(fields[9]) if len(fields) > 9 else 0,
         # Time for which its main thread wanted a CPU and had none.
-        queued_s=int(scheduled[1]) / 1e9 if len(scheduled) > 1 and scheduled[1].isdigit() else 0.0,
+        queued_s=waited_s(pid),
         children=[process(ranks, child) for child in children],
     )  # fmt: skip
 

@@ -7,12 +7,11 @@ Numbers are from linux/sock_diag.h, linux/inet_diag.h and linux/tcp.h.
 """
 
 import _socket as socket  # the C half: `import socket` costs 8 ms more
-import os
 import struct
 
 from ringup.agent.proc.files import link, traffic
-from ringup.agent.proc.netlink import SOCK_DIAG, dump
-from ringup.agent.proc.process import below
+from ringup.agent.proc.netlink import SOCK_DIAG, attributes, dump
+from ringup.agent.proc.process import below, descriptors
 
 SOCK_DIAG_BY_FAMILY, INET_DIAG_INFO = 20, 2
 ESTABLISHED, CLOSE_WAIT = 1, 8
@@ -20,7 +19,7 @@ INODE, AFTER_MESSAGE = 68, 72
 """Offsets in struct inet_diag_msg: its last field, and its end, where the attributes begin."""
 BYTES_ACKED = 120
 """Offset in struct tcp_info of tcpi_bytes_acked, which tcpi_bytes_received follows (Linux 4.1)."""
-UINT, BOTH, ATTRIBUTE = struct.Struct("=I"), struct.Struct("=QQ"), struct.Struct("=HH")
+UINT, BOTH = struct.Struct("=I"), struct.Struct("=QQ")
 MOST_SOCKETS = 256
 """Of a process, those with most bytes."""
 LEAST_BYTES = 4 << 10
@@ -46,33 +45,8 @@ def connections():
 
 def bytes_moved(data):
     """Received, and sent and acknowledged, of one connection; 0 if the kernel does not report it."""
-    offset = AFTER_MESSAGE
-    while offset + 4 <= len(data):
-        length, kind = ATTRIBUTE.unpack_from(data, offset)
-        if kind == INET_DIAG_INFO and length >= 4 + BYTES_ACKED + BOTH.size:
-            return sum(BOTH.unpack_from(data, offset + 4 + BYTES_ACKED))
-        offset += max(4, (length + 3) & ~3)
-    return 0
-
-
-def links(pid):
-    """The targets of a process's file descriptors."""
-    found = set()
-    try:
-        at = os.open("/proc/%d/fd" % pid, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return found
-    try:
-        for name in os.listdir(at):
-            try:
-                found.add(os.readlink(name, dir_fd=at))
-            except OSError:  # closed meanwhile
-                continue
-    except OSError:  # the process has ended
-        pass
-    finally:
-        os.close(at)
-    return found
+    info = attributes(data, AFTER_MESSAGE).get(INET_DIAG_INFO, b"")
+    return sum(BOTH.unpack_from(info, BYTES_ACKED)) if len(info) >= BYTES_ACKED + BOTH.size else 0
 
 
 def namespace(pid):
@@ -96,9 +70,9 @@ def transfers(ranks, children):
         elif known is not None:
             named = [child["pid"] for child in one["children"]]
             others = set(below([one["pid"]], children)).difference(named)
-            own = set().union(*map(links, others)) & known.keys()
+            own = known.keys() & set().union(*map(descriptors, others))
             found[one["pid"]] = busiest(known, own)
-            found.update((pid, busiest(known, links(pid) & known.keys() - own)) for pid in named)
+            found.update((pid, busiest(known, known.keys() & set(descriptors(pid)) - own)) for pid in named)
     return None if known is None and not found else found
 
 
