@@ -9,6 +9,7 @@ from ringup.agent.proc.process import (
     HZ,
     cgroups,
     descriptors,
+    environ,
     has_bit,
     moves,
     name_and_fields,
@@ -65,10 +66,8 @@ class ProcessTable:
     def environment(self, pid):
         """Variables of a process of our user, {} if they cannot be read."""
         if pid not in self.environments:
-            ours = self.uids.get(pid) == self.uid
-            pairs = raw_environ(pid, self.root).split(b"\0") if ours else []
-            text = [pair.decode("utf-8", "replace").partition("=") for pair in pairs if b"=" in pair]
-            self.environments[pid] = {name: value for name, _, value in text}
+            pairs = environ(pid, self.root).items()
+            self.environments[pid] = dict([w.decode("utf-8", "replace") for w in pair] for pair in pairs)
         return self.environments[pid]
 
     def words(self, pid):

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 
-from ringup.agent.proc.files import link, listed, maker, numbers, pause, read
+from ringup.agent.proc.files import link, listed, maker, numbered, numbers, pause, read
 from ringup.agent.proc.process import below, cgroups, command, environ, family, owner, stat
 
 TAG = "RINGUP_RUN"
@@ -124,9 +124,8 @@ def shared_memory(pids):
 
 def unused(files):
     """Those of `files` that none of our user's processes has open or mapped; none at all if time runs out."""
-    pids = [int(name) for name in listed("/proc") if name.isdigit()] if files else []
-    own, until = [pid for pid in pids if owner(pid) == os.geteuid()], time.monotonic() + USED_S
-    used, _ = used_files(own, until)
+    pids, until = numbered("/proc") if files else (), time.monotonic() + USED_S
+    used, _ = used_files([pid for pid in pids if owner(pid) == os.geteuid()], until)
     is_late = time.monotonic() > until
     return {} if is_late else {p: s for p, s in files.items() if (s.st_dev, s.st_ino) not in used}
 

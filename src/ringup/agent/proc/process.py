@@ -117,11 +117,11 @@ def command(pid):
     return "".join(c if c.isprintable() else "?" for c in text)[:LONGEST_COMMAND]
 
 
-def environ(pid):
+def environ(pid, root=""):
     """The initial variables of a process; empty for another user's process."""
-    if owner(pid) != os.geteuid():
+    if owner(pid, root) != os.geteuid():
         return {}
-    entries = (entry.partition(b"=") for entry in reversed(raw_environ(pid).split(b"\0")))
+    entries = (entry.partition(b"=") for entry in reversed(raw_environ(pid, root).split(b"\0")))
     return {name: value for name, equals, value in entries if equals}  # the first one of a name counts
 
 
