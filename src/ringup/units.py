@@ -14,6 +14,7 @@ from typing import Any, TextIO, TypeVar
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
+MIB, GIB = 1024**2, 1024**3
 _SIZE = re.compile(r"^\s*([0-9.]+)\s{0,8}([KMGTPE]?)(i?)B?\s*$", re.IGNORECASE)
 _RATE = re.compile(r"^\s*([0-9.]+)\s*([KMGT]?)b(?:it)?(?:/s(?:ec)?|ps)?\b", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}

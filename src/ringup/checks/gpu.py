@@ -9,9 +9,8 @@ from statistics import median
 from ringup.checks.software import most_common_number, unusual, usual
 from ringup.model import Cluster, Gpu, KernelEvent, Node
 from ringup.rules import Finding, Severity, Skipped, at, check
-from ringup.units import grouped, printable, show_bytes, show_seconds, summarize_names
+from ringup.units import MIB, grouped, printable, show_bytes, show_seconds, summarize_names
 
-MIB = 1024**2
 HELD_BYTES = 500 * MIB
 UNSEEN_BYTES = 1024 * MIB
 """Older drivers count their own reserve, a few hundred MiB, as used."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Iterator
 
+from ringup.addresses import is_address
 from ringup.checks.gpu import without_driver
 from ringup.checks.interfaces import are_apart, same_machine
 from ringup.model import Clock, Cluster, Node
 from ringup.network.predictions import uses_nccl
 from ringup.rules import Finding, Place, Severity, at, check, ssh
-from ringup.units import grouped, printable, show_bytes, show_seconds, summarize_names
+from ringup.units import GIB, MIB, grouped, printable, show_bytes, show_seconds, summarize_names
 
-MIB = 1024**2
-GIB = 1024**3
 SHM_WANTED_BYTES = GIB
 """Docker gives 64 MiB; NCCL and a few loader workers need more."""
 TMP_WANTED_BYTES = 64 * MIB
@@ -59,8 +57,7 @@ def same_machine_twice(cluster: Cluster) -> Iterator[Finding]:
 
 def _own_name(node: Node) -> str:
     """The name that the node is called by; NAME for an address."""
-    is_address = re.fullmatch(r"[\d.]+|.*:.*", node.name) is not None
-    return "NAME" if is_address else shlex.quote(node.name)
+    return "NAME" if is_address(node.name) else shlex.quote(node.name)
 
 
 @check("duplicate-hostname", reads=("hostname",), scope="machines")

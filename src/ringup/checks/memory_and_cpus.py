@@ -9,9 +9,8 @@ from statistics import median_low
 from ringup.checks.verbs import rose
 from ringup.model import Cluster, Node
 from ringup.rules import Finding, Severity, at, check
-from ringup.units import plural, printable, show_bytes, show_seconds, summarize_names
+from ringup.units import GIB, plural, printable, show_bytes, show_seconds, summarize_names
 
-GIB = 1024**3
 PROCESSES_A_RANK = 128
 """Includes threads: OpenMP's, NCCL's and the data loaders' (about 60 before the first step)."""
 MEMORY_A_RANK_BYTES = 2 * GIB

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Literal
 
 from ringup.model import Gpu, GpuLink, GpuProcess, KernelEvent, NvLink
+from ringup.units import MIB
 
-MIB = 1024**2
 MOST_GPUS = 256
 _GPU_LINE = re.compile(r"^GPU (\d+): (.{0,300}?)(?: \(UUID: ([\w-]+)\))?[ \t\r]*$", re.MULTILINE)
 _BUS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
