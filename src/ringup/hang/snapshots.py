@@ -306,7 +306,6 @@ def look(
     reach: Transport,
     *,
     mode: str = "stacks",
-    limit_s: float = LIMIT_S,
     run: str = "",
     pyspy: str = "",
     names: Iterable[str] | None = None,
@@ -320,7 +319,7 @@ def look(
     """
     arguments = (mode, run, "", pyspy)
     ask = program("snapshot.main"), arguments if names is None else dict.fromkeys(names, arguments)
-    answers = reach.run(*ask, label="ringup-look", doing="stacks", limit_s=limit_s, most_bytes=MOST_BYTES)
+    answers = reach.run(*ask, label="ringup-look", doing="stacks", limit_s=LIMIT_S, most_bytes=MOST_BYTES)
     local = [host.name for host in reach.hosts if host.local]
     places = local if len(local) > 1 else []
     return tuple(_decoded(answer, places) for answer in answers)

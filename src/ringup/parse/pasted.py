@@ -255,9 +255,7 @@ def _contradicts(one: Pasted, other: Pasted) -> bool:
     """Whether a device, a GID or an interface of two pastes has another value in the other one."""
     values = [
         {
-            **{(p.name, "state"): p.state for p in paste.rdma_ports},
-            **{(p.name, "netdev"): p.netdev for p in paste.rdma_ports},
-            **{(p.name, "guid"): p.guid for p in paste.rdma_ports},
+            **{(p.name, of): getattr(p, of) for p in paste.rdma_ports for of in ("state", "netdev", "guid")},
             **{(p.name, str(gid.index)): gid.gid for p in paste.rdma_ports for gid in p.gids},
             **{(i.name, "address"): ",".join(map(str, i.addresses)) for i in paste.interfaces},
         }

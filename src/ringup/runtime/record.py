@@ -348,18 +348,22 @@ class RunRecord:
             return "interrupted", interrupted, None
         if self.hung:
             return "hung", 124, None
-        found = _first([end for node in nodes for end in node.ends])
+        found = None
+        if ends := [end for node in nodes for end in node.ends]:
+            from ringup.logs.blame import is_consequence  # importing its table of patterns is slow
+
+            found = blame.first(ends, is_consequence)
         if self.save:
             saved: Outcome = self.save["result"]
             failure = self._failure(*found, nodes) if found and saved == "not-saved" else None
             return saved, interrupted, failure
         if not found:
             return "ok", 0, None
-        end, is_consequence = found
+        end = found[0]
         code = end.own_code or 4
         outcome: Outcome = "rank-failed" if end.kind in ("rank", "job") else "launcher-error"
         # Signals as exit codes, as in a shell.
-        return outcome, code if code > 0 else 128 - code, self._failure(end, is_consequence, nodes)
+        return outcome, code if code > 0 else 128 - code, self._failure(*found, nodes)
 
     def _failure(self, end: End, is_consequence: bool, nodes: Sequence[NodeRun]) -> Failure:
         node = next(n for n in nodes if n.name == end.node)
@@ -383,14 +387,6 @@ class RunRecord:
             is_consequence=is_consequence,
             left_before=tuple(_left_before(nodes, end)) if is_consequence else (),
         )
-
-
-def _first(ends: Sequence[End]) -> tuple[End, bool] | None:
-    if not ends:
-        return None
-    from ringup.logs.blame import is_consequence  # importing its table of patterns is slow
-
-    return blame.first(ends, is_consequence)
 
 
 def _left_before(nodes: Sequence[NodeRun], end: End) -> Iterator[str]:
