@@ -247,7 +247,6 @@ SAID: list[tuple[str, str]] = [
     ("peer-died-first", "n0:8:8 [0] NCCL INFO NCCL version 2.22.3+cuda12.6\nn0:8:11 [0] misc/socket.cc:71 NCCL WARN socketProgress: Connection closed by remote peer n1<36138>\ntorch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, remote process exited or there was a network error, NCCL version 2.25.1"),
     ("peer-died-first", "RuntimeError: [/opt/conda/conda-bld/pytorch_1/src/third_party/gloo/gloo/transport/tcp/pair.cc:572] Connection closed by peer [10.1.0.5]:23917"),
     ("network-plugin-missing", "n0:5:9 [0] NCCL INFO Plugin Path : /opt/net/lib/libnccl-net.so\nn1:6:9 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.\nn0:5:9 [0] NCCL INFO ncclCommInitRank comm 0x5a rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 18000 commId 0x77 - Init START"),
-    ("no-gpu-visible", "Traceback (most recent call last):\n  File \"/w/t.py\", line 2, in <module>\nRuntimeError: Distributed package doesn't have NCCL built in"),
 ]  # fmt: skip
 
 HEALTHY: list[str] = [
@@ -669,4 +668,5 @@ SAID += [
         "unnamed-failure",
         "n1:9:9 [0] misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument",
     ),
+    ("no-gpu-visible", "Traceback (most recent call last):\n  File \"/w/t.py\", line 2, in <module>\nRuntimeError: Distributed package doesn't have NCCL built in"),
 ]
