@@ -53,6 +53,7 @@ PREFIXES = (
     "train-0  | ",
     "Jan 01 10:00:00 n1 train[123]: ",
     "ERROR 02-12 19:57:26 worker_base.py:572] ",
+    "[2025-08-17, 16:39:31 UTC] {pod_manager.py:477} INFO - [base] ",
 )
 """What launchers, collectors, containers and mail put before a line."""
 

@@ -209,6 +209,8 @@ class Clues:
         source = head.source
         line, before = self._open.pop(source, (0, None))
         severity = severity_of(text, message)
+        if severity == "info" and "raised" in tags:
+            severity = ""  # logging puts its level on a traceback's first line; on the last, a collector has
         form = form_of(message, severity, tags, before if line == number - 1 else None)
         shape = shape_of(message)
         clue = None

@@ -195,7 +195,7 @@ class Scanner:
         self._front: re.Pattern[bytes] | None = None
         self._labels = Labels()
         self._clues = Clues()
-        self._not_raised = 0
+        self._not_raised = self._raised = 0
         """The last line whose exception Python only reports."""
         self._looks = 0
         self._late: deque[tuple[int, bytes]] = deque(maxlen=MOST_LATE)
@@ -346,6 +346,7 @@ class Scanner:
             return  # code below a frame
         self._looks += 1
         tags = {*tags, "made-do"} if self._made_do == (source, number) else tags
+        tags = {*tags, "raised"} if self._raised == number else tags
         message, is_plain = message_of(text, self._labels), tags.isdisjoint(_TELLING)
         if self._clues.take(number, raw, text, message, head, tags, is_plain):
             self._read_on = max(self._read_on, number + 1)
@@ -417,6 +418,7 @@ class Scanner:
                 return
             below = self._framed[0] == source and 0 < match.line - self._framed[1] < 5
             extra = {"frame": frame or "", "traceback": "yes" if frame is not None or below else ""}
+            self._raised = match.line if extra["traceback"] else self._raised
             match = match._replace(fields={**fields, **extra, **notes})
         elif tag in ("summary-host", "summary-rank"):
             self._summary.setdefault(source, {}).update(fields)
