@@ -165,7 +165,7 @@ def waits(pid):
 
 
 def peer(pid, link):
-    """The other end of a process's TCP socket in words; the link itself for another kind of socket."""
+    """The connection of a process's TCP socket, by its other end; the link itself for other sockets."""
     for _, other, _, inode in tcp(folder="/proc/%d" % pid):
         if link == "socket:[%s]" % inode:
             return "the connection to " + "%s port %d" % end(other)

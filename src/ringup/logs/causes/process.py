@@ -380,18 +380,18 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
         rename = Fix(f"give {hiding} another name, and delete its __pycache__.")
         return report(evidence, text, sure, severity=severity, fix=rename)
     words = f"{kind}: {first['text']}"
-    fix = next((fix for form, fix in _FIXES.items() if re.match(form, words)), None)
+    fix = next((fix for beginnings, fix in _FIXES.items() if words.startswith(beginnings)), None)
     return report(evidence, text, sure, severity=severity, fix=fix)
 
 
 _FIXES = {
-    "EOFError: EOF when reading a line$": Fix(
+    ("EOFError: EOF when reading a line",): Fix(
         "a rank has no terminal for `input()`: pass the answer as an argument of the script."
     ),
-    r"GatedRepoError:|OSError: You are trying to access a gated repo": Fix(
+    ("GatedRepoError: ", "OSError: You are trying to access a gated repo"): Fix(
         "ask for access on the model's page; then `hf auth login` on that node, or HF_TOKEN in the job."
     ),
-    r"OSError: We couldn't connect to |LocalEntryNotFoundError:": Fix(
+    ("OSError: We couldn't connect to ", "LocalEntryNotFoundError: "): Fix(
         "this node does not reach the hub: `hf download` on one that does, into an HF_HOME that all nodes"
         " share; then HF_HUB_OFFLINE=1."
     ),
