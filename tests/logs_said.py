@@ -668,5 +668,8 @@ SAID += [
         "unnamed-failure",
         "n1:9:9 [0] misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument",
     ),
-    ("no-gpu-visible", "Traceback (most recent call last):\n  File \"/w/t.py\", line 2, in <module>\nRuntimeError: Distributed package doesn't have NCCL built in"),
+    (
+        "no-gpu-visible",
+        'Traceback (most recent call last):\n  File "/w/t.py", line 2, in <module>\nRuntimeError: Distributed package doesn\'t have NCCL built in',
+    ),
 ]
