@@ -59,6 +59,22 @@ def test_variables_that_mean_something_else_set_no_option(
     assert (read("stacks").run, read("run", "x.py").nodes) == ("", 0)
 
 
+def test_a_variable_that_sets_no_option_is_named_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("RINGUP_HOTS", "RINGUP_JSON", "RINGUP_LEASE", "RINGUP_TOKEN"):
+        monkeypatch.setenv(name, "30")
+    read("check")
+    notes = [
+        "note: RINGUP_HOTS is ignored: it sets no option; did you mean RINGUP_HOSTS?",
+        "note: RINGUP_JSON is ignored: it sets no option",
+    ]
+    assert capsys.readouterr().err.splitlines() == notes
+    monkeypatch.setenv("RINGUP_RUN", "20260101-000000-aaaaaaaa")
+    read("check")
+    assert capsys.readouterr().err == ""
+
+
 def test_a_table_is_for_one_command(home: Path) -> None:
     project(home, "strict = false\n[check]\nstrict = true\n")
     assert (read("check").strict, read("run", "x.py").strict) == (True, False)

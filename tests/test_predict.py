@@ -305,6 +305,15 @@ def test_a_node_whose_devices_were_not_pasted_contradicts_no_other(
         assert [because(node, "their ranks do not connect") for node in nodes] == [is_apart] * 2
 
 
+def test_a_pasted_file_needs_no_option(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = f"n1={RECORDED / 'hdr-node.txt'}"
+    answers = []
+    for words in ([file], ["--output", file]):
+        assert command_line.dispatch(["predict", "--nccl", "2.20.5", "--json", *words]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1]
+
+
 def test_a_path_that_holds_an_equals_sign_is_a_path(tmp_path: Path) -> None:
     path = tmp_path / "a=b.txt"
     path.write_text("")

@@ -43,11 +43,6 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
         ),
         ("run -H n1 -- /", "ringup: / is a directory", "name a script: -- /train.py"),
         (
-            f"predict {__file__}",
-            f"ringup predict: unexpected argument {__file__}",
-            f"output that somebody pasted into a file: ringup predict --output {__file__}",
-        ),
-        (
             "explain raised-exc",
             "ringup: no problem is named 'raised-exc'",
             "did you mean rank-raised-exception?",

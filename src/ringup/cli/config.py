@@ -16,7 +16,7 @@ import importlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from ringup.cli.commands import COMMANDS, parser_for
 from ringup.cli.options import NODE_OPTIONS
 from ringup.errors import UsageError
 from ringup.output import terminal
+from ringup.units import printable
 
 WHOSE = f"whose options: {', '.join(COMMANDS)} (run)"
 OPTIONS = (options.value("name", "COMMAND", WHOSE, "run", nargs="?", choices=tuple(COMMANDS)), options.JSON)
@@ -41,6 +42,11 @@ ONLY_TYPED = (
 )
 OWN_VARIABLES = ("run", "nodes")
 """Not options: RINGUP_RUN marks a run's processes, RINGUP_NODES counts pods."""
+OTHER_VARIABLES = (
+    *("head", "index", "token", "token-file", "service", "port", "wait-s", "stacks", "script", "ranks"),
+    *("golden", "require-lab", "docs"),
+)
+"""Further names after RINGUP_: of pods and ranks, and of the tests."""
 
 
 class Given(NamedTuple):
@@ -103,6 +109,16 @@ def of_file(file: Path, command: str, known: Mapping[str, argparse.Action]) -> I
             raise UsageError(f"{terminal.path_shown(file)}: no option {written!r}", hint=hint)
 
 
+def say_unknown(known: Collection[str]) -> None:
+    """Name the variables RINGUP_X that set no option of any command; a rank has further ones."""
+    keys = {n: n[7:].lower().replace("_", "-") for n in os.environ if n.startswith("RINGUP_")}
+    for name, key in sorted(keys.items() if "RINGUP_RUN" not in keys else ()):
+        if not (key in known or key in (*OWN_VARIABLES, *OTHER_VARIABLES) or is_option(key)):
+            near = difflib.get_close_matches(key, known, 1)
+            more = f"; did you mean RINGUP_{near[0].upper().replace('-', '_')}?" if near else ""
+            terminal.say(f"note: {printable(name, 60)} is ignored: it sets no option{more}")
+
+
 def is_option(key: str) -> bool:
     """Whether a command has that option; the modules of further commands are not imported."""
     from ringup.cli.parser import Parser
@@ -159,6 +175,7 @@ def given(parser: argparse.ArgumentParser, command: str, folder: Path) -> dict[s
     names = {"RINGUP_" + key.upper().replace("-", "_"): key for key in known if key not in OWN_VARIABLES}
     held = {name: os.environ[name] for name in names if os.environ.get(name)}
     levels.append({names[n]: Given(read_as(known[names[n]], v, n), n) for n, v in held.items()})
+    say_unknown(known)
     found: dict[str, Given] = {}
     for level in levels:
         # Nodes that are named once more replace those from a source of lower rank.

@@ -85,8 +85,6 @@ def fill(args: argparse.Namespace, path: str, kind: str) -> list[str]:
     exports, lost = _environment(args, launch)
     args.setup = args.setup or " &&\n  ".join([*setup, *exports])
     has_own = any(step.program in ("uv", "rye") for step in launch.steps)
-    if kind == "slurm" and launch.srun and launch.launcher == "python" and args.launcher == "auto":
-        args.launcher = "python"  # the script may read Slurm's own variables of each task
     args.python = args.python or launch.start.python or ("" if has_own else "python3")
     args.option = [*(text for text, _ in _further(job, kind)), *args.option]
     left = left_out(job, launch, kind, [*elsewhere, *lost])
@@ -317,7 +315,7 @@ def _words(launch: Launch, live: Collection[str], quiet: bool) -> list[str]:
 
 
 def _in_front(launch: Launch, quiet: bool) -> list[str]:
-    """Wrappers and containers in front of the launcher, and srun if it names an image."""
+    """Wrappers and containers in front of the launcher, and srun if it names an image or starts the ranks."""
     found: list[str] = []
     for step in launch.steps:
         program = posixpath.basename(step.program)
@@ -326,7 +324,8 @@ def _in_front(launch: Launch, quiet: bool) -> list[str]:
             words = [
                 f"{o.name}={o.value}" for o in step.options if o.name.startswith("--container-") and o.value
             ]
-        if not words and (step.role != "wrapper" or program in _NO_WRAPPERS):
+        is_starter = program == "srun" and launch.launcher == "python"
+        if not (words or is_starter) and (step.role != "wrapper" or program in _NO_WRAPPERS):
             continue
         words = [
             launch.shown(w) for w in (program, *filter(None, [step.subcommand]), *words, *step.positionals)

@@ -127,8 +127,6 @@ class Parser(argparse.ArgumentParser):
         if not option:
             if words and "-H" in known:
                 shows = f"name nodes as one word: -H {','.join([*([hosts] if hosts else []), *words[:3]])}"
-            if "--topo" in known and words and Path(words[0]).is_file():
-                shows = f"output that somebody pasted into a file: {self.prog} --output {words[0]}"
             return f"unexpected argument {' '.join(words[:3]) or repr('')}", shows
         import difflib
 

@@ -35,6 +35,7 @@ TOPOLOGY = "topology as NCCL_TOPO_DUMP_FILE writes it: which device each GPU use
 OPTIONS = (
     options.group(
         "what to predict from",
+        options.words("pasted", "[NODE=]FILE", "the same as --output"),
         options.many("--output", "[NODE=]FILE", OUTPUT),
         options.many("--topo", "[NODE=]FILE", TOPOLOGY),
         options.value("--nccl", "VERSION", "NCCL's version, for example 2.27.7", ""),
@@ -50,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     is_unread = version == interface_choice.ASSUMED and not args.nccl.startswith("2.27.7")
     if version and (is_unread or version < (2,)):
         raise UsageError(f"--nccl {args.nccl!r} is not a version", hint="for example --nccl 2.20.5")
+    args.output = [*args.pasted, *args.output]
     is_all = not args.from_file and not request.named(args)
     pasted = _pasted(args.output, is_all=is_all)
     if args.output and is_all:

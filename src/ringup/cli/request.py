@@ -255,7 +255,7 @@ def take_over(args: argparse.Namespace, line: StartLine) -> None:
         and not line.launcher
         and ("srun", NODES_ITSELF) in line.replaced
     ):
-        args.launcher = "python"  # one process a task, as srun starts it
+        args.launcher = "python"  # one process a task: the script may read Slurm's variables of each
     _agree(args, "launcher", "--with", line.launcher or None, ("auto", "torchrun" if is_launch else ""))
     if not named(args):
         args.hosts, args.hostfile = line.hosts or None, line.hostfile or None

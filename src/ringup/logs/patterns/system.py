@@ -22,6 +22,7 @@ TAGS = (
     tag("command-missing", "",
         r"execve\(\): (?P<name>\S+): No such file",
         r"execvp error on file (?P<name3>\S+) \(No such file",
+        r"(?:first failure: \S{1,255}|ringup): (?P<first>cannot start) (?P<name3>\S{1,400}): No such file",
         r"(?P<name>[\w./-]+): (?:command )?not found\s*$|[Cc]ommand not found: (?P<name2>\S+)|(?:^|[\s:/])(?:bash|sh|zsh|env|execvp?e?|exec)(?:\(\))?:(?: line \d+:)? .{0,160}No such file or directory|env: .{0,40}No such file or directory|cd: (?P<dir>\S+): No such file|unable to find or execute|could not (?:access|find) (?:or execute )?(?:the|an) executable|unable to find the specified executable|unable to launch the specified application|^\s*Executable: (?P<name3>\S+)|can't open file '(?P<script>[^']+)'|exec: .{0,80}executable file not found|bash: .{0,160}(?:未找到命令|没有那个文件或目录)|CondaEnvironment\w*Error|EnvironmentLocationNotFound",
         r"launcher '(?P<name>\w+)' not installed"),
     tag("module-missing", "establishing", r"No module named '?(?P<module>[\w.]+)'?",
