@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from ringup.cli.pipeline import Judgement
 from ringup.logs.read import read_logs
 from ringup.network.predictions import predicted
 from ringup.rules import PROBLEMS, Finding, complete
-from ringup.runtime import RunResult
+from ringup.runtime import Event, RunResult
 from ringup.runtime.record import run_json
 from tests import clusters as c
 
@@ -242,3 +243,15 @@ def test_a_run_that_goes_on_has_no_exit_code_yet(
     assert restarting.Supervisor.show_end(series) == 0
     written = json.loads((tmp_path / "run.json").read_text())
     assert (written["exit_code"], written["restart"]) == (code, restart)
+
+
+def test_the_start_of_ranks_is_not_shown_below_their_output() -> None:
+    write = launching.RankLines(Namespace(json=False))
+    shown: list[Event] = []
+    on_event = attach.without_late_starts(shown.append, write)
+    joined, note = Event("joined", "2 of 2 ranks started"), Event("note", "the network is slow")
+    on_event(joined)
+    write("node0:0| step 0\n")
+    on_event(joined)
+    on_event(note)
+    assert shown == [joined, note]

@@ -28,7 +28,13 @@ class Terminal:
     """A pseudo-terminal with a view of played ranks on it."""
 
     def __init__(
-        self, ranks: int, *, columns: int = 80, rows: int = 24, before: str = "pass", **env: str
+        self,
+        ranks: int,
+        *words: str,
+        columns: int = 80,
+        rows: int = 24,
+        before: str = "pass",
+        **env: str,
     ) -> None:
         self.ours, theirs = pty.openpty()
         self.resize(columns, rows)
@@ -36,7 +42,7 @@ class Terminal:
         known = {
             name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
         }
-        code = f"{before}; from tests.top_played import main; main({ranks}, '--hang-report', '4')"
+        code = f"{before}; from tests.top_played import main; main({ranks}, '--hang-report', '4', *{words!r})"
         self.process = subprocess.Popen(
             [sys.executable, "-c", f"import sys; {code}"],
             stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env={**known, "TERM": "xterm", **env},
@@ -187,6 +193,12 @@ def test_a_pipe_gets_pictures_one_below_the_other_without_an_escape() -> None:
             found += process.stdout.readline()
     assert "\x1b" not in found and "q leave" not in found and "\n\n" in found
     assert "+ 0-15" in found and "all_reduce, train.py:88 in main" in found
+
+
+def test_one_picture_on_a_terminal_has_no_keys() -> None:
+    with Terminal(16, "--once") as one:
+        assert one.end() == 0
+        assert b"16 ranks on 2 nodes" in one.sent and b"q leave" not in one.sent
 
 
 def test_one_picture_is_printed_once_every_node_has_told_enough() -> None:

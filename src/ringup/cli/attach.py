@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 from ringup import saved_run
@@ -26,7 +27,7 @@ from ringup.cli.launching import (
 from ringup.cli.options import WATCH, flag, folder, value
 from ringup.errors import LaunchError
 from ringup.output import terminal
-from ringup.runtime import attach, detach
+from ringup.runtime import Event, attach, detach
 from ringup.transport import Transport
 from ringup.units import printable
 
@@ -79,11 +80,16 @@ def run(args: argparse.Namespace) -> int:
             transport,
             write=write,
             log_dir=log_dir,
-            on_event=follow_events(found.plan.world_size, args),
+            on_event=without_late_starts(follow_events(found.plan.world_size, args), write),
             watcher=watch_of(args.hang_report, args.hang_timeout, transport),
         )
     result, lines, _ = with_cause(result)
     return show_end(result, lines, write, args)
+
+
+def without_late_starts(on_event: Callable[[Event], None], write: RankLines) -> Callable[[Event], None]:
+    """`on_event` without the start of ranks whose output is shown: the head node sends the output first."""
+    return lambda event: None if event.kind == "joined" and write.has_lines else on_event(event)
 
 
 def show_ended(folder: Path, ended: saved_run.SavedRun, args: argparse.Namespace) -> int:

@@ -161,10 +161,11 @@ class RankLines:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._stream = sys.stderr if args.json else sys.stdout
-        self._is_open, self._lost = True, ""
+        self._is_open, self._lost, self.has_lines = True, "", False
 
     def __call__(self, text: str) -> None:
         progress.hide()
+        self.has_lines = True
         try:
             if self._is_open:
                 self._stream.write(text)

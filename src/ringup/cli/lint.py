@@ -144,7 +144,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         is_read = any(job.launches or is_configuration(job) for job in examined.jobs)
         has_checked = bool(findings or starts or done or is_read)
-        counts = after_counts(args.fix, len(done), bool(findings), has_checked)
+        counts = console.counts(findings) + after_counts(args.fix, len(done), bool(findings))
+        counts = counts if has_checked else "nothing was checked: no launch line and no training script"
         show_fixed(done if args.fix else [], files)
         if not args.quiet:
             show_read(examined, left_unread)
@@ -176,10 +177,8 @@ def of_one_process(starts: Mapping[str, HowToStart]) -> list[Finding]:
     ]
 
 
-def after_counts(is_fix: bool, repaired: int, has_findings: bool, has_checked: bool) -> str:
-    """The words behind the number of findings: about --fix, or that nothing could be checked."""
-    if not has_checked:
-        return "; nothing was checked: no launch line and no training script"
+def after_counts(is_fix: bool, repaired: int, has_findings: bool) -> str:
+    """The words about --fix behind the number of findings."""
     if is_fix:
         return "; --fix repairs none of them" if has_findings and not repaired else ""
     return f" ({repaired} fixed by --fix)" if repaired else ""
@@ -253,7 +252,7 @@ def show_fixed(done: list[Finding], files: Mapping[str, str]) -> None:
         terminal.show("\n".join([head, *console.labelled("now", line, style)]) + "\n")
 
 
-def show(findings: list[Finding], starts: dict[str, HowToStart], quiet: bool, how_many_fixed: str) -> None:
+def show(findings: list[Finding], starts: dict[str, HowToStart], quiet: bool, counts: str) -> None:
     from ringup import lint
     from ringup.output import console
 
@@ -268,4 +267,4 @@ def show(findings: list[Finding], starts: dict[str, HowToStart], quiet: bool, ho
         if path not in unreadable and start.kind != "alone":
             words = f"start it with `ringup run --with {start.launcher}`: {start.why}"
             terminal.show(f"{terminal.path_shown(path)}: {words}")
-    terminal.show(console.counts(findings) + how_many_fixed)
+    terminal.show(counts)

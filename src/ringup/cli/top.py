@@ -326,7 +326,7 @@ def run(args: argparse.Namespace) -> int:
     with Transport(job.hosts, ssh_config=job.ssh_config) as transport:
         transport.interpreters.update(interpreters_of(job.plan) if job.plan else {})
         transport.interpreters.update({host.name: args.python for host in job.hosts if args.python})
-        with screen_for() as screen:
+        with Screen() if args.once else screen_for() as screen:
             top = Top(job, transport, screen, args)
             try:
                 code = top.run()
