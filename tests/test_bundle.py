@@ -110,6 +110,12 @@ def test_anything_else_is_refused_in_two_lines(data: bytes) -> None:
     assert "ringup check --save" in caught.value.hint
 
 
+def test_a_refused_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "facts.json").write_text("")
+    with pytest.raises(BundleError, match=r"facts\.json: not a saved collection"):
+        bundle.load(tmp_path / "facts.json")
+
+
 def test_a_later_schema_names_the_version_that_wrote_it() -> None:
     with pytest.raises(BundleError, match=r"schema 2, made by ringup 9\.9"):
         bundle.from_json(b'{"schema": 2, "ringup": "9.9", "cluster": {}}')

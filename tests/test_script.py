@@ -366,8 +366,15 @@ def test_a_wrong_file_is_answered_with_the_one_it_means(
     found = lint.lint({"right.sh": said.out})
     assert [f for f in found if f.severity != "note"] == [], found
     assert command_line.dispatch(["lint", "--fix", str(tmp_path / "job.sh")]) == 1
-    assert said.out in capsys.readouterr().out
+    command = f"`ringup script slurm --from {tmp_path / 'job.sh'}` writes a file that starts the intended job"
+    assert command in capsys.readouterr().out
     assert (tmp_path / "job.sh").read_text() == text
+
+
+def test_an_empty_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("")
+    with pytest.raises(UsageError, match=r"job\.sh:1: no launch line recognised"):
+        command_line.dispatch(["script", "slurm", "--from", str(tmp_path / "job.sh")])
 
 
 def test_what_the_written_file_does_not_have_is_named(

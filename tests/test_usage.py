@@ -79,6 +79,13 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
         ),
         ("check --xyz", "ringup check: no option --xyz", "`ringup check --help` shows the options"),
         ("check n1 n2", "ringup check: unexpected argument n1 n2", "name nodes as one word: -H n1,n2"),
+        ("stacks -H n1 n2", "ringup: 'n2' is not the name of a run", "name nodes as one word: -H n1,n2;"),
+        ("watch", "ringup: no command 'watch'", "did you mean top?"),
+        (
+            "check --slurm",
+            "ringup check: no option --slurm",
+            "in an allocation (salloc --nodes=2), ringup check",
+        ),
         (
             "check -H",
             "ringup check: -H/--hosts: expected one argument",

@@ -134,4 +134,7 @@ def load(path: Path) -> Cluster:
             raise BundleError(f"{path} is larger than any saved collection", hint=HINT)
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.strerror}", hint=HINT) from error
-    return from_json(data)
+    try:
+        return from_json(data)
+    except BundleError as error:
+        raise BundleError(f"{path}: {error}", hint=error.hint) from error

@@ -30,6 +30,10 @@ EPILOG = {
 }
 
 
+MEANT = {"watch": "top", "status": "runs", "list": "runs", "start": "run", "launch": "run", "kill": "clean"}
+"""Names of other tools' commands."""
+
+
 def overview() -> str:
     """The output of `ringup --help`, as wide as COLUMNS or the terminal."""
     import shutil
@@ -70,7 +74,8 @@ def dispatch(argv: list[str]) -> int:
     if name not in COMMANDS:
         from difflib import get_close_matches
 
-        near = "".join(f"did you mean {one}? " for one in get_close_matches(name, COMMANDS, 1))
+        meant = [MEANT[name]] if name in MEANT else get_close_matches(name, COMMANDS, 1)
+        near = "".join(f"did you mean {one}? " for one in meant)
         raise UsageError(f"no command {name!r}", hint=f"{near}`ringup --help` lists them")
     args = options_of(argv)
     from ringup import progress

@@ -58,7 +58,7 @@ def is_launch_file(path: str) -> bool:
     """Whether a file is a text for this module, not facts from --save."""
     try:
         with Path(path).open("rb") as file:
-            return file.read(4096).lstrip()[:1] not in (b"{", b"\x1f", b"")
+            return file.read(4096).lstrip()[:1] not in (b"{", b"\x1f")
     except OSError:
         return False
 

@@ -124,7 +124,7 @@ def some_exist(paths: Iterable[str]) -> None:
     """Raises UsageError if none of the named files and directories exists; `-` always does."""
     missing = {path: not (path == "-" or os.path.lexists(path)) for path in paths}
     if missing and all(missing.values()):
-        hint = "name files or directories that exist"
+        hint = "name files or directories that exist, or a run: `ringup runs` lists them"
         raise UsageError(f"{next(iter(missing))}: No such file or directory", hint=hint)
 
 

@@ -135,6 +135,8 @@ class Parser(argparse.ArgumentParser):
         hints = [f"did you mean {one}?" for one in near]
         if any(action.metavar in (SCRIPT_WORDS, KIND_WORDS) for action in self._actions):
             hints.append(f"options of the script go after --: {self.prog} ... -- train.py {option}")
+        if option == "--slurm":
+            hints = [f"in an allocation (salloc --nodes=2), {self.prog} takes the nodes from it"]
         if "--min" in known and re.search("size|bytes", option):
             hints = ["the sizes are --min and --max: --min 1G --max 1G"]
         return f"no option {option}", " ".join(hints) or shows

@@ -11,12 +11,15 @@ Exit code 0 if ranks were found, 1 if there were none or a node could not be que
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from pathlib import PurePath
 from typing import Any
 
 from ringup.cli import options, request
+from ringup.errors import UsageError
 from ringup.flight_recorder import dump
 from ringup.flight_recorder.compare import compare, groups_of
 from ringup.hang import grouping, pyspy
@@ -29,6 +32,7 @@ from ringup.units import grouped, printable, show_ranks, show_seconds, summarize
 
 FLIGHT = "also compare the ranks' collectives, from torch's flight recorder in ranks started by ringup"
 OPTIONS = (
+    options.value("name", "RUN", "the same as --run", "", nargs="?"),
     options.NODES,
     options.PYTHON,
     options.value("--run", "RUN", "only this run's ranks", ""),
@@ -116,6 +120,12 @@ def unreadable(nodes: tuple[NodeLook, ...]) -> Iterator[str]:
 
 
 def run(args: argparse.Namespace) -> int:
+    name = PurePath(args.name).name  # its folder is named like the run
+    if name and not re.fullmatch(r"\d{8}-\d{6}-[\w.]+", name):
+        several = ",".join(filter(None, [args.hosts, name]))
+        hint = f"name nodes as one word: -H {several}; `ringup runs` lists runs"
+        raise UsageError(f"{args.name!r} is not the name of a run", hint=hint)
+    args.run = args.run or name
     mode = "flight" if args.flight else "threads" if args.threads else "stacks"
     sent = pyspy.packed() if args.with_py_spy else ""
     with request.open_transport(args, args.python) as transport:
