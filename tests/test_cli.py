@@ -193,6 +193,7 @@ def test_an_option_behind_the_script_is_given_to_nobody_in_silence(words: tuple[
     done = ringup(*words, "train.py", "--backend", "gloo")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--backend after train.py: an option of ringup or of the script?" in done.stderr
+    assert "before train.py; ringup" in done.stderr
     assert "-- train.py --backend is for the script" in done.stderr and len(done.stderr.splitlines()) == 2
 
 

@@ -233,3 +233,14 @@ def test_that_nothing_was_checked_is_said(tmp_path: Path, capsys: pytest.Capture
     assert command_line.dispatch(["lint", str(tmp_path / "notes.sh")]) == 0
     out = capsys.readouterr().out
     assert "nothing was checked: no launch line and no training script\n" in out and "no problems" not in out
+
+
+def test_a_folder_that_cannot_be_read_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(_path: str) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(os, "scandir", closed)
+    assert command_line.dispatch(["lint", str(folder)]) == 0
+    assert "  not read: Permission denied\n" in capsys.readouterr().err

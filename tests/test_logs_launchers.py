@@ -86,3 +86,10 @@ def test_a_test_that_is_started_again_after_it_failed_is_one_world(tmp_path: Pat
     ranks = "#  Rank  0 Group  0 Pid 9 on n0 device  0 [0x0f] NVIDIA H100\n" * 2
     (tmp_path / "a.log").write_text(begin + ranks + "n0: Test failure common.cu:1\n.. n0 pid 9\n" + begin)
     assert "world-never-formed" not in [c.rule for c in read_logs([str(tmp_path)]).causes]
+
+
+def test_a_script_that_may_not_be_read_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    words = "/env/bin/python: can't open file '/job/train.py': [Errno 13] Permission denied\n"
+    (tmp_path / "a.log").write_text(words)
+    found = read_logs([str(tmp_path)]).causes[0]
+    assert found.text == "/job/train.py is there, but may not be read or executed on one node"

@@ -69,7 +69,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
         if path == "-" or not Path(path).is_dir():
             found.append(path)
             continue
-        for folder, folders, names in os.walk(path):
+        for folder, folders, names in os.walk(path, onerror=say_closed):
             folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in NOT_OURS)
             wanted = (name for name in sorted(names) if name.endswith(SUFFIXES) and not _TEST.fullmatch(name))
             found += [str(Path(folder, name)) for name in wanted if Path(folder, name).is_file()]
@@ -77,6 +77,10 @@ def files_of(paths: Sequence[str]) -> list[str]:
                 hint = "name its folders with scripts"
                 raise UsageError(f"{path}: more than {MOST_FILES} files", hint=hint)
     return list(dict.fromkeys(found))
+
+
+def say_closed(error: OSError) -> None:
+    terminal.say(f"{terminal.path_shown(error.filename)}  not read: {error.strerror}")
 
 
 def of_line(words: list[str]) -> tuple[dict[str, str], list[str]]:

@@ -66,7 +66,8 @@ class Parser(argparse.ArgumentParser):
             if behind := words[at + len(script) :]:
                 self._refuse(
                     f"{behind[0].partition('=')[0]} after {script[0]}: an option of ringup or of the script?",
-                    f"-- separates them: {self.prog} ... -- {script[0]} {behind[0]} is for the script",
+                    f"for ringup write it before {script[0]}; {self.prog} ... -- {script[0]} {behind[0]} "
+                    "is for the script",
                 )
         return found
 

@@ -253,7 +253,9 @@ def python_or_launcher_missing(log: LogEvidence) -> Found:
         return None
     what = first_value(missing, "name", "name2", "name3", "dir", "script", "module")
     where = on(missing[0].host or missing[0].label) or " on one node"
-    return report(missing, f"{what or 'the interpreter or launcher'} does not exist{where}")
+    is_there = re.search(r"Errno 13\b|[Pp]ermission denied", missing[0].text)
+    lack = "is there, but may not be read or executed" if is_there else "does not exist"
+    return report(missing, f"{what or 'the interpreter or launcher'} {lack}{where}")
 
 
 _ENDS_PYTHON = re.compile(
