@@ -11,6 +11,7 @@ import pytest
 from ringup import bundle
 from ringup.cli import command_line
 from ringup.model import Cluster
+from ringup.output.console import kept_lines
 from ringup.planning.minimal_env import minimal_env
 from ringup.planning.preset_variables import kept
 from tests import clusters as c
@@ -65,6 +66,13 @@ def test_where_a_file_says_otherwise_it_is_told_who_wins() -> None:
     for name in ("node0", "node1"):
         made = c.changed(made, name, environment={"NCCL_DEBUG": "INFO"}, nccl_conf={"NCCL_DEBUG": "WARN"})
     assert told(made, "NCCL_DEBUG").endswith("; nccl.conf has WARN, and the shell wins")
+
+
+def test_a_level_that_nccl_does_not_know_logs_nothing() -> None:
+    made = cluster(ib("mlx5_0"), env={"NCCL_DEBUG": "=INFO"})
+    assert verdicts(made) == {"NCCL_DEBUG": "no-op"}
+    assert kept_lines(kept(made))[0].startswith("NCCL_DEBUG='=INFO': no-op: nothing is logged")
+    assert verdicts(cluster(ib("mlx5_0"), env={"NCCL_DEBUG": "info"})) == {"NCCL_DEBUG": "debugging"}
 
 
 def test_a_variable_newer_than_the_release_is_obsolete_only_where_the_release_is_known() -> None:

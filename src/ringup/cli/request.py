@@ -28,7 +28,7 @@ from ringup.planning.launchers import LAUNCHERS
 from ringup.planning.start_line import NODES_ITSELF, StartLine, configured, take_apart
 from ringup.secrets import holds_secret
 from ringup.transport import Transport
-from ringup.units import printable, summarize_names
+from ringup.units import assignment, printable, summarize_names
 
 _WITH = f"launcher that starts the ranks: {', '.join(LAUNCHERS)} (auto: as the script asks)"
 LAUNCHER = options.value("--with", "LAUNCHER", _WITH, "auto", dest="launcher", choices=("auto", *LAUNCHERS))
@@ -147,7 +147,7 @@ def deepspeed_files() -> list[Path]:
 def show_forwarded(args: argparse.Namespace, job: Job) -> None:
     """One line with the variables that were forwarded; the values of secrets are hidden."""
     found = {n: v for n, v in forwarded(args, job.launcher).items() if job.env.get(n) == v}
-    shown = [n if holds_secret(n, v) else f"{n}={printable(v, 80)}" for n, v in sorted(found.items())]
+    shown = [n if holds_secret(n, v) else assignment(n, printable(v, 80)) for n, v in sorted(found.items())]
     if shown:
         files = [path_shown(file) for file in deepspeed_files()] if job.launcher == "deepspeed" else []
         read = f", with those of {' and '.join(files)}" if files else ""

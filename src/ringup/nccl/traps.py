@@ -8,6 +8,7 @@ from ringup.model import Interface, RdmaPort
 from ringup.nccl.interface_choice import ANY, Filter, Version, parse_names
 from ringup.nccl.rdma_devices import is_disabled, most_devices
 from ringup.nccl.variables import number
+from ringup.units import assignment
 
 LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 """Kinds of paths, as `ncclGetLevel` (src/graph/paths.cc) compares them, by letters."""
@@ -147,7 +148,8 @@ def _switch_traps(env: Mapping[str, str], ports: Sequence[RdmaPort], version: Ve
         if (value := env.get(name, "")) and not value.strip().lstrip("+-")[:1].isdigit():
             yield f"{name}={value} is not a number and counts as 0"
     if (level := env.get("NCCL_DEBUG", "")) and level.upper() not in LOG_LEVELS:
-        yield f"NCCL_DEBUG={level} is none of NCCL's levels, nothing is logged: {', '.join(LOG_LEVELS)}"
+        setting = assignment("NCCL_DEBUG", level)
+        yield f"{setting} is none of NCCL's levels, nothing is logged: {', '.join(LOG_LEVELS)}"
     for name in ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL"):
         if (value := env.get(name, "")) and value not in LEVELS and not value[:1].isdigit():
             yield f"{name}={value} is none of NCCL's levels and has no effect: {', '.join(LEVELS)}"

@@ -14,7 +14,7 @@ from ringup.output.pair_matrix import pair_matrix
 from ringup.output.terminal import Style, envelope, plain, wrapped
 from ringup.rules import PROBLEMS, SEVERITIES, Finding, Fix, Severity, Skipped, page_of, skipped_json
 from ringup.secrets import redact, redact_data, safe
-from ringup.units import export_line, grouped, plural, printable, show_seconds, summarize_names
+from ringup.units import assignment, export_line, grouped, plural, printable, show_seconds, summarize_names
 
 if TYPE_CHECKING:
     from ringup.network.predictions import Expected
@@ -197,8 +197,8 @@ def kept_lines(kept: Iterable[Kept], *, unfolded: bool = False) -> list[str]:
     for one, nodes in rows if unfolded else grouped((k, n[0]) for k, n in rows).items():
         names = [printable(n, 64) for n in nodes if n]
         where = f" on {node_set(names)}" if names else ""
-        head = f"{one.name}={printable(one.value, 200)}{where}"
-        lines.append(printable(f"{head}: {one.verdict}: {one.because}", 1000))
+        head = assignment(one.name, printable(one.value, 200))
+        lines.append(printable(f"{head}{where}: {one.verdict}: {one.because}", 1000))
     return lines
 
 

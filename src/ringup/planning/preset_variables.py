@@ -104,6 +104,8 @@ def _foreign(name: str, one: Selection) -> tuple[Verdict, str] | None:
 def _debugging(name: str, one: Selection, _interface: str) -> tuple[Verdict, str]:
     if name == "NCCL_DEBUG_FILE" and "%p" not in one.environment[name]:
         return "harmful", "all ranks of a node write into one file; %h and %p make it one for each"
+    if name == "NCCL_DEBUG" and one.environment[name].upper() not in traps.LOG_LEVELS:
+        return "no-op", f"nothing is logged: the levels are {', '.join(traps.LOG_LEVELS)}"
     return "debugging", variables.row_of(name).what
 
 
