@@ -15,8 +15,11 @@ import pytest
 
 from ringup.agent_bundle import program
 from ringup.cli import stacks as command
+from ringup.cli.commands import parser_for
+from ringup.cli.watched_job import WatchedJob
 from ringup.flight_recorder import dump
 from ringup.hang.snapshots import decode, jobs
+from ringup.model import Host
 from tests.guards import wait_for
 from tests.test_judge import SLEEPS, nodes, own, parents, rank, waits
 from tests.test_look import Rank
@@ -168,3 +171,14 @@ def test_processes_of_other_users_are_named_and_not_read() -> None:
         assert "nobody (" in line and "run `ringup stacks` as that user" in line
     finally:
         process.communicate(b"\n")
+
+
+def test_the_nodes_of_a_named_run_are_asked_unless_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = WatchedJob("20260101-000000-abcd", (Host("node0"), Host("node1")), None)
+    monkeypatch.setattr(command, "job_named", lambda args: known)
+    for words, hosts in ((["--python", "py"], ["node0", "node1"]), (["-H", "node7"], ["node7"])):
+        args = parser_for("stacks").read(["runs/20260101-000000-abcd", *words])
+        with command.transport_of(args) as transport:
+            assert [host.name for host in transport.hosts] == hosts
+            assert {*transport.interpreters.values()} <= {"py"}
+        assert args.run == "20260101-000000-abcd"

@@ -19,6 +19,7 @@ from pathlib import PurePath
 from typing import Any
 
 from ringup.cli import options, request
+from ringup.cli.watched_job import job_named
 from ringup.errors import UsageError
 from ringup.flight_recorder import dump
 from ringup.flight_recorder.compare import compare, groups_of
@@ -28,11 +29,12 @@ from ringup.hang.snapshots import JobLook, NodeLook, jobs, look
 from ringup.hang.stack_frames import place_of
 from ringup.output import terminal
 from ringup.rules import ssh, with_ssh_config
+from ringup.transport import Transport
 from ringup.units import grouped, printable, show_ranks, show_seconds, summarize_names
 
 FLIGHT = "also compare the ranks' collectives, from torch's flight recorder in ranks started by ringup"
 OPTIONS = (
-    options.value("name", "RUN", "the same as --run", "", nargs="?"),
+    options.value("name", "RUN", "a run, on its nodes unless others are named", "", nargs="?"),
     options.NODES,
     options.PYTHON,
     options.value("--run", "RUN", "only this run's ranks", ""),
@@ -119,16 +121,26 @@ def unreadable(nodes: tuple[NodeLook, ...]) -> Iterator[str]:
             yield f"{node.node}: Python processes of other users: {summarize_names(users)}; {advice}"
 
 
-def run(args: argparse.Namespace) -> int:
+def transport_of(args: argparse.Namespace) -> Transport:
+    """To the nodes of the named run, unless nodes are named.  Raises UsageError, LaunchError."""
     name = PurePath(args.name).name  # its folder is named like the run
     if name and not re.fullmatch(r"\d{8}-\d{6}-[\w.]+", name):
         several = ",".join(filter(None, [args.hosts, name]))
         hint = f"name nodes as one word: -H {several}; `ringup runs` lists runs"
         raise UsageError(f"{args.name!r} is not the name of a run", hint=hint)
-    args.run = args.run or name
+    args.run, args.log_dir = args.run or name, None
+    if not name or request.named(args):
+        return request.open_transport(args, args.python)
+    job = job_named(args)
+    transport = Transport(job.hosts, ssh_config=job.ssh_config)
+    transport.interpreters.update({host.name: args.python for host in job.hosts if args.python})
+    return transport
+
+
+def run(args: argparse.Namespace) -> int:
     mode = "flight" if args.flight else "threads" if args.threads else "stacks"
     sent = pyspy.packed() if args.with_py_spy else ""
-    with request.open_transport(args, args.python) as transport:
+    with transport_of(args) as transport:
         nodes = look(transport, mode=mode, run=args.run)
         is_local = all(host.local for host in transport.hosts)
         if sent and (names := list(pyspy.lacking(nodes))):
