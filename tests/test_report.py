@@ -137,7 +137,7 @@ def test_the_page_says_what_is_set_already_and_what_is_open() -> None:
     html = html_page.check_page(
         console.Report(CLUSTER, [], [], replace(PLAN, open=("which card is open",)), (), kept)
     )
-    assert "NCCL_DEBUG=&lt;script" in html and "which card is open" in html
+    assert "NCCL_DEBUG=&#39;&lt;script" in html and "which card is open" in html
     assert "<script" not in html and "\x1b" not in html
 
 
