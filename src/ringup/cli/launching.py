@@ -190,7 +190,9 @@ def follow_events(world_size: int, args: argparse.Namespace) -> Callable[[Event]
 
     def on_event(event: Event) -> None:
         if event.kind == "hang" and event.text.startswith("no progress"):
-            event = replace(event, text=event.text + of_hang)
+            head, *lines = event.text.split("\n")
+            known = (line for line in lines if line.strip().removeprefix("flight recorder: ") not in head)
+            event = replace(event, text="\n".join([head, *known]) + of_hang)
         all_joined = event.kind == "joined" and event.text.startswith(f"{world_size} of")
         colour = {"hang": "error", "transport": "warning", "problem": "warning"}.get(event.kind, "dim")
         if colour != "dim" or all_joined or event.kind in ("ready", "ending", "note", "looking", "quiet"):
