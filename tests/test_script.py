@@ -371,6 +371,19 @@ def test_a_wrong_file_is_answered_with_the_one_it_means(
     assert (tmp_path / "job.sh").read_text() == text
 
 
+def test_srun_python_stays_one_process_a_task_in_a_line_and_in_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    head = FOUR.replace("tasks-per-node=1", "tasks-per-node=8")
+    (tmp_path / "job.sh").write_text(f"{head}srun numactl -l python t.py\n")
+    line = ["--nodes=4", "--nproc=8", "--", "srun", "numactl", "-l", "python", "t.py"]
+    for words in (["--from", str(tmp_path / "job.sh")], line):
+        assert command_line.dispatch(["script", "slurm", *words]) == 0
+        said = capsys.readouterr()
+        assert "on 4 nodes with 8 ranks each: one process a rank." in said.out
+        assert "numactl -l" in said.out and "replaced" not in said.err
+
+
 def test_an_empty_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text("")
     with pytest.raises(UsageError, match=r"job\.sh:1: no launch line recognised"):

@@ -249,13 +249,10 @@ def take_over(args: argparse.Namespace, line: StartLine) -> None:
     kind, is_launch = getattr(args, "kind", ""), line.launcher == "launch"
     if kind in (*BATCH, *PODS) and (line.hosts or line.hostfile) and not named(args):
         line = _only_counted(args, line)
-    if (
-        kind == "slurm"
-        and args.launcher == "auto"
-        and not line.launcher
-        and ("srun", NODES_ITSELF) in line.replaced
-    ):
+    by_srun = ("srun", NODES_ITSELF)
+    if kind == "slurm" and args.launcher == "auto" and not line.launcher and by_srun in line.replaced:
         args.launcher = "python"  # one process a task: the script may read Slurm's variables of each
+        line = replace(line, replaced=tuple(one for one in line.replaced if one != by_srun))
     _agree(args, "launcher", "--with", line.launcher or None, ("auto", "torchrun" if is_launch else ""))
     if not named(args):
         args.hosts, args.hostfile = line.hosts or None, line.hostfile or None
