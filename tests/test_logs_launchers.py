@@ -93,3 +93,12 @@ def test_a_script_that_may_not_be_read_is_not_said_to_be_missing(tmp_path: Path)
     (tmp_path / "a.log").write_text(words)
     found = read_logs([str(tmp_path)]).causes[0]
     assert found.text == "/job/train.py is there, but may not be read or executed on one node"
+
+
+def test_a_command_that_a_node_cannot_start_is_missing_there(tmp_path: Path) -> None:
+    words = (
+        "first failure: 127.0.0.2: cannot start numactl: No such file or directory, 1.4 s after the start\n"
+    )
+    (tmp_path / "ringup.log").write_text(words)
+    found = read_logs([str(tmp_path)]).causes[0]
+    assert (found.rule, found.text) == ("python-or-launcher-missing", "numactl does not exist on one node")
