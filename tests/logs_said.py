@@ -375,6 +375,13 @@ SAID += [
     ("nccl-setting-invalid", "n0:5:9 [0] bootstrap.cc:110 NCCL WARN Invalid NCCL_COMM_ID, please use format: <ipv4>:<port> or [<ipv6>]:<port> or <hostname>:<port>"),
     ("two-nccl-libraries", "ImportError: /env/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister"),
     ("mixed-link-layers-selected", "n0:5:9 [0] NCCL WARN NET/IB : Attempted to connect incompatible devices: [0]mlx5_0:1/IB and [1]mlx5_1:1/RoCE. Try selecting NICs of only one link type using NCCL_IB_HCA"),
+    # PALS, Cray's launcher; ROCr; LSF; Slurm before StepId=; Ray before 2.0
+    ("rank-crashed", "x4213c4s7b0n0: rank 274 died from signal 6\nx4417c3s5b0n0: rank 481 died from signal 15"),
+    ("rank-crashed", "HW Exception by GPU node-4 (Agent handle: 0x63) reason :GPU Hang\nAborted (core dumped)"),
+    ("job-cancelled", "TERM_THREADLIMIT: job killed after reaching LSF thread limit.\nExited with exit code 143."),
+    ("job-step-not-launched", "srun: error: Task launch for 36.0 failed on node n7: Job credential expired\nsrun: error: Application launch failed: Job credential expired"),
+    ("node-lost", "The node with node id: 75b2eec8a61c and ip: 10.4.4.7 has been marked dead because the detector has missed too many heartbeats from it."),
+    ("rank-raised-exception", "2026-10-31 03:11:02,475 - trainer - INFO - [rank7]: Traceback (most recent call last):\n2026-10-31 03:11:02,475 - trainer - INFO - [rank7]:   File \"/env/loader.py\", line 250, in step\n2026-10-31 03:11:02,475 - trainer - INFO - [rank7]:     assert metadata is not None\n2026-10-31 03:11:02,475 - trainer - INFO - [rank7]: AssertionError"),
     # Linux's EMSGSIZE; OpenSSH's debug line where a login stops
     ("path-mtu-black-hole", TRACE + "OSError: [Errno 90] Message too long"),
     # prrte, src/mca/odls/base/help-odls
@@ -385,6 +392,10 @@ SAID += [
 """Names with one line of proof; the comments name the sources of the wordings."""
 
 HEALTHY += [
+    # slurmd goes on with the next directory; advice of libraries.
+    "slurmstepd: error: xcpuinfo_hwloc_topo_load: failed (load will be required after read failures).\nslurmstepd: error: Could not run slurm task_prolog [/etc/slurm/prolog]: No such file or directory\nslurmstepd: error: TMPDIR [/scratch/u] is not writeable\nslurmstepd: error: Setting TMPDIR to /tmp",
+    "Expanding inputs for audio tokens should be done in processing.\nstep 1 loss 2\nstep 2 loss 1",
+    "`rope_scaling`'s original_max_position_embeddings field must be less than max_position_embeddings, got 4096 and 4096",
     # Kubernetes: it took a while. torch: a warning.
     "30m  Warning  FailedScheduling  pod/train-1  0/9 nodes are available: 9 Insufficient cpu.\n12m  Normal  Scheduled  pod/train-1  Successfully assigned ml/train-1 to gpu-7",
     "  Normal   Scheduled  12m  default-scheduler  Successfully assigned ml/train-1 to gpu-7\n  Warning  Failed  11m  kubelet  Failed to pull image \"reg.example.com/train:2\": context deadline exceeded\n  Warning  Failed  11m  kubelet  Error: ErrImagePull\n  Normal  Pulled  9m  kubelet  Successfully pulled image \"reg.example.com/train:2\" in 91s\n  Normal  Started  9m  kubelet  Started container trainer",

@@ -174,6 +174,30 @@ def test_the_error_in_a_containers_log_is_shown_and_not_its_first_line(tmp_path:
     assert found.rule == "job-step-not-launched" and "nvidia-container-cli" in found.text
 
 
+def test_the_end_of_a_program_that_prepares_a_container_is_no_end_of_a_rank(tmp_path: Path) -> None:
+    log = ["    10-shadow.sh: line 70: 34 Segmentation fault      (core dumped) | pwck",
+           "    nvidia-container-cli: ldcache error: process /sbin/ldconfig terminated with signal 9",
+           "couldn't start container"]  # fmt: skip
+    found = diagnose(tmp_path, "\n".join(f"4: slurmstepd: error: pyxis: {line}" for line in log))
+    assert {c.rule for c in found.causes} == {"job-step-not-launched"}
+
+
+@pytest.mark.parametrize(
+    "line, rule",
+    [
+        ("[ERROR] Background srun 'ray-worker-1' died (pid=9). Attempting to exit.", "unnamed-failure"),
+        ("ibgda.cpp:2234: NULL value Unable to create ah.", "rdma-peer-unreachable"),
+        ("ping: local error: message too long, mtu=1500", "unnamed-failure"),
+    ],
+)
+def test_a_line_without_a_reason_is_shown_and_its_name_is_not_sure(
+    tmp_path: Path, line: str, rule: str
+) -> None:
+    found = diagnose(tmp_path, line).causes
+    assert [(c.rule, c.confidence) for c in found] == [(rule, "low")]
+    assert line[-20:] in found[0].evidence[0].text
+
+
 def test_the_code_of_grpc_is_not_shown_for_the_reason_above_it(tmp_path: Path) -> None:
     lines = (
         "F0929 17:42:48.594200 1044529 client.h:77] Terminating process because the JAX distributed service"

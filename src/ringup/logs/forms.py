@@ -144,7 +144,7 @@ def form_of(message: str, severity: str, tags: AbstractSet[str], before: Form | 
         return Form.ENDED
     if words.WAITS.regex.search(text):
         return Form.WAIT
-    return Form.FAILING if fails else None
+    return None if not fails else Form.FAILING if words.FAILED.regex.search(text) else Form.WARNING
 
 
 def shape_of(message: str) -> str:

@@ -49,9 +49,8 @@ _EITHER_WAY = (
 )
 """Sentences that list possible causes (Ray prints one for every dead worker): they prove nothing."""
 
-_OF_A_HANDLER = r"\bhandlers?\b(?! called)|\b(?:un)?regist|\binstall|\bignor|\btrap(?:s|ping)\b|\bmask"
-"""Sentences on the effect of a signal that may come: none has."""
-
+_OF_A_HANDLER = r"\bhandlers?\b(?! called)|\b(?:un)?regist|\binstall|\bignor|\btrap(?:s|ping)\b|\bmask|pyxis:"
+"""Sentences on the effect of a signal that may come: none has; and pyxis' log of a container's start."""
 
 _OF_A_HANDLER_CALLED = re.compile(
     r"(?i)caught signal|\*{3}|fatal python error|signal:? ?(?:\d|\(|seg|bus)|\breceived"

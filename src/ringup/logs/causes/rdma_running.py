@@ -78,7 +78,7 @@ def rdma_peer_unreachable(log: LogEvidence) -> Found:
         text = "the address of a queue pair's peer cannot be resolved or reached"
         return report(stuck, text, "low" if _on_a_link_local_gid(log) else "medium")  # a wrong GID, too
     if apart := [e for e in log.all("modify-qp") if e["handle"]]:
-        return report(apart, "NVSHMEM cannot connect its queue pairs to a peer's", "medium")
+        return report(apart, "NVSHMEM cannot connect its queue pairs to a peer's", "low")
     text = "EFA does not reach the peer: its security group must allow all traffic to and from itself"
     return report(log.all("efa-blocked"), text, "medium", fix=_OPEN_EFA)
 

@@ -24,7 +24,7 @@ FAILING = (
     r"\b(?:fail(?:ed|s|ure)?|cannot|can't|couldn't|could not|unable to|aborted|aborting|refused|denied|not found|no such|invalid"
     r"|unsupported|not supported|undefined symbol|mismatch\w*|corrupt\w*|does(?: not|n't) (?:exist|match|fit|support)|crashed|died|panic"
     r"|insufficient|unreachable|out of memory|not enough|no available|is not (?:set|valid|divisible|available)|no space left"
-    r"|unrecognized|unknown|out of range|must (?:not )?be|should be|expected|exceed(?:s|ed)|missing|unexpected|broken|is dead|requires?)\b"
+    r"|unrecognized|unknown|out of range|exceed(?:s|ed)|missing|unexpected|broken|is dead)\b"
 )
 WAIT = (
     r"timed out|times out|timing out|time-?out (?:after|of|expired|exceeded|error|\(|while|waiting)|TimeoutError|watchdog (?:caught|time|got)|detected by watchdog|still waiting|waiting (?:for|on)|been waiting|may be stuck|\b(?:hung|hang(?:ing|s)?|stuck|stall(?:ed|s)?)\b"
@@ -47,9 +47,9 @@ LIBRARY = Pattern(
 )
 GOES_ON = Pattern(
     "goes_on",
-    r"^Lmod has detected|\b(?:module|ml): command not found|severity=Corrected\b|: \d{1,6}, Non-fatal\b|\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
+    r"^Lmod has detected|\(load will be required after|Could not run slurm task_prolog|^slurmstepd: error: (?:TMPDIR \[|Setting TMPDIR)|\b(?:module|ml): command not found|severity=Corrected\b|: \d{1,6}, Non-fatal\b|\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
     r"|deprecat|will (?:be removed|fail (?:in|if))|can (?:potentially )?cause|optional|not (?:an|a fatal) error|is expected|to silence|perf may be"
-    r"|attempt(?:ing)? to|has already been registered|not set, using|defaulting to|going to /tmp|consider |recommend|for better performance|is experimental|\btreat(?:ed|ing)? (?:it|them) as|accepting this",
+    r"|attempt(?:ing)? to (?!exit|abort|stop|terminate)|has already been registered|not set, using|defaulting to|going to /tmp|consider |recommend|for better performance|is experimental|\btreat(?:ed|ing)? (?:it|them) as|accepting this",
 )
 HARMLESS = Pattern(
     "harmless",
@@ -75,7 +75,9 @@ ENDED = Pattern(
     r"(?:exit(?:ed|s)?(?: with)?|return(?:ed)?|status) ?(?:exit )?(?:code|status)s? ?[=:]?\s*\(?-?[1-9]|\bexitcode\W{1,6}-?[1-9]|Segmentation fault|Bus error|core dumped"
     r"|[Cc]aught signal \d|(?<![,|/\[])(?<![,|/\[] )SIG(?:SEGV|BUS|ABRT|KILL|FPE|ILL|QUIT)\b|sigquit|^\W*Killed\W*$|terminate called|Fatal Python error|signal \d+ \(",
 )
-FAILS = Pattern("fails", FAILING + r"|\berror\b|\bfatal\b|\bexception\b")
+FAILED = Pattern("failed", FAILING + r"|\berror\b|\bfatal\b|\bexception\b")
+FAILS = Pattern("fails", FAILED.source + r"|\b(?:must (?:not )?be|should be|expected|requires?)\b")
+"""Also the words of a demand, which is a failed check or advice."""
 WAITS = Pattern("waits", WAIT)
 CONSEQUENCE = (
     r"connection closed by (?:remote )?peer|closed by (?:remote )?peer|reset by peer|recv(?:Value|Vector) failed|sendBytes failed|broken ?pipe|another rank"

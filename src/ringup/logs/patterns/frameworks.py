@@ -73,7 +73,7 @@ TAGS = (
     tag("step-unlaunched", "",
         r"pyxis: (?P<why>(?:failed to|couldn't) (?:import|create|start) .{1,120})|(?P<why2>task \d{1,7} launch failed: .{1,80})"
         r"|(?P<why3>StepId=\S{1,30} aborted before step completely launched)|Failed to invoke spank plugin stack"
-        r"|Task launch for StepId=\S{1,30} failed on node (?P<host>\S{1,80}): (?P<why4>.{1,80})"),
+        r"|Task launch for \S{1,40} failed on node (?P<host>\S{1,80}): (?P<why4>.{1,80})"),
     tag("mpi-singleton", "",
         r"PMII_singinit|singleton init program attempted|PMI2?_Init\w{0,12} (?:returned|failed)|not built with support for SLURM's PMI"
         r"|was launched without a PMIx? server|OMPI was not built with SLURM's PMI"),

@@ -96,7 +96,7 @@ TAGS = (
         r"using \w+:// rendezvous: (?P<variable>\w+(?: \w+)?) parameter missing"),
     tag("family-differs", "failure", r"ss1\.ss_family == ss2\.ss_family"),
     tag("mtu-too-large", "",
-        r"\[Errno 90\]|\bEMSGSIZE\b|[Mm]essage too long(?:,| *$)|[Ff]rag(?:mentation)? needed and DF set"),
+        r"\[Errno 90\]|\bEMSGSIZE\b|(?<!local error: )[Mm]essage too long(?:,| *$)|[Ff]rag(?:mentation)? needed and DF set"),
     tag("gloo-closed", "consequence end", r"Connection closed by peer(?: \[(?P<address>[^\]]+)\])?"),
     tag("gloo-reset", "consequence end",
         r"(?:Read|Write) error \[(?P<address>[^\]]+)\].{0,20}?(?:Connection reset|Broken pipe|Connection timed out)|writev \[.{0,40}Connection reset|\[[^][\s]{0,80}gloo[^][\s]{0,80}\].{0,40}(?:Connection reset by peer|Broken pipe)"),

@@ -95,7 +95,7 @@ TAGS = (
     tag("node-silent", "failure end",
         r"^first failure: (?P<host>[^\s:]{1,80}): (?P<first>no contact for .{1,30}: the node or its network is down)",
         r"\Asrun: error: (?P<first>Node failure on) (?P<host>[\w.-]{1,80})\s*\Z",
-        r"(?P<by_ray>The node with node id: \w{1,64} and address: )(?P<host>[\w.:-]{1,80}) .{0,120}has been marked dead"),
+        r"(?P<by_ray>The node with node id: \w{1,64} and (?:address|ip): )(?P<host>[\w.:-]{1,80}) .{0,120}has been marked dead"),
     tag("exit", "failure end context local",
         r"^first failure: rank (?P<rank>\d+) on (?P<host>\S+): (?:.{1,400} \()?"
         r"(?:exit code (?P<code>\d+)|(?:killed by|ended by ringup with) (?P<name>SIG\w+)).{0,80}, .{1,40}(?P<first>after the start)",
@@ -120,6 +120,8 @@ TAGS = (
         r"\bAbort\((?P<code>\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm",
         # Composer's launcher
         r"\b[Rr]ank (?P<rank>\d+)(?: \(PID (?P<pid>\d+)\))? (?:crashed with exit|exited with) code (?P<code>-?\d+)",
+        # PALS, the launcher of Cray systems
+        r"\brank (?P<rank>\d+) died from signal (?P<signal>\d+)",
         # Paddle's launcher
         r"Container rank (?P<rank>\d+) status failed cmd .*?\bcode (?P<code>-?\d+)",
         # Lightning's launcher
