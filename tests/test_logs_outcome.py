@@ -453,3 +453,28 @@ def test_an_interface_that_nccl_uses_already_is_no_fix(
     fix = diagnose(tmp_path, job=lines + failed).causes[0].fix
     assert fix is not None and fix.text.startswith("routes and firewall") is is_used
     assert bool(fix.env) is (listed and not is_used)
+
+
+def test_each_host_is_told_its_own_interface(tmp_path: Path) -> None:
+    text = "".join(
+        f"{host}:5:9 [0] NCCL INFO Bootstrap : Using docker0:172.17.0.1<0>\n"
+        f"{host}:5:9 [0] NCCL INFO NET/Socket : Using [0]docker0:172.17.0.1<0> [1]{name}:10.0.0.{n}<0>\n"
+        for n, (host, name) in enumerate([("n1", "eno1"), ("n2", "ens3")], 1)
+    )
+    refused = "n2:5:9 [0] socket.h:400 NCCL WARN Connect to 172.17.0.1<41001> failed : Connection refused\n"
+    (tmp_path / "job.log").write_text(text + refused, encoding="utf-8")
+    fix = read_logs([str(tmp_path / "job.log")]).causes[0].fix
+    assert fix and not fix.env
+    assert (
+        fix.text.startswith("on n1: NCCL_SOCKET_IFNAME=eno1 ") and "n2: NCCL_SOCKET_IFNAME=ens3" in fix.text
+    )
+
+
+def test_the_steps_of_a_launcher_are_no_work_of_the_ranks(tmp_path: Path) -> None:
+    steps = "".join(
+        f"step {n}/9: {word}ing the logs\n" for n, word in enumerate(["copy", "send", "mov"] * 3, 1)
+    )
+    (tmp_path / "job.log").write_text(
+        f"RuntimeError: CUDA error: invalid device ordinal\n{steps}", encoding="utf-8"
+    )
+    assert [c.rule for c in read_logs([str(tmp_path / "job.log")]).causes] == ["device-ordinal-not-visible"]

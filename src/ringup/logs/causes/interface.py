@@ -74,7 +74,10 @@ def virtual_interface_chosen(log: LogEvidence) -> Iterator[Cause | None]:
             names = tuple(name for one in same for name in one.nodes)
             lines = [e for of_each in zip_longest(*(one.evidence for one in same)) for e in of_each if e]
             text = same[0].text.format(on=on(summarize_names(names)))
-            yield replace(same[0], text=text, nodes=names, evidence=tuple(lines[:MAX_EVIDENCE]))
+            fixes = grouped((one.fix.text, name) for one in same if one.fix for name in one.nodes)
+            each = "; ".join(f"on {summarize_names(hosts)}: {fix}" for fix, hosts in fixes.items())
+            fix = Fix(each) if len(fixes) > 1 else same[0].fix
+            yield replace(same[0], text=text, nodes=names, evidence=tuple(lines[:MAX_EVIDENCE]), fix=fix)
     bridges = first_of_each((e.host, e) for e in log.all("bootstrap", address=r"172\.17\..*"))
     listed = any(has_virtual_name(n) for h in log.hosts.values() for n, _ in h.sockets.values())
     if len(bridges) > 1 and failed and not listed:

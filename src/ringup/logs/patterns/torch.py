@@ -42,7 +42,7 @@ TAGS = (
     tag("uneven-word", "context",
         r"uneven (?:inputs|batches|number)|unequal (?:lengths?|number)|IterableDataset|different number of (?:batches|samples|iterations|steps)|Join context|exhausted all \d+ inputs, but|other ranks still have inputs|len\((?:train_)?(?:data)?loader\)"),
     tag("step", "context setting",
-        r"(?!step \d+\.(?:\d|batch|extern))(?<!num )(?<!optimization )(?<!total )(?<!max )(?:\bstep|\biter(?:ation)?|\bepoch|\bbatch)[ s:=#\[]+(?P<step>\d+)(?:(?:/| of )(?P<of>\d+)\b)?",
+        r"(?!step \d+\.(?:\d|batch|extern)|step \d{1,3}/\d{1,3} ?: (?:[a-z]{2,20}ing (?!loss)|(?:from|run|copy|workdir|env|arg) ))(?<!num )(?<!optimization )(?<!total )(?<!max )(?:\bstep|\biter(?:ation)?|\bepoch|\bbatch)[ s:=#\[]+(?P<step>\d+)(?:(?:/| of )(?P<of>\d+)\b)?",
         r"\b(?:images|imgs|samples|sequences|tokens|frames)/s(?:ec|econd)?\b\W{0,3}\d",
         keep=2),
     tag("loss", "context setting", r"\b\w*loss[\"']?(?: ?[:=] ?| )-?\d+\.\d", keep=2),
