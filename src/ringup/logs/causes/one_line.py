@@ -29,6 +29,8 @@ class Row:
     """More specific tags."""
     beside: str = ""
     """Tags of lines that are also quoted."""
+    needs: bool = False
+    """Whether there must be one of those."""
     unsure: str = ""
     """Words of lines that alone do not make it certain."""
     repeats: str = ""
@@ -90,6 +92,13 @@ ROWS = (
         beside="installed-nccl"),
     Row("network-plugin-too-old", "plugin-register", "the network plugin cannot register this kind of memory",
         confidence=_MEDIUM),
+    Row("kernel-cannot-pin-memory", "ib-no-memory",
+        "memory cannot be pinned for RDMA although memlock is unlimited",
+        has="Cannot allocate|Resource temporarily", confidence=_MEDIUM, beside="memlock-unlimited",
+        needs=True),
+    Row("user-buffers-not-registrable", "buffers-refused",
+        "RDMA cannot register the buffers of this allocator", confidence=_MEDIUM, beside="buffers-own",
+        needs=True),
     Row("nccl-setting-invalid", "bad-setting no-algorithm", "NCCL refuses: {said}", confidence=_MEDIUM),
     Row("address-families-differ", "family-differs", "one rank has an IPv4 address, another an IPv6 one"),
     Row("path-mtu-black-hole", "mtu-too-large", "packets of full size do not pass", confidence=_MEDIUM),
@@ -98,7 +107,7 @@ ROWS = (
 
 def _finder(row: Row) -> Callable[[LogEvidence], Found]:
     def find(log: LogEvidence) -> Found:
-        if row.unless and log.has(*row.unless.split()):
+        if (row.unless and log.has(*row.unless.split())) or (row.needs and not log.has(row.beside)):
             return None
         found = log.all(*row.tags.split(), has=row.has, lacks=row.lacks)
         if not found:

@@ -156,21 +156,6 @@ def memlock_too_low(log: LogEvidence) -> Found:
     return report([*limits, *memory, *bare], text, sure, severity="warning" if goes_on else None)
 
 
-@cause("kernel-cannot-pin-memory", overcome=None)
-def kernel_cannot_pin_memory(log: LogEvidence) -> Found:
-    refused = [e for e in log.all("ib-no-memory") if e["reason"] or "Cannot allocate" in e.text]
-    unlimited = log.all("memlock-unlimited")
-    text = "memory cannot be pinned for RDMA although memlock is unlimited"
-    return report([*refused, *unlimited], text, "medium") if refused and unlimited else None
-
-
-@cause("user-buffers-not-registrable", overcome=None)
-def user_buffers_not_registrable(log: LogEvidence) -> Found:
-    refused, own = log.all("buffers-refused"), log.all("buffers-own")
-    text = "RDMA cannot register the buffers of this allocator"
-    return report([*refused, *own], text, "medium") if refused and own else None
-
-
 @cause("acs-enabled")
 def acs_enabled(log: LogEvidence) -> Found:
     errors = log.all("wc-error")
