@@ -352,12 +352,8 @@ def uneven_batches(log: LogEvidence) -> Found:
     recorded = _ended_without_error(log)
     if recorded and not _of_one_call(log):
         return recorded
-    words = log.all("uneven-word")
     waits = log.all("work", "gloo-recv-timeout", "gloo-closed", "work-state")
     waits = [e for e in waits if not log.outcome.overcome(e)]
-    if words and waits:
-        text = "the data has unequal length, and ranks wait for a rank that left the loop"
-        return report([*words, *waits[:3]], text, "medium")
     stuck = {e.rank for e in waits} | {None}
     finished = [e for e in log.all("epoch-done") if e.rank not in stuck]
     ranks = ranges(ranks_of(finished))
@@ -459,8 +455,6 @@ def _printed_mismatch(log: LogEvidence) -> Cause | None:
             return None
         text = "ranks time out at different sequence numbers: another group, or out of step"
         return report(events, text, "low")
-    if log.has("wc-error"):
-        return None
     return report(
         log.all("mismatched-collective"), "NCCL suspects mismatched collectives around a rank", "low"
     )
