@@ -31,7 +31,6 @@ class LastRun(NamedTuple):
     """The last run of a file."""
 
     offset: int = 0
-    """Byte at which it begins."""
     line: int = 1
     runs: int = 1
     """Of the file."""

@@ -183,7 +183,6 @@ _UNPACK: dict[bytes, Callable[[BinaryIO], Any]] = {
     b"BZh": bz2.BZ2File,
     b"\x28\xb5\x2f\xfd": _zstd,
 }
-"""The first bytes of a compressed file, and its reader."""
 _MAGIC_BYTES = 6
 _BROKEN_OFF = (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError)
 

@@ -21,7 +21,6 @@ NONE = re.compile(
     r"|(?:\s[:=]|:)\s{1,4}(?:\[\]|none|no|not? active|false|0|n/a)\W{0,3}$",
     re.IGNORECASE,
 )
-"""Counts of none, and the answer no."""
 CODE = re.compile(
     r"[\w./+-]{1,200}\.\w{1,5}[:-]\d{1,6}[:-](?:\s{2}|\t)|"
     r"(?:[-+](?= ))?\s*(?:\++ \S|#+ ?(?!of tasks|Avg bus|ERROR|FATAL)[^\W\d]|\$ \S"

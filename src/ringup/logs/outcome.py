@@ -86,7 +86,6 @@ _BY_A_SHELL = r"(?: line \d+|^\S*sh): +\d+ |(?:exit|status|code)\W{1,3}(?:code )
 _OF_A_JOB = re.compile(r"(?i)\W{0,40}(?:array )?(task|job|seed|fold|experiment|config)\W{1,3}(\d{1,6})\b")
 _OF_A_GPU = {"illegal-access", "cuda-failure", "gpu-oom", "ecc", "gpu-lost"}
 _PROBES = r"\"(?:GET|HEAD) "
-"""Of a server: requests for its health or its metrics."""
 _SUMMARY = re.compile(r"\W{0,8}wandb: ")
 """wandb repeats the last figures when the process ends, however it ends."""
 _TEARDOWN = re.compile(

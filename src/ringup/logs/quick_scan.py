@@ -24,7 +24,6 @@ _STAGE = re.compile(
     rb"(Bootstrap ?: Using )|(Using network |NET/\w+ ?: Using )|(- Init START)"
     rb"|( via (?:P2P|SHM|NET|COLLNET)/|Trees \[)|(Connected (?:all rings|all trees))|(- Init COMPLETE)"
 )
-"""One group per stage, in the order of STAGES."""
 _COMPLETE = len(STAGES) - 1
 
 HEAD_BYTES = 48 << 10

@@ -99,7 +99,6 @@ MOST_LOOKS = 4_000
 MOST_LATE = 400
 
 MOST_OF_A_REPLY = 40
-"""Lines of a model's text."""
 _ENDS_A_REPLY = re.compile(
     r"(?i)^#|<\|(?:im_end|eot_id|endoftext|im_start|start_header|user|assistant)|</s>|^Traceback \("
     r"|\bstep\b|\bepoch\b|\bloss\b|\d%\||^\[|^\S{1,80}(?::\d+|\[\d+\]): |: line \d+: |^srun: |^slurmstepd: "

@@ -257,7 +257,6 @@ def _failed_command(log: LogEvidence) -> Cause | None:
 
 
 MOST_ABOVE = 2
-"""Lines from a message to the traceback that its program prints for it."""
 
 
 def _cut_traceback(log: LogEvidence) -> Cause | None:

@@ -150,7 +150,6 @@ def _ended_for_a_node(log: LogEvidence) -> list[Event]:
 
 
 _OF_A_CRASH = (4, 5, 6, 7, 8, 11)
-"""Signals by which a process's own fault ends it."""
 
 _WHO_ENDS_A_RANK = Fix(
     "find who ended it at that time: the scheduler's accounting of that job (`sacct -j JOB`), other users'"
@@ -289,7 +288,6 @@ def own_exceptions(log: LogEvidence) -> list[Event]:
 
 
 _OF_A_DEATH = re.compile(r"process(?:es)? .{0,40}\b(?:abruptly|died|killed)\b")
-"""Of an exception that reports the end of a helper process."""
 
 
 def _of_others(log: LogEvidence, event: Event) -> set[str]:

@@ -79,7 +79,6 @@ class Behind:
     member: Member
     communicator: str
     collective: str
-    """Kind of the first collective it has not called, "" if the log lacks it."""
     index: int
     """Position of that collective in the communicator's sequence, from 0."""
     ahead: int
