@@ -198,6 +198,13 @@ def test_a_line_without_a_reason_is_shown_and_its_name_is_not_sure(
     assert line[-20:] in found[0].evidence[0].text
 
 
+def test_a_resource_that_slurm_does_not_know_may_be_a_wrong_name(tmp_path: Path) -> None:
+    said = "srun: error: Unable to create step for job 4: Invalid generic resource (gres) specification"
+    assert [(c.rule, c.confidence) for c in diagnose(tmp_path, said).causes] == [
+        ("not-enough-slots", "medium")
+    ]
+
+
 def test_the_code_of_grpc_is_not_shown_for_the_reason_above_it(tmp_path: Path) -> None:
     lines = (
         "F0929 17:42:48.594200 1044529 client.h:77] Terminating process because the JAX distributed service"

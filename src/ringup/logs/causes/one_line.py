@@ -55,7 +55,7 @@ ROWS = (
     Row("rendezvous-variables-missing", "variable-unset",
         "{variable} is not set: the script runs without a launcher, or its launcher does not pass it on"),
     Row("not-enough-slots", "no-slots", "more is asked for than the host list or the cluster has",
-        until="job-allocated"),
+        unsure="generic resource", until="job-allocated"),
     Row("placement-not-possible", "no-placement", "Ray has no room for what a placement asks for",
         lacks="'node:(?!__)[A-Za-z]", until="job-allocated"),
     Row("job-step-not-launched", "step-unlaunched", "the program was not started on a node: {why}"),
