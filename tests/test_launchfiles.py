@@ -233,6 +233,23 @@ MANIFESTS = {
         '    --master_addr=$(echo "$SKYPILOT_NODE_IPS" | head -n1) t.py\n',
         ("SkyPilot", 2, 1),
     ),
+    "dstack": (
+        "type: task\nnodes: 2\ncommands:\n- cd x\n- |\n  torchrun --nnodes=$DSTACK_NODES_NUM \\\n"
+        "    --node-rank=$DSTACK_NODE_RANK --master-addr=$DSTACK_MASTER_NODE_IP t.py\n",
+        ("dstack", 2, 1),
+    ),
+    "Azure ML": (
+        "command: cd x && torchrun --nnodes 2 --node_rank $NODE_RANK --master_addr $MASTER_ADDR t.py ${{inputs.d}}\n"
+        "distribution: {type: pytorch, process_count_per_instance: 1}\nresources: {instance_count: 2}\n",
+        ("Azure ML", 2, 1),
+    ),
+    "a PyTorchJob in an AppWrapper": (
+        "apiVersion: workload.codeflare.dev/v1beta2\nkind: AppWrapper\nspec:\n  components:\n  - template:\n"
+        "      apiVersion: kubeflow.org/v1\n      kind: PyTorchJob\n      spec:\n        pytorchReplicaSpecs:\n"
+        "          Worker: {replicas: 3, template: {spec: {containers: [{name: a,\n"
+        "            command: [torchrun, t.py]}]}}}\n",
+        ("PyTorchJob", 3, 1),
+    ),
     "compose": (
         "services:\n  a:\n    image: x\n    command: torchrun --nproc_per_node=2 t.py\n",
         ("manifest", 1, 1),
@@ -246,6 +263,14 @@ def test_manifests_are_read_by_form_with_their_lines(kind: str) -> None:
     launch = only(text, "a.yaml")
     assert (launch.started_by, launch.nodes, launch.worlds) == (by, nodes, worlds)
     assert "torchrun" in text.split("\n")[launch.line - 1]
+
+
+def test_azure_ml_starts_the_processes_of_each_instance() -> None:
+    text = "command: python t.py\ndistribution: {type: pytorch, process_count_per_instance: 8}\n"
+    found = only(f"{text}resources: {{instance_count: 2}}\n", "a.yaml")
+    assert found.summary == "Azure ML python: 2 nodes x 8 ranks, one world"
+    torchrun = f"{text}resources: {{instance_count: 1}}\n".replace("python", "torchrun --nproc-per-node=8")
+    assert errors(torchrun, "a.yaml") == {"launcher-started-per-task"}
 
 
 def test_accelerates_file_is_read_with_the_line() -> None:
@@ -742,6 +767,14 @@ OTHER_TRAPS = [
     ("a.sh", BARE, "$head:", "$heads:", "variable-never-set"),
     ("a.sh", MEGATRON, "heads 16", "heads 15", "parallel-sizes-do-not-divide"),
     ("a.sh", MEGATRON, "layers 12", "layers 13", "parallel-sizes-do-not-divide"),
+    (
+        "a.yaml",
+        "kind: PyTorchJob\nspec:\n  pytorchReplicaSpecs:\n    Worker: {replicas: 2, template: {spec: {containers: [{\n"
+        "      name: pytorch, command: [bash, -c, 'torchrun --nnodes=${PET_NNODES} --node-rank=${RANK} t.py']}]}}}\n",
+        "${RANK}",
+        "0",
+        "node-rank-duplicate",
+    ),
     (
         "a.sh",
         MEGATRON,

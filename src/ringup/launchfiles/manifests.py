@@ -1,16 +1,18 @@
 """
 Manifests as launches: PyTorchJob, TrainJob, JobSet, Job, Volcano, LeaderWorkerSet, StatefulSet, SkyPilot,
-docker compose.  Commands are found by form: `command` and `args`, `run`, `entrypoint`, text with a launcher.
+dstack, Azure ML, docker compose.  Commands are found by form: `command` and `args`, `run`, `commands`,
+`entrypoint`, text with a launcher.
 
 Sources: Kubernetes 1.33 batch/v1; Kubeflow training-operator 1.9 and trainer 2.3; JobSet v1alpha2; Volcano
-batch.volcano.sh/v1alpha1; LeaderWorkerSet v1; SkyPilot 0.10 (task YAML); the Compose specification.
+batch.volcano.sh/v1alpha1; LeaderWorkerSet v1; SkyPilot 0.10 (task YAML); dstack 0.20 (`executor.go`); Azure
+ML's commandJob.schema.json; the Compose specification.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -27,15 +29,28 @@ _STARTS = re.compile(
     r"\b(?:torchrun|accelerate launch|torch\.distributed\.(?:run|launch)|deepspeed|llamafactory-cli)\s"
 )
 """Text under another key counts as a command if it contains one of these."""
-_OF_OPERATOR = {
-    "PyTorchJob": ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"),
-    "TrainJob": ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+_MEETING = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
+_SET_BY = {
+    "PyTorchJob": dict.fromkeys(_MEETING),
+    "TrainJob": dict.fromkeys(
+        ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
+    ),
+    "SkyPilot": {
+        "SKYPILOT_NUM_NODES": marks.NODE_COUNT,
+        "SKYPILOT_NODE_IPS": marks.NODES,
+        "SKYPILOT_NUM_GPUS_PER_NODE": marks.GPU_COUNT,
+        "SKYPILOT_NODE_RANK": None,
+    },
+    "dstack": {
+        "DSTACK_NODES_NUM": marks.NODE_COUNT,
+        "DSTACK_NODES_IPS": marks.NODES,
+        "DSTACK_GPUS_PER_NODE": marks.GPU_COUNT,
+        "DSTACK_MASTER_NODE_IP": marks.FIRST_ADDRESS,
+        "DSTACK_NODE_RANK": None,
+    },
+    "Azure ML": dict.fromkeys((*_MEETING, "LOCAL_RANK", "NODE_RANK")),
 }
-_BY_SKYPILOT = {
-    "SKYPILOT_NUM_NODES": marks.NODE_COUNT,
-    "SKYPILOT_NODE_IPS": marks.NODES,
-    "SKYPILOT_NUM_GPUS_PER_NODE": marks.GPU_COUNT,
-}
+"""Operator or service -> the variables that it sets, with their value's mark, if that is not their name."""
 _OF_IMAGE = {"vllm/vllm-openai": ["vllm", "serve"]}
 """Image -> its own entrypoint, which gets the arguments of a container without one."""
 _RDMA = re.compile(r"rdma|roce|/ib|_ib|infiniband|hca|sriov")
@@ -52,8 +67,10 @@ class Around(NamedTuple):
     """The file's text."""
     replicas: int | None = None
     pod: PodShare | None = None
-    ranks: str = ""
-    """Of each pod, if the operator gets it."""
+    given: Mapping[str, str] = {}
+    """Variables that the operator sets in each pod, with their values."""
+    tasks: int | None = 1
+    """How often each pod or node runs the command."""
 
 
 class PodCommand(NamedTuple):
@@ -79,7 +96,7 @@ def read(path: str, text: str, sibling: Sibling) -> tuple[Job, Sequence[Launch],
         seen = set()  # an alias is the node of its anchor
         for container in _containers(document, Around(_kind(document), job.text), count, 0):
             if container.node.start_mark.index not in seen:
-                found += _launches(job, container, sibling, container.node is document)
+                found += _launches(job, container, sibling, document)
             seen.add(container.node.start_mark.index)
         job.documents.append(document)
         if _kind(document) == "ConfigMap":  # its files, mounted somewhere
@@ -150,13 +167,26 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
     items = dict(pairs(node))
     if not items:
         return
+    if depth and "apiVersion" in items and scalar(items.get("kind")):  # in an AppWrapper, a List, a workflow
+        around = Around(scalar(items["kind"]), around.text)
     kind = around.kind
     around = around._replace(replicas=_replicas(kind, items, around.replicas))
+    if not kind and "command" in items and (count_of := node_at(items.get("resources"), "instance_count")):
+        how = items.get("distribution")
+        each = number(value_at(how, "process_count_per_instance") or "1")
+        nodes = number(scalar(count_of)) if how is not None or scalar(count_of) == "1" else None
+        around = around._replace(kind="Azure ML", replicas=nodes, tasks=each)
+    if not depth and listed(items.get("commands")):
+        around = around._replace(kind="dstack", replicas=number(value_at(node, "nodes") or "1"))
+        yield PodCommand(node, around)
     if "containers" in items:
         around = around._replace(pod=_pod(around.text, node))
     if specs := items.pop("pytorchReplicaSpecs", None):
-        around = around._replace(ranks=scalar(items.get("nprocPerNode")))
-        yield from _containers(specs, around._replace(replicas=_total(specs)), count, depth + 1)
+        total, each = _total(specs), scalar(items.get("nprocPerNode"))
+        given = {"PET_NPROC_PER_NODE": each} if each.isdecimal() else {}
+        if total and "elasticPolicy" not in items:
+            given["PET_NNODES"] = str(total)
+        yield from _containers(specs, around._replace(replicas=total, given=given), count, depth + 1)
     if kind == "Job" and "tasks" in items and items["tasks"].id == "sequence":
         counts = [number(value_at(t, "replicas")) or 1 for t in items["tasks"].value]
         for task in items["tasks"].value:
@@ -221,14 +251,17 @@ def _strings(node: Node) -> list[str]:
     return []
 
 
-def _launches(job: Job, container: PodCommand, sibling: Sibling, is_whole: bool) -> Iterator[Launch]:
-    """The launches of one mapping; `is_whole` if that is the document, as a task of SkyPilot is."""
+def _launches(job: Job, container: PodCommand, sibling: Sibling, document: Node) -> Iterator[Launch]:
+    """The launches of one mapping: a container, or the whole document of a task of SkyPilot or dstack."""
     node = container.node
     items = {"run": node} if node.id == "scalar" else dict(pairs(node))
-    env = {marks.without_marks(k): v for k, v in _environment(items, container, job.marks).items()}
+    by = container.around.kind
+    if not by and node is document and "run" in items:
+        by = "SkyPilot"
+    env = {marks.without_marks(k): v for k, v in _environment(items, by, container, job.marks).items()}
     before = len(job.commands)
-    for words, text, line in _commands(items):
-        if not container.around.kind and "run" not in items:  # compose writes $$ for $
+    for words, text, line in _commands(items, by):
+        if not by and "run" not in items:  # compose writes $$ for $
             words, text = [word.replace("$$", "$") for word in words], text and text.replace("$$", "$")
         if text is not None:
             read_into(job, text, line, env, sibling)
@@ -242,12 +275,11 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling, is_whole: bool)
                 read_into(job, command.start.text, line - 1, nested, sibling)
             else:
                 job.commands.append(command)
-    kind, _, replicas, pod, _ = container.around
+    kind, _, replicas, pod, _, tasks = container.around
     replicas = 1 if replicas is None and kind in _OF_ONE_POD else replicas
     for command in job.commands[before:]:
         command.is_nested = True
-        by = kind or ("SkyPilot" if is_whole and "run" in items else "manifest")
-        made = launch_of(job, command, replicas, by)
+        made = launch_of(job, command, replicas, by or "manifest", tasks)
         if made and (made.launcher != "python" or made.start.script.endswith(".py") or made.module):
             made.pod = _of_container(pod, node) if pod else _of_service(job.text, node)
             yield made
@@ -320,8 +352,11 @@ def _pod(text: str, pod: Node) -> PodShare:
     )
 
 
-def _commands(items: dict[str, Node]) -> Iterator[tuple[list[str], str | None, int]]:
+def _commands(items: dict[str, Node], by: str) -> Iterator[tuple[list[str], str | None, int]]:
     """(words, None, line) or ([], shell text, line before it) of a container."""
+    if by == "dstack":  # joined with `&&`
+        yield [], _in_its_lines(listed(items["commands"])), 0
+        return
     for key in ("command", "entrypoint", "args", "run"):
         node = items.get(key)
         if node is None:
@@ -331,7 +366,9 @@ def _commands(items: dict[str, Node]) -> Iterator[tuple[list[str], str | None, i
             offset = line if node.style in ("|", ">") else line - 1
             text = str(node.value)
             program = _entrypoint(items, key)
-            if program or (key in ("command", "entrypoint", "args") and node.style not in ("|", ">")):
+            if by == "Azure ML":  # bash runs it, after ${{inputs.NAME}} is replaced
+                text = re.sub(r"\$\{\{[^{}]{0,200}\}\}", "x", text)
+            elif program or (key in ("command", "entrypoint", "args") and node.style not in ("|", ">")):
                 try:
                     yield program + shlex.split(text), None, line
                     return
@@ -354,6 +391,16 @@ def _commands(items: dict[str, Node]) -> Iterator[tuple[list[str], str | None, i
         return
 
 
+def _in_its_lines(commands: Sequence[Node]) -> str:
+    """The text of several scalars, each at its line of the file."""
+    text = ""
+    for one in commands:
+        begin = one.start_mark.line + (one.style in ("|", ">"))
+        text += "\n" * max(1, begin - text.count("\n")) if begin else ""
+        text += scalar(one).rstrip("\n")
+    return text + "\n"
+
+
 def _entrypoint(items: dict[str, Node], key: str) -> list[str]:
     """The image's own program, where a container has arguments alone: Kubernetes' args, compose's command."""
     image = re.sub(r"[:@].*", "", scalar(items.get("image")))
@@ -361,15 +408,11 @@ def _entrypoint(items: dict[str, Node], key: str) -> list[str]:
     return [] if is_replaced else next((_OF_IMAGE[i] for i in _OF_IMAGE if image.endswith(i)), [])
 
 
-def _environment(items: dict[str, Node], container: PodCommand, known: Marks) -> dict[str, str]:
-    """Variables set by the manifest, its operator or SkyPilot."""
-    found = {name: known.make(name, "task") for name in _OF_OPERATOR.get(container.around.kind, ())}
-    if container.around.ranks.isdecimal():
-        found["PET_NPROC_PER_NODE"] = container.around.ranks
-    if "run" in items and container.node.id == "mapping":
-        found |= {name: known.make(mark, "task") for name, mark in _BY_SKYPILOT.items()}
-        found["SKYPILOT_NODE_RANK"] = known.make("SKYPILOT_NODE_RANK", "task")
-    for key in ("env", "envs", "environment"):
+def _environment(items: dict[str, Node], by: str, container: PodCommand, known: Marks) -> dict[str, str]:
+    """Variables set by the manifest, its operator or service."""
+    found = {name: known.make(mark or name, "task") for name, mark in _SET_BY.get(by, {}).items()}
+    found |= container.around.given
+    for key in ("env", "envs", "environment", "environment_variables"):
         node = items.get(key)
         for name, value in pairs(node):
             found[name] = scalar(value)

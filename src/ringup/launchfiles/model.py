@@ -266,7 +266,7 @@ class Launch:
             counted = self.job.marks.all_of(self.env.get(LOCAL_RANKS[0], ""))
             if any(mark.site == "loop" for mark in counted):
                 return None
-            return self.per_node if self.steps and any(s.role == "starter" for s in self.steps) else 1
+            return self.per_node if self.is_away else 1
         if text in ("gpu", "auto"):
             return gpus_per_node(self.asked)[0] or None
         if not text and self.launcher in TORCH:
@@ -558,8 +558,10 @@ def _has_rank(launch: Launch) -> bool:
     return not launch.env.keys().isdisjoint(RANK_VARIABLES)
 
 
-def launch_of(job: Job, command: Command, replicas: int | None = None, by: str = "") -> Launch | None:
-    """The launch of one command; None if it starts no ranks."""
+def launch_of(
+    job: Job, command: Command, replicas: int | None = None, by: str = "", tasks: int | None = 1
+) -> Launch | None:
+    """The launch of one command, which `by` runs `tasks` times in each pod; None if it starts no ranks."""
     start = command.start
     is_asked = not start.script and any(o.name in ("--help", "--version") for o in start.options)
     if not start.launcher or start.text is not None or is_asked:
@@ -568,14 +570,11 @@ def launch_of(job: Job, command: Command, replicas: int | None = None, by: str =
     starters = [step for step in steps if step.role == "starter"]
     launch = Launch(job, command, start, steps, by, replicas, None, replicas)
     if by:
-        launch.per_node = 1
-        if starters:
-            launch.started_by = starters[0].program
-            launch.nodes, launch.per_node = _placed(launch, starters[0])
-    elif starters:
+        launch.per_node = tasks
+    if starters:
         launch.started_by = starters[0].program
         launch.nodes, launch.per_node = _placed(launch, starters[0])
-    else:
+    elif not by:
         launch.started_by = "batch" if job.directives else "shell"
         launch.nodes, launch.per_node = 1, 1
     return launch

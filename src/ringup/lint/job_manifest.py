@@ -46,7 +46,7 @@ def gang_larger_than_job(job: JobFile) -> Found:
         elastic = node_at(document, "spec", "elasticPolicy")
         started = _within(job, document)
         # With metrics the operator makes an autoscaler, which adds pods.
-        if not node_at(elastic, "metrics") and not any(launch.nnodes_text for launch in started):
+        if not node_at(elastic, "metrics") and not any(launch.option("nnodes") for launch in started):
             asked += [(node_at(elastic, "minReplicas"), specs)]
         for node, parts in asked:
             counts = [number(value_at(part, "replicas") or "1") for part in parts]

@@ -331,7 +331,8 @@ def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset(
     one = launch.nodes == 1 or launch.replicas == 1
     one = one or launch.started_by in ("kubectl", "xargs", "parallel")
     one = one or (launch.started_by in ON_HOST and bool(launch.command.branches))
-    is_open = launch.is_opaque or launch.is_set_outside or _by_deepspeed(launch)
+    is_open = launch.is_opaque or _by_deepspeed(launch)
+    is_open = is_open or (launch.is_set_outside and launch.start.option("node-rank") is None)
     is_open = is_open or (launch.unread_config and launch.start.option("machine-rank") is None)
     on_one = launch.srun is not None and launch.srun.has("-w", "--nodelist") and not launch.is_one_a_round
     if not is_static or not launch.is_away or one or on_one or is_open or (launch.nnodes or 0) < 2:
@@ -369,7 +370,8 @@ def node_rank_not_read(job: JobFile) -> Found:
     assigned = names_set(job)
     for launch in job.launches:
         how = has_one_rank_for_all(launch, assigned)
-        if how:
+        parts = {p.node_rank_text for p in job.launches if p.started_by == launch.started_by == "PyTorchJob"}
+        if how and len(parts) < 2:
             same = launch.node_rank_text if launch.node_rank_text.isdecimal() else "0"  # SLURM_LOCALID, too
             found = f"{launch.started_by} starts this on every node, and {how}: all are node {same}"
             severity: Severity = "warning" if launch.unread_config else "error"
