@@ -273,6 +273,33 @@ def test_azure_ml_starts_the_processes_of_each_instance() -> None:
     assert errors(torchrun, "a.yaml") == {"launcher-started-per-task"}
 
 
+def test_a_script_in_a_pod_of_pytorchjob_gets_its_address_from_the_operator() -> None:
+    torchrun = "torchrun --nnodes=4 --nproc-per-node=8 t.py\n"
+    manifest = "kind: PyTorchJob\nspec: {containers: [{command: [bash, run.sh]}]}\n"
+    assert errors(torchrun, "run.sh") == {"rendezvous-endpoint-missing"}
+    assert errors(torchrun.replace("=4", "=$PET_NNODES"), "run.sh") == set()
+    assert not [f for f in lint.lint({"run.sh": torchrun, "a.yaml": manifest}) if f.severity == "error"]
+
+
+def test_a_pasted_session_is_read_behind_its_prompts() -> None:
+    text = "[me@n0 ~]$ cd x\n(env) me@n0:~/x$ torchrun --nnodes=2 --nproc-per-node=4 \\\n> --node-rank=0 \\\n> t.py\n"
+    assert only(text).summary == "torchrun: 2 nodes x 4 ranks, one world"
+    assert only("$ srun -N 2 --ntasks-per-node=4 python t.py\nepoch 1\n").summary.startswith(
+        "srun python: 2 nodes"
+    )
+
+
+def test_the_launcher_of_gpt_neox_reads_its_options_from_a_configuration() -> None:
+    launch = only("python ./deepy.py train.py conf.yml\n")
+    assert (launch.launcher, launch.script, launch.ranks_per_node) == ("deepspeed", "train.py", None)
+    assert only("torchrun_jsc --nproc-per-node=4 t.py\n").summary == "torchrun: 1 node x 4 ranks, one world"
+
+
+def test_a_command_in_a_directive_of_a_here_document_is_one_value() -> None:
+    text = "sbatch <<EOF\n#!/bin/bash\n#SBATCH --nodes=$(sinfo -h | grep -c up)\nsrun python t.py\nEOF\n"
+    assert errors(text) == set()
+
+
 def test_accelerates_file_is_read_with_the_line() -> None:
     text = f"{TWO}srun accelerate launch --config_file c.yaml --machine_rank $R --main_process_ip $H t.py\n"
     known = only(text, **{"c.yaml": "num_machines: 2\nnum_processes: 16\n"})

@@ -83,7 +83,8 @@ def directives_of(text: str) -> list[Directive]:
 
 
 def _options(text: str) -> Iterator[tuple[str, str]]:
-    bare = re.split(r"\s#", text)[0]
+    # In a here-document the shell replaces `$(grep -c a b)`, in which nothing is an option.
+    bare = re.sub(r"\$\([^()]{0,200}\)", lambda m: m[0].replace(" ", "\u00a0"), re.split(r"\s#", text)[0])
     try:
         parts = shlex.split(bare)  # a value in quotes may have blanks
     except ValueError:
@@ -97,7 +98,7 @@ def _options(text: str) -> Iterator[tuple[str, str]]:
             name, value, equals = name[0], name[1:], "="
         if not equals and parts and not parts[0].startswith("-"):
             value = parts.pop(0)
-        yield name, value.strip("\"'")
+        yield name, value.strip("\"'").replace("\u00a0", " ")
 
 
 def loose_word(line: str) -> str:

@@ -22,6 +22,7 @@ from ringup.launchfiles.shell import Job
 Files = Mapping[str, str]
 """Path -> text."""
 YAML = (".yaml", ".yml")
+_BY_OPERATOR = re.compile(r"(?m)^kind: *['\"]?(?:PyTorchJob|TrainJob)\b")
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,10 @@ def read(path: str, text: str, others: Files | None = None, nearby: Nearby | Non
         inner = _inner(path, "\n" * line + document, sibling)
         if inner.launches:
             return inner
+    named_by = [other for other in known.values() if posixpath.basename(path) in other]
     for launch in launches:
         _configure(launch, sibling)
+        launch.is_in_a_pod = any(map(_BY_OPERATOR.search, named_by))
     return LaunchFile(job, launches, not_read(job, launches))
 
 

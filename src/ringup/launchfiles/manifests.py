@@ -281,7 +281,8 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling, document: Node)
         command.is_nested = True
         made = launch_of(job, command, replicas, by or "manifest", tasks)
         if made and (made.launcher != "python" or made.start.script.endswith(".py") or made.module):
-            made.pod = _of_container(pod, node) if pod else _of_service(job.text, node)
+            of_service = None if by else _of_service(job.text, node)
+            made.pod = _of_container(pod, node) if pod else of_service
             yield made
 
 

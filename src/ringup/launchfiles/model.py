@@ -93,6 +93,8 @@ class Launch:
     pod: PodShare | None = None
     host_slots: int = 0
     """GPUs of all hosts in DeepSpeed's host file, if available and no option leaves any out."""
+    is_in_a_pod: bool = False
+    """Whether a manifest of an operator that sets torchrun's PET_ variables names this file."""
 
     # -- parts of the line -------------------------------------------------------------------------
 
@@ -251,7 +253,8 @@ class Launch:
     @property
     def is_set_outside(self) -> bool:
         """Whether an operator sets torchrun's PET_ variables."""
-        return self.started_by in ("PyTorchJob", "TrainJob")
+        is_read = self.is_in_a_pod or "$PET_" in self.job.text or "${PET_" in self.job.text
+        return self.started_by in ("PyTorchJob", "TrainJob") or (self.started_by == "shell" and is_read)
 
     @cached_property
     def ranks_per_node(self) -> int | None:

@@ -191,6 +191,7 @@ TWO_VALUES = frozenset(
 LAUNCHERS = {
     "torchrun": ("torchrun", ""),
     "torchrun.py": ("torchrun", ""),
+    "torchrun_jsc": ("torchrun", ""),
     "torchx": ("torchx", "run"),
     "accelerate": ("accelerate", "launch"),
     "accelerate-launch": ("accelerate", ""),
@@ -215,6 +216,7 @@ LAUNCHERS = {
 """Program -> its launcher, and the subcommands that start a job."""
 MODULES = {
     "torch.distributed.run": "torchrun",
+    "torchrun_jsc": "torchrun",
     "torch.distributed.launch": "launch",
     "accelerate.commands.launch": "accelerate",
     "accelerate.commands.accelerate_cli": "accelerate",

@@ -89,6 +89,12 @@ PASTED = ("-", ".md", ".txt")
 """Ends of the names of texts that may be a page with a file in it: its first line is unknown."""
 _FENCE = re.compile(rb"(?m)^[ \t]{0,9}(?:`{3,9}|~{3,9})[\w-]{0,20}(?=[ \t\r]{0,9}$)")
 """A line around code in Markdown."""
+_PROMPT = re.compile(
+    rb"(?m)^[ \t]{0,9}(?:[(\[][^\n$#>()\[\]]{1,60}[)\]] ?){0,2}"
+    rb"(?:[\w.-]{1,40}@[\w.-]{1,60}[^\n$#>]{0,80})?\$ (?=\S)"
+)
+"""A shell's prompt in a pasted session: `$ `, `(env) me@host:~$ `, `[me@host ~]$ `."""
+_SECOND_PROMPT = re.compile(rb"(?<=\\\n)> ?")
 _TEXT = ("string", "raw_string", "heredoc_body", "comment", "ansi_c_string")
 _PLAIN = ("program", "do_group", "compound_statement", "subshell")
 """Places where `set -e` checks a command: not in a condition, not in front of && or ||."""
@@ -211,6 +217,10 @@ def read_into(job: Job, text: str, line: int, env: dict[str, str], sibling: Sibl
     _Walk(job, sibling).text(text, scope)
 
 
+def _blank(match: re.Match[bytes]) -> bytes:
+    return b" " * len(match[0])
+
+
 def _as_a_word(match: re.Match[bytes]) -> bytes:
     """A placeholder as one word of the same length: the grammar would take the next line for its file."""
     return re.sub(rb"[^\w./-]", b"_", match[0])
@@ -240,6 +250,8 @@ class _Walk(Expansion):
         given = text.encode("utf-8", "replace")
         if self.job.path.endswith(PASTED):
             given = _FENCE.sub(lambda m: b"#" * len(m[0]), given)
+        if not self.nested and _PROMPT.search(given):
+            given = _PROMPT.sub(_blank, _SECOND_PROMPT.sub(_blank, given))
         with self.reading(_CONTINUED.sub(_joined, _AT_THE_END.sub(_as_a_word, given))):
             self.whole = self.whole or self.source
             root = parser().parse(self.source).root_node

@@ -410,15 +410,15 @@ def workers_started_per_task(job: JobFile) -> Found:
     Fix: `srun --ntasks-per-node=1`; deepy.py once, without srun.
     """
     for launch in job.launches:
-        is_task = launch.launcher == "python" and launch.srun is not None
-        each, name = launch.per_node or 0, launch.script.rpartition("/")[2]
+        is_task, each = launch.launcher == "python" and launch.srun is not None, launch.per_node or 0
         gpus = launch.number(launch.arguments.get("num-gpus", "")) or 0
         spawns = "multiprocessing-distributed" in launch.arguments
         spawns = spawns or (gpus > 1 and _OF_DETECTRON.search(launch.script) is not None)
         if is_task and each > 1 and spawns:
             found = f"{plural(each, 'task')} on a node, and each starts a worker for every GPU"
             yield launch.line, found, "--ntasks-per-node=1"
-        elif is_task and name == "deepy.py" and (launch.instances or 0) > 1:
+        of_neox = launch.command.texts[launch.start.script_at - 1].endswith("deepy.py")
+        if launch.srun and of_neox and (launch.instances or 0) > 1:
             yield launch.line, f"{launch.instances} tasks, and deepy.py starts all ranks itself", "no srun"
 
 
