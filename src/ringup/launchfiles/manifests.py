@@ -182,8 +182,8 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
     if "containers" in items:
         around = around._replace(pod=_pod(around.text, node))
     if specs := items.pop("pytorchReplicaSpecs", None):
-        total, each = _total(specs), scalar(items.get("nprocPerNode"))
-        given = {"PET_NPROC_PER_NODE": each} if each.isdecimal() else {}
+        total, ranks = _total(specs), scalar(items.get("nprocPerNode"))
+        given = {"PET_NPROC_PER_NODE": ranks} if ranks.isdecimal() else {}
         if total and "elasticPolicy" not in items:
             given["PET_NNODES"] = str(total)
         yield from _containers(specs, around._replace(replicas=total, given=given), count, depth + 1)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ringup.launchfiles import marks
@@ -569,6 +569,10 @@ def launch_of(
     is_asked = not start.script and any(o.name in ("--help", "--version") for o in start.options)
     if not start.launcher or start.text is not None or is_asked:
         return None
+    if posixpath.basename(start.script) == "deepy.py" and start.arguments:  # of GPT-NeoX
+        script, *more = start.arguments
+        options = ["its configuration"]
+        start = replace(start, launcher="deepspeed", script=script, arguments=tuple(more), opaque=options)
     steps = (*command.around, *start.steps)
     starters = [step for step in steps if step.role == "starter"]
     launch = Launch(job, command, start, steps, by, replicas, None, replicas)

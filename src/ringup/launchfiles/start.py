@@ -413,8 +413,6 @@ def _interpreted(made: CommandLine, words: Sequence[str], at: int) -> None:
         _launcher(made, words, at)  # python $(which torchrun) ...
         return
     made.launcher = "python"
-    if posixpath.basename("".join(words[at : at + 1])) == "deepy.py":  # of GPT-NeoX
-        made.launcher, made.opaque, at = "deepspeed", ["its configuration"], at + 1
     _script(made, words, at)
 
 

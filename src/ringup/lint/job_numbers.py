@@ -417,7 +417,7 @@ def workers_started_per_task(job: JobFile) -> Found:
         if is_task and each > 1 and spawns:
             found = f"{plural(each, 'task')} on a node, and each starts a worker for every GPU"
             yield launch.line, found, "--ntasks-per-node=1"
-        of_neox = launch.command.texts[launch.start.script_at - 1].endswith("deepy.py")
+        of_neox = launch.command.texts[launch.start.script_at].endswith("deepy.py")
         if launch.srun and of_neox and (launch.instances or 0) > 1:
             yield launch.line, f"{launch.instances} tasks, and deepy.py starts all ranks itself", "no srun"
 
