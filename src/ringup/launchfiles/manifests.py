@@ -20,6 +20,7 @@ from ringup.launchfiles import marks
 from ringup.launchfiles.marks import Marks
 from ringup.launchfiles.model import Launch, NotRead, PodShare, launch_of
 from ringup.launchfiles.shell import Job, Sibling, command_of, read_into
+from ringup.model import RANK_VARIABLES
 
 MOST_NODES, MOST_DEPTH = 50_000, 60
 REPLICAS = ("replicas", "parallelism", "completions", "numNodes", "num_nodes", "numHosts", "size")
@@ -29,9 +30,8 @@ _STARTS = re.compile(
     r"\b(?:torchrun|accelerate launch|torch\.distributed\.(?:run|launch)|deepspeed|llamafactory-cli)\s"
 )
 """Text under another key counts as a command if it contains one of these."""
-_MEETING = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 _SET_BY = {
-    "PyTorchJob": dict.fromkeys(_MEETING),
+    "PyTorchJob": dict.fromkeys(("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")),
     "TrainJob": dict.fromkeys(
         ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
     ),
@@ -48,7 +48,7 @@ _SET_BY = {
         "DSTACK_MASTER_NODE_IP": marks.FIRST_ADDRESS,
         "DSTACK_NODE_RANK": None,
     },
-    "Azure ML": dict.fromkeys((*_MEETING, "LOCAL_RANK", "NODE_RANK")),
+    "Azure ML": dict.fromkeys(RANK_VARIABLES),
 }
 """Operator or service -> the variables that it sets, with their value's mark, if that is not their name."""
 _OF_IMAGE = {"vllm/vllm-openai": ["vllm", "serve"]}
