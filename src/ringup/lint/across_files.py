@@ -137,8 +137,8 @@ def _parts(job: JobFile) -> Iterator[Part]:
         yield Part(job, launch, tuple(dict.fromkeys(_ADDRESS.findall(above))))
 
 
-@fault("head-is-elsewhere", ACROSS)
-def head_is_elsewhere(files: All) -> Iterator[Finding]:
+@fault("head-is-elsewhere", ACROSS, each="parts")
+def head_is_elsewhere(files: All, part: Part) -> Iterator[Finding]:
     """
     Rank 0 is started on another host than the one that MASTER_ADDR names.
 
@@ -146,17 +146,16 @@ def head_is_elsewhere(files: All) -> Iterator[Finding]:
 
     Fix: MASTER_ADDR = an address of the host on which rank 0 is started, the same on every node.
     """
-    for part in files.parts:
-        launch = part.launch
-        held = {mark.name for mark in launch.job.marks.all_of(launch.host or part.address)}
-        if marks.OTHER_NODE in held and launch.backend == "static" and launch.nodes != 1:
-            found = "MASTER_ADDR is another node of the list than the first, which has rank 0"
-            yield part.finding(found, "an address of the first node")
-            continue
-        known = part.rank == "0" and part.hosts and _ADDRESS.fullmatch(part.address)
-        if known and part.address not in part.hosts and not means_itself(part.address):
-            found = f"rank 0 runs on {' or '.join(part.hosts)}, MASTER_ADDR is {part.address}"
-            yield part.finding(found, "the address of rank 0's own host")
+    launch = part.launch
+    held = {mark.name for mark in launch.job.marks.all_of(launch.host or part.address)}
+    if marks.OTHER_NODE in held and launch.backend == "static" and launch.nodes != 1:
+        found = "MASTER_ADDR is another node of the list than the first, which has rank 0"
+        yield part.finding(found, "an address of the first node")
+        return
+    known = part.rank == "0" and part.hosts and _ADDRESS.fullmatch(part.address)
+    if known and part.address not in part.hosts and not means_itself(part.address):
+        found = f"rank 0 runs on {' or '.join(part.hosts)}, MASTER_ADDR is {part.address}"
+        yield part.finding(found, "the address of rank 0's own host")
 
 
 @fault("meeting-point-differs", ACROSS)
@@ -237,60 +236,59 @@ def _gpus_seen(launch: Launch) -> tuple[int, int]:
     return gpus, line
 
 
-@fault("nproc-exceeds-gpus", ACROSS)
-def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
-    for part in files.parts:
-        launch = part.launch
-        gpus, line = _gpus_seen(launch)
-        is_by_gpu = launch.launcher != "python" and not launch.has("cpu")
-        ranks = (launch.ranks_per_node or 0) if is_by_gpu else 0
-        is_set_by_step = launch.srun is not None and gpus > 0  # Slurm sets it for each step
-        is_other = launch.launcher == "deepspeed" or is_set_by_step or "gloo" in launch.arguments.values()
-        visible = [launch.env[name] for name in VISIBLE if launch.env.get(name) and not launch.has("gpu-ids")]
-        listed = visible[0].split(",") if visible and not is_other else []
-        if listed and all(_DEVICE.fullmatch(one.strip()) for one in listed) and ranks > len(listed):
-            found = f"{ranks} processes, and {plural(len(listed), 'GPU')} ({visible[0]}) visible"
-            yield part.finding(printable(found, 120), "as many processes as visible GPUs")
-        elif gpus and ranks > gpus:
-            found = f"{ranks} processes on {plural(gpus, 'GPU')} (line {line})"
-            yield part.finding(found, "as many processes as GPUs")
-        for step in (s for s in launch.steps if s.program == "jsrun" and launch.launcher == "python"):
-            # jsrun(1): -a and -g count for each resource set; NCCL refuses two ranks on one GPU.
-            tasks = launch.number(step.option("-a", "--tasks_per_rs") or "") or 0
-            own = launch.number(step.option("-g", "--gpu_per_rs") or "") or 0
-            if tasks > own > 0:
-                found = f"jsrun -a{tasks} -g{own}: {tasks} processes on {plural(own, 'GPU')} of each set"
-                wanted = f"-a{own}: tasks of each resource set"
-                yield part.job.finding(launch.line, found, wanted, severity="warning")
-        each = launch.per_node or 0
-        local = launch.job.marks.of(launch.env.get(LOCAL_RANKS[0], ""))
-        by_number = local is not None and local.name in LOCAL_RANKS and "nccl" in launch.arguments.values()
-        by_number = by_number or _by_task_number(text_of(part.job, launch.script))
-        if gpus and each > gpus and launch.srun and by_number:
-            is_each = line == last(launch.job.directives, "gpus-per-task")[1]
-            seen, does = f"{plural(gpus, 'GPU')} (line {line})", "takes the GPU of its number"
-            found = f"{each} tasks on {seen}, each {does}"
-            if is_each:  # sbatch(1): --gpus-per-task implies --gpu-bind=per_task
-                found = f"each of {each} tasks sees {seen}, and {does}"
-            wanted = f"--gpus-per-node={each * gpus}" if is_each else "as many tasks as GPUs"
-            yield part.finding(found, wanted)
-        given = next((launch.env[name].strip("\"'") for name in VISIBLE if launch.env.get(name)), "")
-        if given.startswith("[") or re.fullmatch(r"\d{1,3} ?(?:-|\.\.) ?\d{1,3}", given):
-            found = f"CUDA reads a list 0,1,2, not {printable(given, 60)}: these GPUs are not visible"
-            yield part.finding(found, "0,1,2,3")
-        ids = launch.option("gpu-ids").strip("\"'").split(",") if launch.nnodes == 1 else []
-        if all(map(str.isdecimal, ids)) and ranks > len(ids) > 0:
-            found = f"{ranks} processes, and --gpu_ids has {plural(len(ids), 'GPU')}"
-            yield part.finding(found, "as many processes as GPUs")
-        chosen = launch.arguments.get("device", "").split(",")
-        if len(chosen) > 1 and all(map(str.isdecimal, chosen)) and ranks > len(chosen):
-            found = f"{ranks} processes, and --device has {plural(len(chosen), 'GPU')}"
-            yield part.finding(found, "as many processes as GPUs")
-        asked, line = last(part.job.job.directives, "gpus", "G")
-        whole, world = launch.number(asked.rpartition(":")[2]) or 0, launch.world_size or 0
-        if ranks and not gpus and world > whole > 0:
-            found = f"{world} processes on {plural(whole, 'GPU')}: --gpus (line {line}) counts all nodes"
-            yield part.finding(found, "--gpus-per-node, or as many processes as GPUs")
+@fault("nproc-exceeds-gpus", ACROSS, each="parts")
+def nproc_exceeds_gpus(files: All, part: Part) -> Iterator[Finding]:
+    launch = part.launch
+    gpus, line = _gpus_seen(launch)
+    is_by_gpu = launch.launcher != "python" and not launch.has("cpu")
+    ranks = (launch.ranks_per_node or 0) if is_by_gpu else 0
+    is_set_by_step = launch.srun is not None and gpus > 0  # Slurm sets it for each step
+    is_other = launch.launcher == "deepspeed" or is_set_by_step or "gloo" in launch.arguments.values()
+    visible = [launch.env[name] for name in VISIBLE if launch.env.get(name) and not launch.has("gpu-ids")]
+    listed = visible[0].split(",") if visible and not is_other else []
+    if listed and all(_DEVICE.fullmatch(one.strip()) for one in listed) and ranks > len(listed):
+        found = f"{ranks} processes, and {plural(len(listed), 'GPU')} ({visible[0]}) visible"
+        yield part.finding(printable(found, 120), "as many processes as visible GPUs")
+    elif gpus and ranks > gpus:
+        found = f"{ranks} processes on {plural(gpus, 'GPU')} (line {line})"
+        yield part.finding(found, "as many processes as GPUs")
+    for step in (s for s in launch.steps if s.program == "jsrun" and launch.launcher == "python"):
+        # jsrun(1): -a and -g count for each resource set; NCCL refuses two ranks on one GPU.
+        tasks = launch.number(step.option("-a", "--tasks_per_rs") or "") or 0
+        own = launch.number(step.option("-g", "--gpu_per_rs") or "") or 0
+        if tasks > own > 0:
+            found = f"jsrun -a{tasks} -g{own}: {tasks} processes on {plural(own, 'GPU')} of each set"
+            wanted = f"-a{own}: tasks of each resource set"
+            yield part.job.finding(launch.line, found, wanted, severity="warning")
+    each = launch.per_node or 0
+    local = launch.job.marks.of(launch.env.get(LOCAL_RANKS[0], ""))
+    by_number = local is not None and local.name in LOCAL_RANKS and "nccl" in launch.arguments.values()
+    by_number = by_number or _by_task_number(text_of(part.job, launch.script))
+    if gpus and each > gpus and launch.srun and by_number:
+        is_each = line == last(launch.job.directives, "gpus-per-task")[1]
+        seen, does = f"{plural(gpus, 'GPU')} (line {line})", "takes the GPU of its number"
+        found = f"{each} tasks on {seen}, each {does}"
+        if is_each:  # sbatch(1): --gpus-per-task implies --gpu-bind=per_task
+            found = f"each of {each} tasks sees {seen}, and {does}"
+        wanted = f"--gpus-per-node={each * gpus}" if is_each else "as many tasks as GPUs"
+        yield part.finding(found, wanted)
+    given = next((launch.env[name].strip("\"'") for name in VISIBLE if launch.env.get(name)), "")
+    if given.startswith("[") or re.fullmatch(r"\d{1,3} ?(?:-|\.\.) ?\d{1,3}", given):
+        found = f"CUDA reads a list 0,1,2, not {printable(given, 60)}: these GPUs are not visible"
+        yield part.finding(found, "0,1,2,3")
+    ids = launch.option("gpu-ids").strip("\"'").split(",") if launch.nnodes == 1 else []
+    if all(map(str.isdecimal, ids)) and ranks > len(ids) > 0:
+        found = f"{ranks} processes, and --gpu_ids has {plural(len(ids), 'GPU')}"
+        yield part.finding(found, "as many processes as GPUs")
+    chosen = launch.arguments.get("device", "").split(",")
+    if len(chosen) > 1 and all(map(str.isdecimal, chosen)) and ranks > len(chosen):
+        found = f"{ranks} processes, and --device has {plural(len(chosen), 'GPU')}"
+        yield part.finding(found, "as many processes as GPUs")
+    asked, line = last(part.job.job.directives, "gpus", "G")
+    whole, world = launch.number(asked.rpartition(":")[2]) or 0, launch.world_size or 0
+    if ranks and not gpus and world > whole > 0:
+        found = f"{world} processes on {plural(whole, 'GPU')}: --gpus (line {line}) counts all nodes"
+        yield part.finding(found, "--gpus-per-node, or as many processes as GPUs")
 
 
 @fault("local-rank-argument-rejected", ACROSS)
@@ -307,8 +305,8 @@ def local_rank_argument_rejected(files: All) -> Iterator[Finding]:
             yield part.finding(found, "torchrun, or an argument of both spellings")
 
 
-@fault("local-rank-argument-missing", ACROSS)
-def local_rank_argument_missing(files: All) -> Iterator[Finding]:
+@fault("local-rank-argument-missing", ACROSS, each="started")
+def local_rank_argument_missing(files: All, part: Part, read: Reading) -> Iterator[Finding]:
     """
     The script waits for --local-rank, and its launch line passes none.
 
@@ -316,18 +314,17 @@ def local_rank_argument_missing(files: All) -> Iterator[Finding]:
 
     Fix: read LOCAL_RANK in the script; `ringup run` passes the argument to a script that needs it.
     """
-    for part, read in files.started():
-        argument = needs_local_rank_argument(read.script)
-        given = any("local_rank" in a.replace("-", "_") for a in part.launch.start.arguments)
-        passes_none = part.launch.launcher in ("torchrun", "python", "accelerate")
-        if argument is not None and passes_none and not given:
-            found = f"{part.launch.launcher} passes no {argument.spellings[0]}"
-            found += f" ({read.where(argument.line)} takes it)"
-            yield part.finding(found, "LOCAL_RANK read from the environment")
+    argument = needs_local_rank_argument(read.script)
+    given = any("local_rank" in a.replace("-", "_") for a in part.launch.start.arguments)
+    passes_none = part.launch.launcher in ("torchrun", "python", "accelerate")
+    if argument is not None and passes_none and not given:
+        found = f"{part.launch.launcher} passes no {argument.spellings[0]}"
+        found += f" ({read.where(argument.line)} takes it)"
+        yield part.finding(found, "LOCAL_RANK read from the environment")
 
 
-@fault("ranks-started-twice", ACROSS)
-def ranks_started_twice(files: All) -> Iterator[Finding]:
+@fault("ranks-started-twice", ACROSS, each="started")
+def ranks_started_twice(files: All, part: Part, read: Reading) -> Iterator[Finding]:
     """
     A launcher starts a process per GPU, and the script spawns one per GPU in each of them.
 
@@ -335,11 +332,10 @@ def ranks_started_twice(files: All) -> Iterator[Finding]:
 
     Fix: one process a node for a script that spawns, or no `mp.spawn`.
     """
-    for part, read in files.started():
-        spawned, launcher = read.script.named(*STARTS_RANKS), part.launch.launcher
-        if spawned and launcher in ("torchrun", "launch", "accelerate") and part.ranks != "1":
-            found = f"{launcher} starts a script that spawns its own ranks ({read.where(spawned[0].line)})"
-            yield part.finding(found, "one of the two")
+    spawned, launcher = read.script.named(*STARTS_RANKS), part.launch.launcher
+    if spawned and launcher in ("torchrun", "launch", "accelerate") and part.ranks != "1":
+        found = f"{launcher} starts a script that spawns its own ranks ({read.where(spawned[0].line)})"
+        yield part.finding(found, "one of the two")
 
 
 BY_SCHEDULER = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
@@ -354,8 +350,8 @@ def scheduler_rank(script: Script) -> str:
     return named or ("mpi4py" if "mpi4py" in script.imported else "")
 
 
-@fault("rank-from-the-scheduler", ACROSS)
-def rank_from_the_scheduler(files: All) -> Iterator[Finding]:
+@fault("rank-from-the-scheduler", ACROSS, each="started")
+def rank_from_the_scheduler(files: All, part: Part, read: Reading) -> Iterator[Finding]:
     """
     The script takes its rank from the scheduler or MPI, and a launcher starts several ranks in each task.
 
@@ -364,11 +360,10 @@ def rank_from_the_scheduler(files: All) -> Iterator[Finding]:
     Fix: RANK and LOCAL_RANK of the launcher in the script, or one task a rank and no launcher
     (`srun --ntasks-per-node=8 python train.py`).
     """
-    for part, read in files.started():
-        name, launcher = scheduler_rank(read.script), part.launch.launcher
-        if name and launcher in ("torchrun", "launch", "accelerate", "deepspeed") and part.ranks != "1":
-            found = f"{read.script.path} takes its rank from {name}: one number for all ranks of a node"
-            yield part.finding(found, f"RANK, which {launcher} sets")
+    name, launcher = scheduler_rank(read.script), part.launch.launcher
+    if name and launcher in ("torchrun", "launch", "accelerate", "deepspeed") and part.ranks != "1":
+        found = f"{read.script.path} takes its rank from {name}: one number for all ranks of a node"
+        yield part.finding(found, f"RANK, which {launcher} sets")
 
 
 _OF_TASKS = (*RANKS[1:], *LOCAL_RANKS[1:])
@@ -384,8 +379,8 @@ _PLAIN = sys.stdlib_module_names | {
 """Packages that set no rank; any other, also one next to the script, may."""
 
 
-@fault("rank-not-set", ACROSS)
-def rank_not_set(files: All) -> Iterator[Finding]:
+@fault("rank-not-set", ACROSS, each="started")
+def rank_not_set(files: All, part: Part, read: Reading) -> Iterator[Finding]:
     """
     The script takes its rank from RANK, and nothing that starts it sets it.
 
@@ -394,22 +389,21 @@ def rank_not_set(files: All) -> Iterator[Finding]:
 
     Fix: torchrun, or `srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID python train.py'`.
     """
-    for part, read in files.started():
-        launch, script = part.launch, read.script
-        by = launch.started_by if launch.started_by in ("srun", "mpirun", "mpiexec") else ""
-        is_given = re.search(r"\bRANK(?:=| {0,4}:)", part.job.text) or launch.env.get("RANK")
-        is_alone = launch.launcher == "python" and launch.started_by in ("batch", "shell")
-        name = _needed(script) if is_alone and not part.job.job.sources else ""
-        if name and name not in part.job.text and name not in launch.env:
-            found = f"python sets no {name}, and {script.path} ends without it"
-            severity: Severity = "error" if part.job.job.directives else "warning"
-            yield part.job.finding(launch.line, found, "torchrun in place of python", severity=severity)
-        if not by or launch.launcher != "python" or launch.instances == 1 or is_given:
-            continue
-        is_plain = "RANK" in script.strings and script.strings.isdisjoint(_OF_TASKS)
-        if script.imported <= _PLAIN and (is_plain or _needed(script) == RANKS[0]):
-            found = f"{by} sets no RANK, and {script.path} takes its rank from there"
-            yield part.finding(found, "RANK, WORLD_SIZE and LOCAL_RANK of each task")
+    launch, script = part.launch, read.script
+    by = launch.started_by if launch.started_by in ("srun", "mpirun", "mpiexec") else ""
+    is_given = re.search(r"\bRANK(?:=| {0,4}:)", part.job.text) or launch.env.get("RANK")
+    is_alone = launch.launcher == "python" and launch.started_by in ("batch", "shell")
+    name = _needed(script) if is_alone and not part.job.job.sources else ""
+    if name and name not in part.job.text and name not in launch.env:
+        found = f"python sets no {name}, and {script.path} ends without it"
+        severity: Severity = "error" if part.job.job.directives else "warning"
+        yield part.job.finding(launch.line, found, "torchrun in place of python", severity=severity)
+    if not by or launch.launcher != "python" or launch.instances == 1 or is_given:
+        return
+    is_plain = "RANK" in script.strings and script.strings.isdisjoint(_OF_TASKS)
+    if script.imported <= _PLAIN and (is_plain or _needed(script) == RANKS[0]):
+        found = f"{by} sets no RANK, and {script.path} takes its rank from there"
+        yield part.finding(found, "RANK, WORLD_SIZE and LOCAL_RANK of each task")
 
 
 def _needed(script: Script) -> str:

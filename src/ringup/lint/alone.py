@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from ringup.launchfiles.model import NODE_LAUNCHERS
+from ringup.launchfiles.model import NODE_LAUNCHERS, Launch
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.ranks import Reading
@@ -123,8 +123,8 @@ def _places(name: str, base: str) -> list[str]:
     return [file for path in paths for file in (f"{path}.py", f"{path}/__init__.py")]
 
 
-@fault("ranks-train-alone", SHELL)
-def ranks_train_alone(job: JobFile) -> Found:
+@fault("ranks-train-alone", SHELL, each="launches")
+def ranks_train_alone(job: JobFile, launch: Launch) -> Found:
     """
     Several ranks are started, and nothing in the script joins them.
 
@@ -134,19 +134,18 @@ def ranks_train_alone(job: JobFile) -> Found:
     Fix: init_process_group(), DistributedDataParallel and a DistributedSampler: about ten lines, in the
     documentation under "Start in five minutes", "A script for one GPU".
     """
-    for launch in job.launches:
-        count = launch.world_size or launch.ranks_per_node or 1
-        name = f"{launch.module.replace('.', '/')}.py" if launch.module else launch.script
-        text = text_of(job, name) if launch.launcher in NODE_LAUNCHERS and count > 1 else ""
-        if "backward" not in text:
-            continue
-        try:
-            script = read(name, text)
-        except SyntaxError:
-            continue
-        if line := trains_alone(script, partial(_at_hand, job)):
-            found = f"{count} ranks, and {name}:{line} trains in one process: nothing joins them"
-            yield launch.line, found, "a process group"
+    count = launch.world_size or launch.ranks_per_node or 1
+    name = f"{launch.module.replace('.', '/')}.py" if launch.module else launch.script
+    text = text_of(job, name) if launch.launcher in NODE_LAUNCHERS and count > 1 else ""
+    if "backward" not in text:
+        return
+    try:
+        script = read(name, text)
+    except SyntaxError:
+        return
+    if line := trains_alone(script, partial(_at_hand, job)):
+        found = f"{count} ranks, and {name}:{line} trains in one process: nothing joins them"
+        yield launch.line, found, "a process group"
 
 
 def _at_hand(job: JobFile, path: str) -> str | None:

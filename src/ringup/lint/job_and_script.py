@@ -20,8 +20,8 @@ _LAUNCHES = re.compile(r"(?m)^[ \t]*launch\(([^()]{0,400}(?:\([^()]{0,200}\)[^()
 _MACHINES = re.compile(r"\bnum_machines *= *(\d{1,4})\b")
 
 
-@fault("ranks-have-no-address", SHELL)
-def ranks_have_no_address(job: JobFile) -> Found:
+@fault("ranks-have-no-address", SHELL, each="launches")
+def ranks_have_no_address(job: JobFile, launch: Launch) -> Found:
     """
     detectron2's `launch` is called for several machines without an address.
 
@@ -30,22 +30,21 @@ def ranks_have_no_address(job: JobFile) -> Found:
 
     Fix: `dist_url="tcp://FIRST:PORT"` and `machine_rank=int(os.environ["SLURM_NODEID"])`.
     """
-    for launch in job.launches:
-        text = text_of(job, launch.script)
-        if not re.search(r"(?m)^from detectron2\.engine(?:\.launch)? import .{0,200}\blaunch\b", text):
-            continue
-        for call in _LAUNCHES.findall(text):
-            count = _MACHINES.search(call)
-            if count and int(count[1]) > 1 and "dist_url" not in call and "*" not in call:
-                found = f"launch(num_machines={count[1]}) without dist_url"
-                yield launch.line, found, "dist_url= and machine_rank="
+    text = text_of(job, launch.script)
+    if not re.search(r"(?m)^from detectron2\.engine(?:\.launch)? import .{0,200}\blaunch\b", text):
+        return
+    for call in _LAUNCHES.findall(text):
+        count = _MACHINES.search(call)
+        if count and int(count[1]) > 1 and "dist_url" not in call and "*" not in call:
+            found = f"launch(num_machines={count[1]}) without dist_url"
+            yield launch.line, found, "dist_url= and machine_rank="
 
 
 _NODE_RANK = re.compile(r"os\.environ\[[\"']NODE_RANK[\"']\]")
 
 
-@fault("variable-not-of-launcher", SHELL)
-def variable_not_of_launcher(job: JobFile) -> Found:
+@fault("variable-not-of-launcher", SHELL, each="launches")
+def variable_not_of_launcher(job: JobFile, launch: Launch) -> Found:
     """
     The script needs NODE_RANK in its environment, and the launcher sets none.
 
@@ -54,14 +53,13 @@ def variable_not_of_launcher(job: JobFile) -> Found:
 
     Fix: `export NODE_RANK=0` on each node with its number, or GROUP_RANK in the script.
     """
-    for launch in job.launches:
-        is_set = "NODE_RANK" in launch.env or "NODE_RANK" in job.text or launch.pod is not None
-        if launch.launcher in TORCH and not is_set and _NODE_RANK.search(text_of(job, launch.script)):
-            yield launch.line, "the script reads NODE_RANK, which is not set", "GROUP_RANK"
+    is_set = "NODE_RANK" in launch.env or "NODE_RANK" in job.text or launch.pod is not None
+    if launch.launcher in TORCH and not is_set and _NODE_RANK.search(text_of(job, launch.script)):
+        yield launch.line, "the script reads NODE_RANK, which is not set", "GROUP_RANK"
 
 
-@fault("script-unfit-for-configuration", SHELL)
-def script_unfit_for_configuration(job: JobFile) -> Found:
+@fault("script-unfit-for-configuration", SHELL, each="launches")
+def script_unfit_for_configuration(job: JobFile, launch: Launch) -> Found:
     """
     The script does what the configuration of its launcher does not allow.
 
@@ -73,31 +71,26 @@ def script_unfit_for_configuration(job: JobFile) -> Found:
 
     Fix: no device_map; `fsdp_use_orig_params: true`; `deepspeed.ops.adam.DeepSpeedCPUAdam`; numbers.
     """
-    for launch in job.launches:
-        text = text_of(job, launch.script)
-        ranks = launch.world_size or launch.ranks_per_node or 1
-        if _BY_MAP.search(text) and _TRAINS.search(text) and ranks > 1 and "LOCAL_RANK" not in text:
-            why = 'accelerate trains no model with device_map="auto" in several processes (`accelerator.py`)'
-            found = f'device_map="auto" in each of {ranks} processes'
-            yield launch.line, found, "no device_map", why, "leave device_map out"
-        config = launch.config
-        is_split = (
-            config.get("fsdp_use_orig_params", "").lower() == "false" and config.get("fsdp_version") != "2"
-        )
-        # transformers' Trainer sets peft's own policy (`integrations/fsdp.py`).
-        if is_split and _LORA.search(text) and not re.search("fsdp_auto_wrap_policy|Trainer\\(", text):
-            why = "a flat parameter has no frozen weights among others: torch's `fsdp/_flat_param.py`"
-            found, wanted = "LoRA, and fsdp_use_orig_params: false", "fsdp_use_orig_params: true"
-            yield launch.line, found, wanted, why, wanted
-        is_flat = config.get("distributed_type") == "FSDP" and config.get("fsdp_version") != "2"
-        if is_flat and re.search(r"load_in_4bit *= *True", text) and "quant_storage" not in text:
-            why = (
-                'uint8 holds 4-bit weights: "Cannot flatten integer dtype tensors" (bitsandbytes, FSDP-QLoRA)'
-            )
-            found, wanted = "load_in_4bit without bnb_4bit_quant_storage", "bnb_4bit_quant_storage=bfloat16"
-            yield launch.line, found, wanted, why, wanted
-        yield from _with_deepspeed(job, launch, text)
-        yield from _with_accelerate(job, launch, text)
+    text = text_of(job, launch.script)
+    ranks = launch.world_size or launch.ranks_per_node or 1
+    if _BY_MAP.search(text) and _TRAINS.search(text) and ranks > 1 and "LOCAL_RANK" not in text:
+        why = 'accelerate trains no model with device_map="auto" in several processes (`accelerator.py`)'
+        found = f'device_map="auto" in each of {ranks} processes'
+        yield launch.line, found, "no device_map", why, "leave device_map out"
+    config = launch.config
+    is_split = config.get("fsdp_use_orig_params", "").lower() == "false" and config.get("fsdp_version") != "2"
+    # transformers' Trainer sets peft's own policy (`integrations/fsdp.py`).
+    if is_split and _LORA.search(text) and not re.search("fsdp_auto_wrap_policy|Trainer\\(", text):
+        why = "a flat parameter has no frozen weights among others: torch's `fsdp/_flat_param.py`"
+        found, wanted = "LoRA, and fsdp_use_orig_params: false", "fsdp_use_orig_params: true"
+        yield launch.line, found, wanted, why, wanted
+    is_flat = config.get("distributed_type") == "FSDP" and config.get("fsdp_version") != "2"
+    if is_flat and re.search(r"load_in_4bit *= *True", text) and "quant_storage" not in text:
+        why = 'uint8 holds 4-bit weights: "Cannot flatten integer dtype tensors" (bitsandbytes, FSDP-QLoRA)'
+        found, wanted = "load_in_4bit without bnb_4bit_quant_storage", "bnb_4bit_quant_storage=bfloat16"
+        yield launch.line, found, wanted, why, wanted
+    yield from _with_deepspeed(job, launch, text)
+    yield from _with_accelerate(job, launch, text)
 
 
 def _with_accelerate(job: JobFile, launch: Launch, text: str) -> Found:

@@ -14,6 +14,7 @@ from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch, PodShare
 from ringup.launchfiles.passing import APPTAINER, DOCKER, HOST_FILES, keeps
 from ringup.launchfiles.programs import OF_HYDRA
+from ringup.launchfiles.shell import Command
 from ringup.launchfiles.start import Step, arguments, take_apart
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
@@ -125,8 +126,8 @@ def container_on_own_network(job: JobFile) -> Iterator[Finding]:
                 yield job.finding(launch.line, found, "--network=host")
 
 
-@fault("pod-without-cluster-names", SHELL)
-def pod_without_cluster_names(job: JobFile) -> Iterator[Finding]:
+@fault("pod-without-cluster-names", SHELL, each="launches")
+def pod_without_cluster_names(job: JobFile, launch: Launch) -> Iterator[Finding]:
     """
     Ranks in a pod on the host's network meet at the name of a Service or a pod.
 
@@ -135,10 +136,9 @@ def pod_without_cluster_names(job: JobFile) -> Iterator[Finding]:
 
     Fix: `dnsPolicy: ClusterFirstWithHostNet`.
     """
-    for launch in job.launches:
-        if _is_cut_off(launch) and _is_named_here(job, launch.host):
-            found = f"{printable(launch.host, 80)} does not resolve: hostNetwork: true without dnsPolicy"
-            yield job.finding(launch.line, found, "dnsPolicy: ClusterFirstWithHostNet")
+    if _is_cut_off(launch) and _is_named_here(job, launch.host):
+        found = f"{printable(launch.host, 80)} does not resolve: hostNetwork: true without dnsPolicy"
+        yield job.finding(launch.line, found, "dnsPolicy: ClusterFirstWithHostNet")
 
 
 def _is_cut_off(launch: Launch) -> bool:
@@ -152,8 +152,8 @@ def _is_named_here(job: JobFile, host: str) -> bool:
     return bool(host) and host.partition(".")[0] in named
 
 
-@fault("loopback-between-nodes", SHELL)
-def loopback_between_nodes(job: JobFile) -> Iterator[Finding]:
+@fault("loopback-between-nodes", SHELL, each="launches")
+def loopback_between_nodes(job: JobFile, launch: Launch) -> Iterator[Finding]:
     """
     NCCL or Gloo is given the loopback interface alone, or NCCL no longer leaves it out, with several nodes.
 
@@ -164,23 +164,22 @@ def loopback_between_nodes(job: JobFile) -> Iterator[Finding]:
     Fix: leave NCCL_SOCKET_IFNAME out, exclude (`NCCL_SOCKET_IFNAME=^lo,docker`), or name the network's
     interface.
     """
-    for launch in job.launches:
-        nodes = launch.nnodes or launch.nodes or 1
-        is_apart = nodes > 1 and not launch.host_is_own
-        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if is_apart else ():
-            value = launch.env.get(name, "").strip("\"'")
-            is_list = name == "NCCL_SOCKET_IFNAME" and re.fullmatch(r"\^=?[\w,.-]+", value) is not None
-            is_back = is_list and not any("lo".startswith(n) for n in value[1:].lstrip("=").split(","))
-            if value not in ("lo", "=lo") and not is_back:
-                continue
-            arguments = " ".join(launch.start.arguments)
-            is_gloo = re.search(r"backend[= ]gloo", arguments)
-            is_used = is_gloo if name.startswith("GLOO") else not is_gloo
-            line = next((w.line for w in job.job.assigned if w.text.startswith(f"{name}=")), launch.line)
-            found = f"{name}={value}, and {nodes} nodes: every rank is at 127.0.0.1"
-            wanted = f"{value},lo" if is_back else "the network's interface"
-            severity: Severity = "error" if is_used else "warning"
-            yield job.finding(line, found, wanted, subject=f"env:{name}", severity=severity)
+    nodes = launch.nnodes or launch.nodes or 1
+    is_apart = nodes > 1 and not launch.host_is_own
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if is_apart else ():
+        value = launch.env.get(name, "").strip("\"'")
+        is_list = name == "NCCL_SOCKET_IFNAME" and re.fullmatch(r"\^=?[\w,.-]+", value) is not None
+        is_back = is_list and not any("lo".startswith(n) for n in value[1:].lstrip("=").split(","))
+        if value not in ("lo", "=lo") and not is_back:
+            continue
+        arguments = " ".join(launch.start.arguments)
+        is_gloo = re.search(r"backend[= ]gloo", arguments)
+        is_used = is_gloo if name.startswith("GLOO") else not is_gloo
+        line = next((w.line for w in job.job.assigned if w.text.startswith(f"{name}=")), launch.line)
+        found = f"{name}={value}, and {nodes} nodes: every rank is at 127.0.0.1"
+        wanted = f"{value},lo" if is_back else "the network's interface"
+        severity: Severity = "error" if is_used else "warning"
+        yield job.finding(line, found, wanted, subject=f"env:{name}", severity=severity)
 
 
 _SHARDS = re.compile(
@@ -299,8 +298,8 @@ def _docker(job: JobFile, launch: Launch, step: Step) -> Iterator[Finding]:
 _INDICES = re.compile(r"\d{1,2}(?:,\d{1,2}){0,63}")
 
 
-@fault("gpu-hidden-from-container", SHELL)
-def gpu_hidden_from_container(job: JobFile) -> Iterator[Finding]:
+@fault("gpu-hidden-from-container", SHELL, each="launches")
+def gpu_hidden_from_container(job: JobFile, launch: Launch) -> Iterator[Finding]:
     """
     A container sees some GPUs of its machine, and CUDA_VISIBLE_DEVICES names others in it.
 
@@ -309,22 +308,21 @@ def gpu_hidden_from_container(job: JobFile) -> Iterator[Finding]:
 
     Fix: leave CUDA_VISIBLE_DEVICES out.
     """
-    for launch in job.launches:
-        visible = launch.env.get("CUDA_VISIBLE_DEVICES", "").strip("\"'")
-        if not _INDICES.fullmatch(visible):
-            continue
-        given = launch.pod.gpu_count if launch.pod and launch.pod.is_service else 0
-        if given and max(map(int, visible.split(","))) >= given:
-            found = f"CUDA_VISIBLE_DEVICES={visible}, and the container has GPUs 0 to {given - 1}"
+    visible = launch.env.get("CUDA_VISIBLE_DEVICES", "").strip("\"'")
+    if not _INDICES.fullmatch(visible):
+        return
+    given = launch.pod.gpu_count if launch.pod and launch.pod.is_service else 0
+    if given and max(map(int, visible.split(","))) >= given:
+        found = f"CUDA_VISIBLE_DEVICES={visible}, and the container has GPUs 0 to {given - 1}"
+        yield job.finding(launch.line, found, "no CUDA_VISIBLE_DEVICES")
+    for step in launch.steps:
+        made = _container_of(job, step)
+        asked = ((made.option("--gpus") or "") if made else "").strip("\"'")
+        count = int(asked) if asked.isdecimal() else len(asked.removeprefix("device=").split(","))
+        is_part = asked.isdecimal() or asked.startswith("device=")
+        if is_part and max(map(int, visible.split(","))) >= count:
+            found = f"CUDA_VISIBLE_DEVICES={visible}, and the container has GPUs 0 to {count - 1}"
             yield job.finding(launch.line, found, "no CUDA_VISIBLE_DEVICES")
-        for step in launch.steps:
-            made = _container_of(job, step)
-            asked = ((made.option("--gpus") or "") if made else "").strip("\"'")
-            count = int(asked) if asked.isdecimal() else len(asked.removeprefix("device=").split(","))
-            is_part = asked.isdecimal() or asked.startswith("device=")
-            if is_part and max(map(int, visible.split(","))) >= count:
-                found = f"CUDA_VISIBLE_DEVICES={visible}, and the container has GPUs 0 to {count - 1}"
-                yield job.finding(launch.line, found, "no CUDA_VISIBLE_DEVICES")
 
 
 _ROCM = re.compile(r"(?i)rocm|\bhip\b|\bamd\b|miopen|rccl|\blumi")
@@ -352,8 +350,8 @@ def image_without_gpus(job: JobFile) -> Iterator[Finding]:
                 yield job.finding(launch.line, found, "--nv")
 
 
-@fault("docker-gpus-in-quotes", SHELL)
-def docker_gpus_in_quotes(job: JobFile) -> Iterator[Finding]:
+@fault("docker-gpus-in-quotes", SHELL, each="job.commands")
+def docker_gpus_in_quotes(job: JobFile, command: Command) -> Iterator[Finding]:
     """
     A list of GPUs for `docker run --gpus` is not in two pairs of quotes.
 
@@ -362,12 +360,11 @@ def docker_gpus_in_quotes(job: JobFile) -> Iterator[Finding]:
 
     Fix: `--gpus '"device=0,1"'`.
     """
-    for command in job.job.commands:
-        for step in (s for s in command.start.steps if posixpath.basename(s.program) in DOCKER[:1]):
-            value = step.option("--gpus") or ""
-            if re.fullmatch(r"device=[\w-]{1,60}(?:,[\w-]{1,60}){1,63}", value):
-                found = f"--gpus {printable(value, 60)}: docker splits it at the comma"
-                yield job.finding(command.line, found, f"--gpus '\"{printable(value, 80)}\"'")
+    for step in (s for s in command.start.steps if posixpath.basename(s.program) in DOCKER[:1]):
+        value = step.option("--gpus") or ""
+        if re.fullmatch(r"device=[\w-]{1,60}(?:,[\w-]{1,60}){1,63}", value):
+            found = f"--gpus {printable(value, 60)}: docker splits it at the comma"
+            yield job.finding(command.line, found, f"--gpus '\"{printable(value, 80)}\"'")
 
 
 def _several(launch: Launch) -> bool:
@@ -386,8 +383,8 @@ def _not_passed(job: JobFile, launch: Launch, step: Step) -> Iterator[Finding]:
 # -- DeepSpeed's host file -------------------------------------------------------------------------
 
 
-@fault("hostfile-wrong", SHELL)
-def hostfile_wrong(job: JobFile) -> Found:
+@fault("hostfile-wrong", SHELL, each="launches")
+def hostfile_wrong(job: JobFile, launch: Launch) -> Found:
     """
     A host file is missing, malformed, or lacks nodes or slots that the line needs.
 
@@ -409,33 +406,32 @@ def hostfile_wrong(job: JobFile) -> Found:
 
     Fix, ColossalAI: one host's name a line, without a number.
     """
-    for launch in job.launches:
-        yield from _slots_of_mpi(job, launch)
-        yield from _slots_of_horovod(job, launch)
-        parts = launch.option("include").split("@") if launch.launcher == "deepspeed" else ()
-        ranged = [part for part in parts if re.search(r":(?:\d+,)*\d+-\d", part)]
-        if ranged:
-            found = f"--include {printable(ranged[0], 60)}: DeepSpeed knows no ranges"
-            why, wanted = "each part between commas must be one number", "each GPU: localhost:0,1,2,3"
-            yield launch.line, found, wanted, why, "list every GPU: localhost:0,1,2,3"
-        name = launch.option("hostfile")
-        if launch.launcher == "colossalai":
-            yield from _names_alone(job, launch, name)
-        if launch.launcher != "deepspeed" or not name:
-            continue
-        text = file_at_hand(job, name)
-        if text is None or has_mark(text):
-            yield from _from_scheduler(job, launch, launch.shown(name))
-        if has_mark(name):
-            continue
-        if text is None:
-            is_made = job.text.count(posixpath.basename(name)) > 1
-            if job.nearby and not is_made and not name.startswith("/"):
-                found = f"{printable(name, 80)} is not here: without it DeepSpeed trains on one node"
-                yield job.finding(launch.line, found, "a host file", severity="warning", case="DeepSpeed")
-            continue
-        if not has_mark(text):
-            yield from _contents(job, launch, name, text)
+    yield from _slots_of_mpi(job, launch)
+    yield from _slots_of_horovod(job, launch)
+    parts = launch.option("include").split("@") if launch.launcher == "deepspeed" else ()
+    ranged = [part for part in parts if re.search(r":(?:\d+,)*\d+-\d", part)]
+    if ranged:
+        found = f"--include {printable(ranged[0], 60)}: DeepSpeed knows no ranges"
+        why, wanted = "each part between commas must be one number", "each GPU: localhost:0,1,2,3"
+        yield launch.line, found, wanted, why, "list every GPU: localhost:0,1,2,3"
+    name = launch.option("hostfile")
+    if launch.launcher == "colossalai":
+        yield from _names_alone(job, launch, name)
+    if launch.launcher != "deepspeed" or not name:
+        return
+    text = file_at_hand(job, name)
+    if text is None or has_mark(text):
+        yield from _from_scheduler(job, launch, launch.shown(name))
+    if has_mark(name):
+        return
+    if text is None:
+        is_made = job.text.count(posixpath.basename(name)) > 1
+        if job.nearby and not is_made and not name.startswith("/"):
+            found = f"{printable(name, 80)} is not here: without it DeepSpeed trains on one node"
+            yield job.finding(launch.line, found, "a host file", severity="warning", case="DeepSpeed")
+        return
+    if not has_mark(text):
+        yield from _contents(job, launch, name, text)
 
 
 _COPIED = re.compile(
@@ -548,8 +544,8 @@ def _contents(job: JobFile, launch: Launch, name: str, text: str) -> Found:
         yield launch.line, found, "as many hosts as nodes", "DeepSpeed"
 
 
-@fault("deepspeed-batch-disagrees", SHELL)
-def deepspeed_batch_disagrees(job: JobFile) -> Iterator[Finding]:
+@fault("deepspeed-batch-disagrees", SHELL, each="launches")
+def deepspeed_batch_disagrees(job: JobFile, launch: Launch) -> Iterator[Finding]:
     """
     The batch sizes in DeepSpeed's configuration do not fit the number of ranks.
 
@@ -558,26 +554,23 @@ def deepspeed_batch_disagrees(job: JobFile) -> Iterator[Finding]:
 
     Fix: leave train_batch_size out, or "auto" under transformers.
     """
-    for launch in job.launches:
-        name = launch.arguments.get("deepspeed-config") or launch.arguments.get("deepspeed", "")
-        is_split = any("parallel-size" in option for option in launch.arguments)
-        text = file_at_hand(job, name) if name.endswith(".json") else None
-        if not launch.world_size or text is None or is_split:
-            continue
-        try:
-            given = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-        values = [given.get(key) for key in names] if isinstance(given, dict) else [None]
-        whole, micro, steps = [v if type(v) is int and v > 0 else 0 for v in (*values, None, None)[:3]]
-        each = micro * (steps or 1) * launch.world_size
-        if whole and micro and (whole != each if steps else whole % each):
-            shown = f"{micro} x {steps} x" if steps else f"a multiple of {micro} x"
-            found = (
-                f"{printable(name, 80)}: train_batch_size {whole} is not {shown} {launch.world_size} ranks"
-            )
-            yield job.finding(launch.line, found, "batch sizes that fit")
+    name = launch.arguments.get("deepspeed-config") or launch.arguments.get("deepspeed", "")
+    is_split = any("parallel-size" in option for option in launch.arguments)
+    text = file_at_hand(job, name) if name.endswith(".json") else None
+    if not launch.world_size or text is None or is_split:
+        return
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    values = [given.get(key) for key in names] if isinstance(given, dict) else [None]
+    whole, micro, steps = [v if type(v) is int and v > 0 else 0 for v in (*values, None, None)[:3]]
+    each = micro * (steps or 1) * launch.world_size
+    if whole and micro and (whole != each if steps else whole % each):
+        shown = f"{micro} x {steps} x" if steps else f"a multiple of {micro} x"
+        found = f"{printable(name, 80)}: train_batch_size {whole} is not {shown} {launch.world_size} ranks"
+        yield job.finding(launch.line, found, "batch sizes that fit")
 
 
 def text_of(job: JobFile, name: str) -> str:

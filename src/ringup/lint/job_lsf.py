@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ringup.launchfiles.directives import node_count
+from ringup.launchfiles.shell import Command
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
@@ -15,8 +16,8 @@ _STARTS_ELSEWHERE = re.compile(
 )
 
 
-@fault("bsub-reads-no-directives", SHELL, severity="warning")
-def bsub_reads_no_directives(job: JobFile) -> Found:
+@fault("bsub-reads-no-directives", SHELL, severity="warning", each="job.commands")
+def bsub_reads_no_directives(job: JobFile, command: Command) -> Found:
     """
     A job file with `#BSUB` lines is given to bsub as a command.
 
@@ -25,16 +26,15 @@ def bsub_reads_no_directives(job: JobFile) -> Found:
 
     Fix: `bsub < job.sh`.
     """
-    for command in job.job.commands:
-        words, lines = command.texts, lines_of(job.text)[command.line - 1 : command.last_line]
-        if words[:1] != ["bsub"] or "<" in " ".join(lines):
-            continue
-        name = next((word for word in words[1:] if re.search(r"\.(?:sh|lsf|bsub|job)$", word)), "")
-        text = text_of(job, name)
-        asked = re.findall(r"(?m)^#BSUB[ \t]+(-\w+)", text)
-        if asked and "-nnodes" not in asked:  # sites with it have set this
-            found = f"bsub executes {printable(name, 80)}, and reads none of its #BSUB lines"
-            yield command.line, found, f"bsub < {name}"
+    words, lines = command.texts, lines_of(job.text)[command.line - 1 : command.last_line]
+    if words[:1] != ["bsub"] or "<" in " ".join(lines):
+        return
+    name = next((word for word in words[1:] if re.search(r"\.(?:sh|lsf|bsub|job)$", word)), "")
+    text = text_of(job, name)
+    asked = re.findall(r"(?m)^#BSUB[ \t]+(-\w+)", text)
+    if asked and "-nnodes" not in asked:  # sites with it have set this
+        found = f"bsub executes {printable(name, 80)}, and reads none of its #BSUB lines"
+        yield command.line, found, f"bsub < {name}"
 
 
 @fault("launch-node-has-no-gpu", SHELL)

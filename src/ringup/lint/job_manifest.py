@@ -8,14 +8,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ringup.launchfiles.manifests import listed, node_at, number, pairs, scalar, value_at
+from ringup.launchfiles.manifests import Node, listed, node_at, number, pairs, scalar, value_at
 from ringup.launchfiles.model import Launch
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.rules import Finding, Fix
 from ringup.units import lines_of, printable
-
-Node = Any
 
 
 def _within(job: JobFile, node: Node) -> list[Launch]:
@@ -24,8 +22,8 @@ def _within(job: JobFile, node: Node) -> list[Launch]:
     return [launch for launch in job.launches if begin <= launch.line <= end]
 
 
-@fault("gang-larger-than-job", SHELL)
-def gang_larger_than_job(job: JobFile) -> Found:
+@fault("gang-larger-than-job", SHELL, each="job.documents")
+def gang_larger_than_job(job: JobFile, document: Node) -> Found:
     """
     A manifest wants more pods to start at once than it has.
 
@@ -37,37 +35,36 @@ def gang_larger_than_job(job: JobFile) -> Found:
 
     Fix: minAvailable (minReplicas) = the number of pods, or none.
     """
-    for document in job.job.documents:
-        tasks = listed(node_at(document, "spec", "tasks"))
-        specs = [spec for _, spec in pairs(node_at(document, "spec", "pytorchReplicaSpecs"))]
-        asked = [(node_at(document, "spec", "minAvailable"), tasks)] if tasks else []
-        asked += [(node_at(document, "spec", "runPolicy", "schedulingPolicy", "minAvailable"), specs)]
-        asked += [(node_at(task, "minAvailable"), [task]) for task in tasks]
-        elastic = node_at(document, "spec", "elasticPolicy")
-        started = _within(job, document)
-        # With metrics the operator makes an autoscaler, which adds pods.
-        if not node_at(elastic, "metrics") and not any(launch.option("nnodes") for launch in started):
-            asked += [(node_at(elastic, "minReplicas"), specs)]
-        for node, parts in asked:
-            counts = [number(value_at(part, "replicas") or "1") for part in parts]
-            least = number(scalar(node)) or 0
-            total = sum(count or 0 for count in counts)
-            if not parts or None in counts or node is None:
-                continue
-            name = "minReplicas" if node is node_at(elastic, "minReplicas") else "minAvailable"
-            found = f"{name} {least}, and there are {total} pods"
-            if least > total:
-                yield node.start_mark.line + 1, found, f"{name}: {total}"
-            elif parts is tasks and 0 < least < total and any(one.nnodes == total for one in started):
-                where, wanted = node.start_mark.line + 1, f"{name}: {total}"
-                yield job.finding(where, f"{found} in one world", wanted, severity="warning", case="gang")
+    tasks = listed(node_at(document, "spec", "tasks"))
+    specs = [spec for _, spec in pairs(node_at(document, "spec", "pytorchReplicaSpecs"))]
+    asked = [(node_at(document, "spec", "minAvailable"), tasks)] if tasks else []
+    asked += [(node_at(document, "spec", "runPolicy", "schedulingPolicy", "minAvailable"), specs)]
+    asked += [(node_at(task, "minAvailable"), [task]) for task in tasks]
+    elastic = node_at(document, "spec", "elasticPolicy")
+    started = _within(job, document)
+    # With metrics the operator makes an autoscaler, which adds pods.
+    if not node_at(elastic, "metrics") and not any(launch.option("nnodes") for launch in started):
+        asked += [(node_at(elastic, "minReplicas"), specs)]
+    for node, parts in asked:
+        counts = [number(value_at(part, "replicas") or "1") for part in parts]
+        least = number(scalar(node)) or 0
+        total = sum(count or 0 for count in counts)
+        if not parts or None in counts or node is None:
+            continue
+        name = "minReplicas" if node is node_at(elastic, "minReplicas") else "minAvailable"
+        found = f"{name} {least}, and there are {total} pods"
+        if least > total:
+            yield node.start_mark.line + 1, found, f"{name}: {total}"
+        elif parts is tasks and 0 < least < total and any(one.nnodes == total for one in started):
+            where, wanted = node.start_mark.line + 1, f"{name}: {total}"
+            yield job.finding(where, f"{found} in one world", wanted, severity="warning", case="gang")
 
 
 _WAITS = re.compile(r"\b(?:until|while)\b")
 
 
-@fault("pods-start-in-turn", SHELL)
-def pods_start_in_turn(job: JobFile) -> Found:
+@fault("pods-start-in-turn", SHELL, each="job.documents")
+def pods_start_in_turn(job: JobFile, document: Node) -> Found:
     """
     A StatefulSet or Job starts its pods one after another, and each first waits for the others.
 
@@ -81,19 +78,18 @@ def pods_start_in_turn(job: JobFile) -> Found:
 
     Fix, Job: `parallelism` = `completions`.
     """
-    for document in job.job.documents:
-        yield from _completed_in_turn(job, document)
-        is_set = value_at(document, "kind") == "StatefulSet"
-        if not is_set or value_at(document, "spec", "podManagementPolicy") == "Parallel":
-            continue
-        name = value_at(document, "metadata", "name")
-        for container in listed(node_at(document, "spec", "template", "spec", "initContainers")):
-            text = job.text[container.start_mark.index : container.end_mark.index]
-            others = any(part[:1] in "$123456789" for part in text.split(f"{name}-")[1:] if part)
-            if others and _WAITS.search(text):
-                line = container.start_mark.line + 1
-                wanted = "podManagementPolicy: Parallel"
-                yield line, "it waits for pods that are made after this one", wanted, "StatefulSet"
+    yield from _completed_in_turn(job, document)
+    is_set = value_at(document, "kind") == "StatefulSet"
+    if not is_set or value_at(document, "spec", "podManagementPolicy") == "Parallel":
+        return
+    name = value_at(document, "metadata", "name")
+    for container in listed(node_at(document, "spec", "template", "spec", "initContainers")):
+        text = job.text[container.start_mark.index : container.end_mark.index]
+        others = any(part[:1] in "$123456789" for part in text.split(f"{name}-")[1:] if part)
+        if others and _WAITS.search(text):
+            line = container.start_mark.line + 1
+            wanted = "podManagementPolicy: Parallel"
+            yield line, "it waits for pods that are made after this one", wanted, "StatefulSet"
 
 
 def _completed_in_turn(job: JobFile, document: Node) -> Found:
@@ -169,8 +165,8 @@ _IN_ONE = re.compile(
 )
 
 
-@fault("command-in-one-string", SHELL)
-def command_in_one_string(job: JobFile) -> Found:
+@fault("command-in-one-string", SHELL, each="job.documents")
+def command_in_one_string(job: JobFile, document: Node) -> Found:
     """
     The list `command` of a container has the program and its options in one string.
 
@@ -179,12 +175,11 @@ def command_in_one_string(job: JobFile) -> Found:
 
     Fix: an entry for each word, `["torchrun", "--nproc-per-node=4", "train.py"]`, or `["bash", "-c", "..."]`.
     """
-    for document in job.job.documents:
-        for container in _in_pods(document, "containers"):
-            first = next(iter(listed(node_at(container, "command"))), None)
-            if first is not None and _IN_ONE.match(scalar(first)):
-                found = f"`{printable(scalar(first), 60)}` is one word: no program has this name"
-                yield first.start_mark.line + 1, found, "an entry for each word, or bash -c"
+    for container in _in_pods(document, "containers"):
+        first = next(iter(listed(node_at(container, "command"))), None)
+        if first is not None and _IN_ONE.match(scalar(first)):
+            found = f"`{printable(scalar(first), 60)}` is one word: no program has this name"
+            yield first.start_mark.line + 1, found, "an entry for each word, or bash -c"
 
 
 def _pods_of(document: Node) -> list[Node]:
@@ -203,8 +198,8 @@ def _in_pods(document: Node, key: str) -> list[Node]:
     return [one for pod in _pods_of(document) for one in listed(node_at(pod, key))]
 
 
-@fault("pytorchjob-refused", SHELL)
-def pytorchjob_refused(job: JobFile) -> Found:
+@fault("pytorchjob-refused", SHELL, each="job.documents")
+def pytorchjob_refused(job: JobFile, document: Node) -> Found:
     """
     The training operator refuses this PyTorchJob.
 
@@ -213,21 +208,20 @@ def pytorchjob_refused(job: JobFile) -> Found:
 
     Fix: `name: pytorch`; one Master.
     """
-    for document in job.job.documents:
-        if value_at(document, "kind") != "PyTorchJob":
-            continue
-        for kind, spec in pairs(node_at(document, "spec", "pytorchReplicaSpecs")):
-            line = spec.start_mark.line
-            named = listed(node_at(spec, "template", "spec", "containers"))
-            names = [value_at(one, "name") for one in named]
-            if kind not in ("Master", "Worker"):
-                yield line, f"a PyTorchJob has no {printable(kind, 40)}", "Master or Worker"
-            elif kind == "Master" and (count := number(value_at(spec, "replicas"))) and count != 1:
-                line = node_at(spec, "replicas").start_mark.line + 1
-                yield line, f"{count} replicas of Master", "replicas: 1"
-            if names and all(names) and "pytorch" not in names and not re.search(r"[{$<]", "".join(names)):
-                found = f"{kind}: no container is named pytorch"
-                yield node_at(named[0], "name").start_mark.line + 1, found, "name: pytorch"
+    if value_at(document, "kind") != "PyTorchJob":
+        return
+    for kind, spec in pairs(node_at(document, "spec", "pytorchReplicaSpecs")):
+        line = spec.start_mark.line
+        named = listed(node_at(spec, "template", "spec", "containers"))
+        names = [value_at(one, "name") for one in named]
+        if kind not in ("Master", "Worker"):
+            yield line, f"a PyTorchJob has no {printable(kind, 40)}", "Master or Worker"
+        elif kind == "Master" and (count := number(value_at(spec, "replicas"))) and count != 1:
+            line = node_at(spec, "replicas").start_mark.line + 1
+            yield line, f"{count} replicas of Master", "replicas: 1"
+        if names and all(names) and "pytorch" not in names and not re.search(r"[{$<]", "".join(names)):
+            found = f"{kind}: no container is named pytorch"
+            yield node_at(named[0], "name").start_mark.line + 1, found, "name: pytorch"
 
 
 @fault("mpi-job-slots", SHELL)
@@ -454,8 +448,8 @@ def service_named_vllm(job: JobFile) -> Found:
             yield name.start_mark.line + 1, "a Service named vllm", "another name"
 
 
-@fault("job-without-index", SHELL)
-def job_without_index(job: JobFile) -> Found:
+@fault("job-without-index", SHELL, each="job.documents")
+def job_without_index(job: JobFile, document: Node) -> Found:
     """
     The pods of a Job read JOB_COMPLETION_INDEX, and the Job is not Indexed.
 
@@ -463,20 +457,19 @@ def job_without_index(job: JobFile) -> Found:
 
     Fix: `completionMode: Indexed`.
     """
-    for document in job.job.documents:
-        kind, of_cron = value_at(document, "kind"), node_at(document, "spec", "jobTemplate")
-        is_job = kind in ("Job", "CronJob") and value_at(document, "apiVersion").startswith("batch/")
-        text = job.text[document.start_mark.index : document.end_mark.index]
-        before, name, _ = text.partition("JOB_COMPLETION_INDEX")
-        is_named = re.search(r"name: *[\"']?JOB_COMPLETION_INDEX", text)
-        if (
-            is_job
-            and name
-            and not is_named
-            and value_at(of_cron or document, "spec", "completionMode") != "Indexed"
-        ):
-            line = document.start_mark.line + 1 + before.count("\n")
-            yield line, f"${name} is empty: the Job is not Indexed", "completionMode: Indexed"
+    kind, of_cron = value_at(document, "kind"), node_at(document, "spec", "jobTemplate")
+    is_job = kind in ("Job", "CronJob") and value_at(document, "apiVersion").startswith("batch/")
+    text = job.text[document.start_mark.index : document.end_mark.index]
+    before, name, _ = text.partition("JOB_COMPLETION_INDEX")
+    is_named = re.search(r"name: *[\"']?JOB_COMPLETION_INDEX", text)
+    if (
+        is_job
+        and name
+        and not is_named
+        and value_at(of_cron or document, "spec", "completionMode") != "Indexed"
+    ):
+        line = document.start_mark.line + 1 + before.count("\n")
+        yield line, f"${name} is empty: the Job is not Indexed", "completionMode: Indexed"
 
 
 _OF_DEEPSPEED = (
@@ -487,8 +480,8 @@ _OF_DEEPSPEED = (
 _PRECISION = re.compile(r"--mixed[-_]precision\b")
 
 
-@fault("deepspeed-settings-twice", SHELL)
-def deepspeed_settings_twice(job: JobFile) -> Found:
+@fault("deepspeed-settings-twice", SHELL, each="job.documents")
+def deepspeed_settings_twice(job: JobFile, document: Node) -> Found:
     """
     accelerate's configuration names a file of DeepSpeed's, and sets itself what belongs there.
 
@@ -497,15 +490,14 @@ def deepspeed_settings_twice(job: JobFile) -> Found:
 
     Fix: these settings in the file of DeepSpeed's alone.
     """
-    for document in job.job.documents:
-        own = dict(pairs(node_at(document, "deepspeed_config")))
-        is_given = any(_PRECISION.search(text) for text in job.others.values())
-        also = {"mixed_precision": node_at(document, "mixed_precision")} if not is_given else {}
-        own |= {n: v for n, v in also.items() if scalar(v) not in ("", "null", "~")}
-        both = [name for name in (*_OF_DEEPSPEED, "mixed_precision") if name in own]
-        if both and scalar(own.get("deepspeed_config_file")):
-            line = own[both[0]].start_mark.line + 1
-            yield line, f"{', '.join(both)} beside deepspeed_config_file", "deepspeed_config_file alone"
+    own = dict(pairs(node_at(document, "deepspeed_config")))
+    is_given = any(_PRECISION.search(text) for text in job.others.values())
+    also = {"mixed_precision": node_at(document, "mixed_precision")} if not is_given else {}
+    own |= {n: v for n, v in also.items() if scalar(v) not in ("", "null", "~")}
+    both = [name for name in (*_OF_DEEPSPEED, "mixed_precision") if name in own]
+    if both and scalar(own.get("deepspeed_config_file")):
+        line = own[both[0]].start_mark.line + 1
+        yield line, f"{', '.join(both)} beside deepspeed_config_file", "deepspeed_config_file alone"
 
 
 _WHICH_MACHINE = re.compile(
@@ -767,8 +759,8 @@ def _unserved(job: JobFile, node: Node, services: dict[str, Any], labels: dict[s
             yield node.start_mark.line + 1, found, name
 
 
-@fault("rank-starts-after-another", SHELL)
-def rank_starts_after_another(job: JobFile) -> Found:
+@fault("rank-starts-after-another", SHELL, each="job.documents")
+def rank_starts_after_another(job: JobFile, document: Node) -> Found:
     """
     A part of one world is started only after another part of it has ended.
 
@@ -777,23 +769,22 @@ def rank_starts_after_another(job: JobFile) -> Found:
 
     Fix: no condition (compose: `depends_on: [rank0]`; JobSet: `status: Ready`), as all ranks start at once.
     """
-    for document in job.job.documents:
-        services = dict(pairs(node_at(document, "services")))
-        replicated = listed(node_at(document, "spec", "replicatedJobs"))
-        jobs = {value_at(one, "name"): one for one in replicated}
-        waits = [
-            (name, first, node_at(how, "condition"), services)
-            for name, service in services.items()
-            for first, how in pairs(node_at(service, "depends_on"))
-        ]
-        for name, one in jobs.items():
-            for first in listed(node_at(one, "dependsOn")):
-                waits.append((name, value_at(first, "name"), node_at(first, "status"), jobs))
-        for name, first, how, parts in waits:
-            if scalar(how) not in ("service_completed_successfully", "Complete") or first not in parts:
-                continue
-            before, after = _within(job, parts[first]), _within(job, parts[name])
-            together = {one.script for one in before if one.nnodes != 1 and one.nnodes_text}
-            if together & {one.script for one in after}:
-                found = f"{printable(name)} starts when {printable(first)} has ended, which waits for it"
-                yield how.start_mark.line + 1, found, "no condition: all ranks start at once"
+    services = dict(pairs(node_at(document, "services")))
+    replicated = listed(node_at(document, "spec", "replicatedJobs"))
+    jobs = {value_at(one, "name"): one for one in replicated}
+    waits = [
+        (name, first, node_at(how, "condition"), services)
+        for name, service in services.items()
+        for first, how in pairs(node_at(service, "depends_on"))
+    ]
+    for name, one in jobs.items():
+        for first in listed(node_at(one, "dependsOn")):
+            waits.append((name, value_at(first, "name"), node_at(first, "status"), jobs))
+    for name, first, how, parts in waits:
+        if scalar(how) not in ("service_completed_successfully", "Complete") or first not in parts:
+            continue
+        before, after = _within(job, parts[first]), _within(job, parts[name])
+        together = {one.script for one in before if one.nnodes != 1 and one.nnodes_text}
+        if together & {one.script for one in after}:
+            found = f"{printable(name)} starts when {printable(first)} has ended, which waits for it"
+            yield how.start_mark.line + 1, found, "no condition: all ranks start at once"

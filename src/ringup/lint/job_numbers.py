@@ -108,8 +108,8 @@ def directive_misspelt(job: JobFile) -> Found:
             yield number, f"#{match[1]}, a comment for the scheduler", f"#{near[0]}"
 
 
-@fault("launcher-spreads-itself", SHELL)
-def launcher_spreads_itself(job: JobFile) -> Found:
+@fault("launcher-spreads-itself", SHELL, each="launches")
+def launcher_spreads_itself(job: JobFile, launch: Launch) -> Found:
     """
     A launcher that starts all nodes of its host list itself is started on each of them.
 
@@ -118,12 +118,11 @@ def launcher_spreads_itself(job: JobFile) -> Found:
 
     Fix: start it once, on the first node and without srun; or DeepSpeed with --no_ssh and --node_rank.
     """
-    for launch in job.launches:
-        spreads = launch.launcher in ("deepspeed", "colossalai") and launch.has("hostfile", "host")
-        is_one = launch.start.option("no-ssh") is not None or launch.is_opaque
-        if spreads and launch.is_away and (launch.instances or 0) > 1 and not is_one:
-            found = f"{launch.started_by} starts it {launch.instances} times, and it starts every host itself"
-            yield launch.line, found, "one start, on the first node"
+    spreads = launch.launcher in ("deepspeed", "colossalai") and launch.has("hostfile", "host")
+    is_one = launch.start.option("no-ssh") is not None or launch.is_opaque
+    if spreads and launch.is_away and (launch.instances or 0) > 1 and not is_one:
+        found = f"{launch.started_by} starts it {launch.instances} times, and it starts every host itself"
+        yield launch.line, found, "one start, on the first node"
 
 
 @fault("open-mpi-slots", SHELL)
@@ -238,8 +237,8 @@ def resource_sets_exceed_hosts(job: JobFile) -> Found:
                 yield command.line, found, f"--nrs {hosts * int(each)}"
 
 
-@fault("gpus-exceed-pod", SHELL)
-def gpus_exceed_pod(job: JobFile) -> Found:
+@fault("gpus-exceed-pod", SHELL, each="launches")
+def gpus_exceed_pod(job: JobFile, launch: Launch) -> Found:
     """
     vLLM or SGLang needs more GPUs than its container or node has.
 
@@ -248,34 +247,31 @@ def gpus_exceed_pod(job: JobFile) -> Found:
 
     Fix: as many GPUs in the resources of the container; for several nodes Ray.
     """
-    for launch in job.launches:
-        gpus = launch.pod.gpu_count if launch.pod else gpus_per_node(job.job.directives)[0]
-        given = {n: launch.number(v) for n, v in launch.arguments.items()}
-        wanted = given.get("tensor-parallel-size") or given.get("tp-size") or given.get("tp") or 1
-        wanted *= given.get("pipeline-parallel-size") or given.get("pp-size") or 1
-        is_one = not launch.arguments.keys() & {"nnodes", "node-rank"}
-        is_one = is_one and launch.arguments.get("distributed-executor-backend", "mp") == "mp"
-        is_one = is_one and launch.started_by != "LeaderWorkerSet" and not re.search(r"\bray\b", job.text)
-        visible = launch.env.get("CUDA_VISIBLE_DEVICES", "").strip("\"'")
-        if re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,63}", visible) and not launch.is_away:
-            gpus = visible.count(",") + 1
-        if re.search("vllm|sglang", " ".join(launch.command.texts[:6])) and is_one and 0 < gpus < wanted:
-            found = f"{wanted} GPUs (tensor x pipeline), and the {'container' if launch.pod else 'node'}"
-            found += f" has {gpus}"
-            yield launch.line, found, f"{wanted} GPUs"
-        elif (
-            not (launch.pod or launch.most_nodes)
-            and launch.launcher == "vllm"
-            and 0 < gpus * launch.allocated < wanted
-        ):
-            found = (
-                f"{wanted} GPUs (tensor x pipeline), and the job's {launch.allocated} nodes have {gpus} each"
-            )
-            yield launch.line, found, f"{gpus * launch.allocated} GPUs"
+    gpus = launch.pod.gpu_count if launch.pod else gpus_per_node(job.job.directives)[0]
+    given = {n: launch.number(v) for n, v in launch.arguments.items()}
+    wanted = given.get("tensor-parallel-size") or given.get("tp-size") or given.get("tp") or 1
+    wanted *= given.get("pipeline-parallel-size") or given.get("pp-size") or 1
+    is_one = not launch.arguments.keys() & {"nnodes", "node-rank"}
+    is_one = is_one and launch.arguments.get("distributed-executor-backend", "mp") == "mp"
+    is_one = is_one and launch.started_by != "LeaderWorkerSet" and not re.search(r"\bray\b", job.text)
+    visible = launch.env.get("CUDA_VISIBLE_DEVICES", "").strip("\"'")
+    if re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,63}", visible) and not launch.is_away:
+        gpus = visible.count(",") + 1
+    if re.search("vllm|sglang", " ".join(launch.command.texts[:6])) and is_one and 0 < gpus < wanted:
+        found = f"{wanted} GPUs (tensor x pipeline), and the {'container' if launch.pod else 'node'}"
+        found += f" has {gpus}"
+        yield launch.line, found, f"{wanted} GPUs"
+    elif (
+        not (launch.pod or launch.most_nodes)
+        and launch.launcher == "vllm"
+        and 0 < gpus * launch.allocated < wanted
+    ):
+        found = f"{wanted} GPUs (tensor x pipeline), and the job's {launch.allocated} nodes have {gpus} each"
+        yield launch.line, found, f"{gpus * launch.allocated} GPUs"
 
 
-@fault("deepspeed-without-hosts", SHELL, severity="warning")
-def deepspeed_without_hosts(job: JobFile) -> Found:
+@fault("deepspeed-without-hosts", SHELL, severity="warning", each="launches")
+def deepspeed_without_hosts(job: JobFile, launch: Launch) -> Found:
     """
     DeepSpeed is given several nodes, and no option names a host file.
 
@@ -284,16 +280,15 @@ def deepspeed_without_hosts(job: JobFile) -> Found:
 
     Fix: `--hostfile FILE`.
     """
-    for launch in job.launches:
-        several = "@" in launch.option("include") or (launch.nnodes or 0) > 1
-        is_named = launch.has("hostfile", "no-ssh", "force-multi") or launch.is_opaque
-        if launch.launcher == "deepspeed" and several and not is_named and not launch.is_away:
-            found = "several nodes without --hostfile: without /job/hostfile DeepSpeed takes this one alone"
-            yield launch.line, found, "--hostfile"
+    several = "@" in launch.option("include") or (launch.nnodes or 0) > 1
+    is_named = launch.has("hostfile", "no-ssh", "force-multi") or launch.is_opaque
+    if launch.launcher == "deepspeed" and several and not is_named and not launch.is_away:
+        found = "several nodes without --hostfile: without /job/hostfile DeepSpeed takes this one alone"
+        yield launch.line, found, "--hostfile"
 
 
-@fault("deepspeed-options-exclude", SHELL)
-def deepspeed_options_exclude(job: JobFile) -> Found:
+@fault("deepspeed-options-exclude", SHELL, each="launches")
+def deepspeed_options_exclude(job: JobFile, launch: Launch) -> Found:
     """
     DeepSpeed is given --include or --exclude together with --num_gpus or --num_nodes, or --node_rank alone.
 
@@ -310,23 +305,22 @@ def deepspeed_options_exclude(job: JobFile) -> Found:
 
     Fix, node rank: one start with a host file, or --no_ssh on each node.
     """
-    for launch in job.launches:
-        count = next((n for n in ("num-gpus", "num-accelerators", "num-nodes") if launch.has(n)), "")
-        if launch.launcher == "deepspeed" and count and launch.has("include", "exclude"):
-            found = f"--include or --exclude beside --{count.replace('-', '_')}"
-            yield launch.line, found, "one of the two", "GPUs"
-        elif count and launch.option("launcher").lower() in ("openmpi", "mpich", "impi", "mvapich"):
-            found = f"--{count.replace('-', '_')} with --launcher {launch.option('launcher')}"
-            yield job.finding(launch.line, found, "a host file alone", severity="warning", case="MPI")
-        own = (launch.start.option("node-rank") or "0") if launch.launcher == "deepspeed" else "0"
-        is_left = launch.has("no-ssh") or launch.start.option("no-ssh") is not None or launch.nnodes == 1
-        if own != "0" and not is_left and not launch.is_opaque:
-            found = "--node_rank without --no_ssh: DeepSpeed does not read it"
-            yield launch.line, found, "--no_ssh", "node rank"
+    count = next((n for n in ("num-gpus", "num-accelerators", "num-nodes") if launch.has(n)), "")
+    if launch.launcher == "deepspeed" and count and launch.has("include", "exclude"):
+        found = f"--include or --exclude beside --{count.replace('-', '_')}"
+        yield launch.line, found, "one of the two", "GPUs"
+    elif count and launch.option("launcher").lower() in ("openmpi", "mpich", "impi", "mvapich"):
+        found = f"--{count.replace('-', '_')} with --launcher {launch.option('launcher')}"
+        yield job.finding(launch.line, found, "a host file alone", severity="warning", case="MPI")
+    own = (launch.start.option("node-rank") or "0") if launch.launcher == "deepspeed" else "0"
+    is_left = launch.has("no-ssh") or launch.start.option("no-ssh") is not None or launch.nnodes == 1
+    if own != "0" and not is_left and not launch.is_opaque:
+        found = "--node_rank without --no_ssh: DeepSpeed does not read it"
+        yield launch.line, found, "--no_ssh", "node rank"
 
 
-@fault("visible-devices-ignored", SHELL)
-def visible_devices_ignored(job: JobFile) -> Found:
+@fault("visible-devices-ignored", SHELL, each="launches")
+def visible_devices_ignored(job: JobFile, launch: Launch) -> Found:
     """
     DeepSpeed ignores CUDA_VISIBLE_DEVICES where an option or a host file names the GPUs, or how many.
 
@@ -335,28 +329,27 @@ def visible_devices_ignored(job: JobFile) -> Found:
 
     Fix: `--include localhost:2,3` in place of both.
     """
-    for launch in job.launches:
-        visible, count = launch.env.get("CUDA_VISIBLE_DEVICES", ""), launch.option("num-gpus")
-        if launch.launcher != "deepspeed" or launch.is_away or launch.has("exclude"):
-            continue
-        listed = launch.option("include").rpartition(":")[2]
-        if launch.has("include") and "@" not in launch.option("include"):
-            if visible and listed and visible.strip("\"'") != listed:
-                shown = printable(launch.shown(visible), 40)
-                found = f"--include takes GPUs {listed}, whatever CUDA_VISIBLE_DEVICES={shown} is"
-                yield launch.line, found, "one of the two"
-            continue
-        if launch.has("hostfile") and re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,63}", visible):
-            if file_at_hand(job, launch.option("hostfile")) is not None:
-                found = f"CUDA_VISIBLE_DEVICES={visible}, and the host file decides which GPUs are taken"
-                yield launch.line, found, "--include HOST:2,3@..., without CUDA_VISIBLE_DEVICES"
-            continue
-        if re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,63}", visible) and count.isdecimal():
-            first = ",".join(map(str, range(int(count))))
-            if visible != first:
-                found = f"--num_gpus={count} takes GPUs {first}, not {visible}"
-                fix = Fix(f"--include localhost:{visible}, without --num_gpus and CUDA_VISIBLE_DEVICES")
-                yield job.finding(launch.line, found, "--include", fix=fix)
+    visible, count = launch.env.get("CUDA_VISIBLE_DEVICES", ""), launch.option("num-gpus")
+    if launch.launcher != "deepspeed" or launch.is_away or launch.has("exclude"):
+        return
+    listed = launch.option("include").rpartition(":")[2]
+    if launch.has("include") and "@" not in launch.option("include"):
+        if visible and listed and visible.strip("\"'") != listed:
+            shown = printable(launch.shown(visible), 40)
+            found = f"--include takes GPUs {listed}, whatever CUDA_VISIBLE_DEVICES={shown} is"
+            yield launch.line, found, "one of the two"
+        return
+    if launch.has("hostfile") and re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,63}", visible):
+        if file_at_hand(job, launch.option("hostfile")) is not None:
+            found = f"CUDA_VISIBLE_DEVICES={visible}, and the host file decides which GPUs are taken"
+            yield launch.line, found, "--include HOST:2,3@..., without CUDA_VISIBLE_DEVICES"
+        return
+    if re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,63}", visible) and count.isdecimal():
+        first = ",".join(map(str, range(int(count))))
+        if visible != first:
+            found = f"--num_gpus={count} takes GPUs {first}, not {visible}"
+            fix = Fix(f"--include localhost:{visible}, without --num_gpus and CUDA_VISIBLE_DEVICES")
+            yield job.finding(launch.line, found, "--include", fix=fix)
 
 
 @fault("port-used-twice", SHELL)
@@ -399,8 +392,8 @@ def port_used_twice(job: JobFile) -> Found:
 _OF_DETECTRON = re.compile(r"(?:^|/)(?:\w{1,40}_)?train_net\.py$")
 
 
-@fault("workers-started-per-task", SHELL)
-def workers_started_per_task(job: JobFile) -> Found:
+@fault("workers-started-per-task", SHELL, each="launches")
+def workers_started_per_task(job: JobFile, launch: Launch) -> Found:
     """
     srun starts a program several times on a node, and each starts a worker for every GPU itself.
 
@@ -409,24 +402,23 @@ def workers_started_per_task(job: JobFile) -> Found:
 
     Fix: `srun --ntasks-per-node=1`; deepy.py once, without srun.
     """
-    for launch in job.launches:
-        is_task, each = launch.launcher == "python" and launch.srun is not None, launch.per_node or 0
-        gpus = launch.number(launch.arguments.get("num-gpus", "")) or 0
-        spawns = "multiprocessing-distributed" in launch.arguments
-        spawns = spawns or (gpus > 1 and _OF_DETECTRON.search(launch.script) is not None)
-        if is_task and each > 1 and spawns:
-            found = f"{plural(each, 'task')} on a node, and each starts a worker for every GPU"
-            yield launch.line, found, "--ntasks-per-node=1"
-        of_neox = launch.command.texts[launch.start.script_at].endswith("deepy.py")
-        if launch.srun and of_neox and (launch.instances or 0) > 1:
-            yield launch.line, f"{launch.instances} tasks, and deepy.py starts all ranks itself", "no srun"
+    is_task, each = launch.launcher == "python" and launch.srun is not None, launch.per_node or 0
+    gpus = launch.number(launch.arguments.get("num-gpus", "")) or 0
+    spawns = "multiprocessing-distributed" in launch.arguments
+    spawns = spawns or (gpus > 1 and _OF_DETECTRON.search(launch.script) is not None)
+    if is_task and each > 1 and spawns:
+        found = f"{plural(each, 'task')} on a node, and each starts a worker for every GPU"
+        yield launch.line, found, "--ntasks-per-node=1"
+    of_neox = launch.command.texts[launch.start.script_at].endswith("deepy.py")
+    if launch.srun and of_neox and (launch.instances or 0) > 1:
+        yield launch.line, f"{launch.instances} tasks, and deepy.py starts all ranks itself", "no srun"
 
 
 _SEVERAL = re.compile(r"\d{1,2}(?:,\d{1,2}){1,15}")
 
 
-@fault("gpus-left-idle", SHELL)
-def gpus_left_idle(job: JobFile) -> Found:
+@fault("gpus-left-idle", SHELL, each="launches")
+def gpus_left_idle(job: JobFile, launch: Launch) -> Found:
     """
     The launcher starts fewer ranks on a node than it has GPUs.
 
@@ -435,37 +427,31 @@ def gpus_left_idle(job: JobFile) -> Found:
 
     Fix: `--nproc-per-node=gpu`, or the number; accelerate: machines x GPUs.
     """
-    for launch in job.launches:
-        gpus = gpus_per_node(job.job.directives)[0] or (launch.pod.gpu_count if launch.pod else 0)
-        visible = launch.env.get("CUDA_VISIBLE_DEVICES", "")
-        gpus = gpus or (visible.count(",") + 1 if _SEVERAL.fullmatch(visible) else 0)
-        by_tasks = any("NTASKS_PER_NODE" in word.raw for word in launch.command.words)
-        is_open = launch.is_opaque or launch.is_set_outside
-        is_given = bool(launch.setting("nproc-per-node")) and not (by_tasks and launch.per_node == 1)
-        if (
-            launch.launcher in TORCH
-            and not (is_open or is_given)
-            and gpus > 1
-            and (launch.per_node or 1) == 1
-        ):
-            of = ": SLURM_NTASKS_PER_NODE is 1" if by_tasks else ""
-            found = f"1 rank on each node of {gpus} GPUs{of}"
-            yield job.finding(launch.line, found, "--nproc-per-node", severity="warning")
-        is_by_list = any(s.option("-np", "-n") and _lines_of_nodes(launch, s) for s in launch.steps)
-        if launch.launcher == "python" and gpus > 1 and is_by_list and not tasks_per_node(job.job.directives):
-            found = f"1 rank on each node of {gpus} GPUs: without mpiprocs PBS lists each node once"
-            why, fix = (
-                "a chunk of PBS has one process without mpiprocs",
-                Fix(f"`select=N:...:mpiprocs={gpus}`"),
-            )
-            wanted = f"mpiprocs={gpus} in the select of qsub"
-            yield job.finding(launch.line, found, wanted, severity="warning", why=why, fix=fix)
-        machines, total = launch.nnodes or 1, launch.number(launch.option("num-processes"))
-        if launch.launcher == "accelerate" and gpus > 1 and machines > 1 and total == gpus:
-            each = launch.ranks_per_node
-            found = f"{total} processes over {machines} machines of {gpus} GPUs: {each} on each"
-            wanted = f"--num_processes {machines * gpus}: it is the total of all machines"
-            yield launch.line, found, wanted
+    gpus = gpus_per_node(job.job.directives)[0] or (launch.pod.gpu_count if launch.pod else 0)
+    visible = launch.env.get("CUDA_VISIBLE_DEVICES", "")
+    gpus = gpus or (visible.count(",") + 1 if _SEVERAL.fullmatch(visible) else 0)
+    by_tasks = any("NTASKS_PER_NODE" in word.raw for word in launch.command.words)
+    is_open = launch.is_opaque or launch.is_set_outside
+    is_given = bool(launch.setting("nproc-per-node")) and not (by_tasks and launch.per_node == 1)
+    if launch.launcher in TORCH and not (is_open or is_given) and gpus > 1 and (launch.per_node or 1) == 1:
+        of = ": SLURM_NTASKS_PER_NODE is 1" if by_tasks else ""
+        found = f"1 rank on each node of {gpus} GPUs{of}"
+        yield job.finding(launch.line, found, "--nproc-per-node", severity="warning")
+    is_by_list = any(s.option("-np", "-n") and _lines_of_nodes(launch, s) for s in launch.steps)
+    if launch.launcher == "python" and gpus > 1 and is_by_list and not tasks_per_node(job.job.directives):
+        found = f"1 rank on each node of {gpus} GPUs: without mpiprocs PBS lists each node once"
+        why, fix = (
+            "a chunk of PBS has one process without mpiprocs",
+            Fix(f"`select=N:...:mpiprocs={gpus}`"),
+        )
+        wanted = f"mpiprocs={gpus} in the select of qsub"
+        yield job.finding(launch.line, found, wanted, severity="warning", why=why, fix=fix)
+    machines, total = launch.nnodes or 1, launch.number(launch.option("num-processes"))
+    if launch.launcher == "accelerate" and gpus > 1 and machines > 1 and total == gpus:
+        each = launch.ranks_per_node
+        found = f"{total} processes over {machines} machines of {gpus} GPUs: {each} on each"
+        wanted = f"--num_processes {machines * gpus}: it is the total of all machines"
+        yield launch.line, found, wanted
 
 
 def _lines_of_nodes(launch: Launch, step: Step) -> bool:

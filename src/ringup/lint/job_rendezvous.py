@@ -40,8 +40,8 @@ def head_address_guessed(job: JobFile) -> Found:
             yield number, f"`{match[0]}`", "an address that every node can reach"
 
 
-@fault("rendezvous-without-id", SHELL, severity="note")
-def rendezvous_without_id(job: JobFile) -> Found:
+@fault("rendezvous-without-id", SHELL, severity="note", each="launches")
+def rendezvous_without_id(job: JobFile, launch: Launch) -> Found:
     """
     A c10d rendezvous of several nodes has no id.
 
@@ -50,50 +50,47 @@ def rendezvous_without_id(job: JobFile) -> Found:
 
     Fix: `--rdzv-id` with the job's id, the same on every node.
     """
-    for launch in job.launches:
-        is_c10d = launch.launcher == "torchrun" and launch.backend == "c10d" and launch.nnodes != 1
-        if is_c10d and not launch.setting("rdzv-id") and not launch.is_opaque:
-            yield launch.line, "no --rdzv-id", "an id for this run"
+    is_c10d = launch.launcher == "torchrun" and launch.backend == "c10d" and launch.nnodes != 1
+    if is_c10d and not launch.setting("rdzv-id") and not launch.is_opaque:
+        yield launch.line, "no --rdzv-id", "an id for this run"
 
 
 _NEW_ON_EACH = re.compile(r"\$\((?:uuidgen|hostname|openssl|mktemp|cat /proc|date .*%N|shuf).*|S?RANDOM|\$+")
 _BY_RANK = re.compile(r"(?i)--rdzv[-_]id=[\"']?\$\{?(?:node_?rank|machine_?rank|slurm_nodeid|slurm_procid)\b")
 
 
-@fault("rendezvous-ids-differ", SHELL)
-def rendezvous_id_of_each_node(job: JobFile) -> Found:
+@fault("rendezvous-ids-differ", SHELL, each="launches")
+def rendezvous_id_of_each_node(job: JobFile, launch: Launch) -> Found:
     """An id that each node, or each round of the loop, generates."""
-    for launch in job.launches:
-        held = job.job.marks.all_of(launch.setting("rdzv-id"))
-        own = {marks.OWN_NAME, marks.OWN_ADDRESS, *PER_TASK}
-        sites = ("task", "loop") if launch.is_one_a_round else ("task",)
-        new = [m for m in held if m.site in sites and (_NEW_ON_EACH.fullmatch(m.name) or m.name in own)]
-        by_rank = next((w for w in launch.command.words if _BY_RANK.match(w.raw)), None)
-        is_one = launch.nodes == 1 or launch.nnodes == 1 or not launch.is_away or launch.replicas == 1
-        if by_rank and launch.nnodes != 1 and launch.launcher in TORCH:
-            yield launch.line, f"{printable(by_rank.raw, 80)}: another on each node", "one id for all nodes"
-        elif new and not is_one and launch.launcher in TORCH:
-            found = f"--rdzv-id={launch.shown(launch.setting('rdzv-id'))}: another on each node"
-            yield launch.line, printable(found, 120), "one id for all nodes: the job's, or one made before"
+    held = job.job.marks.all_of(launch.setting("rdzv-id"))
+    own = {marks.OWN_NAME, marks.OWN_ADDRESS, *PER_TASK}
+    sites = ("task", "loop") if launch.is_one_a_round else ("task",)
+    new = [m for m in held if m.site in sites and (_NEW_ON_EACH.fullmatch(m.name) or m.name in own)]
+    by_rank = next((w for w in launch.command.words if _BY_RANK.match(w.raw)), None)
+    is_one = launch.nodes == 1 or launch.nnodes == 1 or not launch.is_away or launch.replicas == 1
+    if by_rank and launch.nnodes != 1 and launch.launcher in TORCH:
+        yield launch.line, f"{printable(by_rank.raw, 80)}: another on each node", "one id for all nodes"
+    elif new and not is_one and launch.launcher in TORCH:
+        found = f"--rdzv-id={launch.shown(launch.setting('rdzv-id'))}: another on each node"
+        yield launch.line, printable(found, 120), "one id for all nodes: the job's, or one made before"
 
 
-@fault("meeting-point-differs", SHELL)
-def port_of_each_node(job: JobFile) -> Found:
+@fault("meeting-point-differs", SHELL, each="launches")
+def port_of_each_node(job: JobFile, launch: Launch) -> Found:
     """A port that each node draws."""
-    for launch in job.launches:
-        new = [m for m in job.job.marks.all_of(launch.port) if m.site == "task" and _DRAWN.search(m.name)]
-        is_one = launch.nodes == 1 or launch.nnodes == 1 or not launch.is_away or launch.replicas == 1
-        if new and not is_one and launch.launcher in NODE_LAUNCHERS:
-            found = f"port {launch.shown(launch.port)}: another on each node"
-            yield launch.line, printable(found, 120), "one port, drawn before the nodes are started"
+    new = [m for m in job.job.marks.all_of(launch.port) if m.site == "task" and _DRAWN.search(m.name)]
+    is_one = launch.nodes == 1 or launch.nnodes == 1 or not launch.is_away or launch.replicas == 1
+    if new and not is_one and launch.launcher in NODE_LAUNCHERS:
+        found = f"port {launch.shown(launch.port)}: another on each node"
+        yield launch.line, printable(found, 120), "one port, drawn before the nodes are started"
 
 
 _DRAWN = re.compile(r"\bS?RANDOM\b|\b(?:shuf|uuidgen)\b|\bfree_?port|\bss -|\bsocket\b")
 """Another value on each machine."""
 
 
-@fault("rendezvous-host-unsure", SHELL, severity="warning")
-def rendezvous_host_unsure(job: JobFile) -> Found:
+@fault("rendezvous-host-unsure", SHELL, severity="warning", each="launches")
+def rendezvous_host_unsure(job: JobFile, launch: Launch) -> Found:
     """
     With the c10d rendezvous, torch guesses from the host name which node owns the endpoint's address.
 
@@ -104,18 +101,17 @@ def rendezvous_host_unsure(job: JobFile) -> Found:
     Fix: the first node's name as endpoint; static rendezvous (`--node-rank`, `--master-addr`); or
     `--rdzv-conf is_host=1` on the head and `is_host=0` elsewhere, with `--local-addr`.
     """
-    for launch in job.launches:
-        is_c10d = launch.launcher in ("torchrun", "accelerate") and launch.backend == "c10d"
-        if not is_c10d or "is_host" in launch.option("rdzv-conf") or not several_nodes(launch):
-            continue
-        held = {mark.name for mark in job.job.marks.all_of(launch.host)}
-        if _ADDRESS.fullmatch(launch.host) or held & {marks.FIRST_ADDRESS, marks.OWN_ADDRESS}:
-            if launch.host_is_own:
-                continue
-            found = f"nothing says which node is {launch.shown(launch.endpoint)}"
-            wanted = "the first node's name, is_host in --rdzv-conf, or static rendezvous"
-            by = "`ringup run` uses static rendezvous, or gives is_host with c10d"
-            yield job.finding(launch.line, found, wanted, worked_around_by=by)
+    is_c10d = launch.launcher in ("torchrun", "accelerate") and launch.backend == "c10d"
+    if not is_c10d or "is_host" in launch.option("rdzv-conf") or not several_nodes(launch):
+        return
+    held = {mark.name for mark in job.job.marks.all_of(launch.host)}
+    if _ADDRESS.fullmatch(launch.host) or held & {marks.FIRST_ADDRESS, marks.OWN_ADDRESS}:
+        if launch.host_is_own:
+            return
+        found = f"nothing says which node is {launch.shown(launch.endpoint)}"
+        wanted = "the first node's name, is_host in --rdzv-conf, or static rendezvous"
+        by = "`ringup run` uses static rendezvous, or gives is_host with c10d"
+        yield job.finding(launch.line, found, wanted, worked_around_by=by)
 
 
 _DRAWN_FROM = re.compile(
@@ -139,8 +135,8 @@ def _range_of(text: str) -> tuple[int, int]:
 _FROM_JOB = re.compile(r"\$\(\( ?(\d{1,5}) ?\+ ?\$?\{?(SLURM_JOB_?ID)\}? ?\)\)")
 
 
-@fault("port-privileged", SHELL)
-def port_privileged(job: JobFile) -> Found:
+@fault("port-privileged", SHELL, each="launches")
+def port_privileged(job: JobFile, launch: Launch) -> Found:
     """
     The port of the rendezvous is below 1024, or above 65535.
 
@@ -149,29 +145,28 @@ def port_privileged(job: JobFile) -> Found:
 
     Fix: a port from 1024 to 65535.
     """
-    for launch in job.launches:
-        port = launch.port
-        computed = " ".join(mark.name for mark in job.job.marks.all_of(port))
-        low, high = _range_of(computed)
-        if match := _FROM_JOB.fullmatch(computed):
-            found = f"the port is above {LAST_PORT} for job ids above {LAST_PORT - int(match[1])}"
-            wanted = f"$(({max(1024, min(int(match[1]), 50_000))} + {match[2]} % 10000))"
-            yield job.finding(launch.line, found, wanted, severity="warning")
-        elif high and (low < 1024 or high > LAST_PORT):
-            severity: Severity = "error" if high < 1024 or low > LAST_PORT else "warning"
-            found = f"the port is from {low} to {high}"
-            yield job.finding(launch.line, found, "a port from 1024 to 65535", severity=severity)
-        elif _LITERAL_PORT.match(port) and int(port) > LAST_PORT:
-            yield launch.line, f"port {port}: there is none above {LAST_PORT}", "a port from 1024 to 65535"
-        elif _LITERAL_PORT.match(port) and 0 < int(port) < 1024 and launch.replicas is None:
-            yield launch.line, f"port {port}", "a port above 1023"
+    port = launch.port
+    computed = " ".join(mark.name for mark in job.job.marks.all_of(port))
+    low, high = _range_of(computed)
+    if match := _FROM_JOB.fullmatch(computed):
+        found = f"the port is above {LAST_PORT} for job ids above {LAST_PORT - int(match[1])}"
+        wanted = f"$(({max(1024, min(int(match[1]), 50_000))} + {match[2]} % 10000))"
+        yield job.finding(launch.line, found, wanted, severity="warning")
+    elif high and (low < 1024 or high > LAST_PORT):
+        severity: Severity = "error" if high < 1024 or low > LAST_PORT else "warning"
+        found = f"the port is from {low} to {high}"
+        yield job.finding(launch.line, found, "a port from 1024 to 65535", severity=severity)
+    elif _LITERAL_PORT.match(port) and int(port) > LAST_PORT:
+        yield launch.line, f"port {port}: there is none above {LAST_PORT}", "a port from 1024 to 65535"
+    elif _LITERAL_PORT.match(port) and 0 < int(port) < 1024 and launch.replicas is None:
+        yield launch.line, f"port {port}", "a port above 1023"
 
 
 _OCTETS = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})\.(\d{1,4})")
 
 
-@fault("rendezvous-address-wrong", SHELL)
-def rendezvous_address_wrong(job: JobFile) -> Found:
+@fault("rendezvous-address-wrong", SHELL, each="launches")
+def rendezvous_address_wrong(job: JobFile, launch: Launch) -> Found:
     """
     The address at which the ranks meet cannot be one.
 
@@ -181,21 +176,18 @@ def rendezvous_address_wrong(job: JobFile) -> Found:
 
     Fix: `--master-addr=10.0.0.1 --master-port=29500`, `--rdzv-endpoint=10.0.0.1:29500`.
     """
-    for launch in job.launches:
-        host = launch.setting("master-addr") or launch.option("main-process-ip")
-        host = host or launch.env.get("MASTER_ADDR", "").strip("\"'")
-        octets = _OCTETS.fullmatch(launch.host)
-        if re.fullmatch(r"[\w.-]{1,255}:\d{1,5}", host):
-            yield launch.line, f"the address is {printable(host, 80)}, with a port", host.partition(":")[0]
-        elif (
-            launch.launcher in TORCH
-            and "://" in launch.option("rdzv-endpoint")
-            and "etcd" not in launch.backend
-        ):
-            found = f"the endpoint is {printable(launch.option('rdzv-endpoint'), 80)}"
-            yield launch.line, found, "HOST:PORT"
-        elif octets and max(map(int, octets.groups())) > 255:
-            yield launch.line, f"no host can have the address {launch.host}", "numbers up to 255"
+    host = launch.setting("master-addr") or launch.option("main-process-ip")
+    host = host or launch.env.get("MASTER_ADDR", "").strip("\"'")
+    octets = _OCTETS.fullmatch(launch.host)
+    if re.fullmatch(r"[\w.-]{1,255}:\d{1,5}", host):
+        yield launch.line, f"the address is {printable(host, 80)}, with a port", host.partition(":")[0]
+    elif (
+        launch.launcher in TORCH and "://" in launch.option("rdzv-endpoint") and "etcd" not in launch.backend
+    ):
+        found = f"the endpoint is {printable(launch.option('rdzv-endpoint'), 80)}"
+        yield launch.line, found, "HOST:PORT"
+    elif octets and max(map(int, octets.groups())) > 255:
+        yield launch.line, f"no host can have the address {launch.host}", "numbers up to 255"
 
 
 @fault("port-in-file", SHELL, severity="note")

@@ -413,8 +413,8 @@ def loop_loses_its_list(job: JobFile) -> Iterator[Finding]:
             return
 
 
-@fault("multi-prog-incomplete", SHELL)
-def multi_prog_incomplete(job: JobFile) -> Found:
+@fault("multi-prog-incomplete", SHELL, each="job.commands")
+def multi_prog_incomplete(job: JobFile, command: Command) -> Found:
     """
     The file of `srun --multi-prog` has no line for one of the tasks.
 
@@ -422,21 +422,18 @@ def multi_prog_incomplete(job: JobFile) -> Found:
 
     Fix: a line for each task, or `*` for all that have none.
     """
-    for command in job.job.commands:
-        step = next((s for s in command.start.steps if s.program == "srun" and s.has("--multi-prog")), None)
-        name = (command.start.rest or (command.start.script,))[0]
-        text = file_at_hand(job, name) if step and name else None
-        if step is None or not text:
-            continue
-        asked = step.option("-n", "--ntasks") or last(job.job.directives, "ntasks", "n")[0]
-        has_rest = any(line.lstrip().startswith("*") for line in lines_of(text))
-        listed = list(islice((task for line in lines_of(text) for task in _tasks(line)), MOST_TASKS))
-        missing = sorted({*range(min(number(asked) or 0, MOST_TASKS))}.difference(listed))
-        if 0 < len(listed) < MOST_TASKS and missing and not has_rest:
-            found = (
-                f"{plural(int(asked), 'task')}, and {printable(name, 80)} has no line for task {missing[0]}"
-            )
-            yield command.line, found, "a line for every task"
+    step = next((s for s in command.start.steps if s.program == "srun" and s.has("--multi-prog")), None)
+    name = (command.start.rest or (command.start.script,))[0]
+    text = file_at_hand(job, name) if step and name else None
+    if step is None or not text:
+        return
+    asked = step.option("-n", "--ntasks") or last(job.job.directives, "ntasks", "n")[0]
+    has_rest = any(line.lstrip().startswith("*") for line in lines_of(text))
+    listed = list(islice((task for line in lines_of(text) for task in _tasks(line)), MOST_TASKS))
+    missing = sorted({*range(min(number(asked) or 0, MOST_TASKS))}.difference(listed))
+    if 0 < len(listed) < MOST_TASKS and missing and not has_rest:
+        found = f"{plural(int(asked), 'task')}, and {printable(name, 80)} has no line for task {missing[0]}"
+        yield command.line, found, "a line for every task"
 
 
 def _tasks(line: str) -> Iterator[int]:
@@ -451,8 +448,8 @@ def _tasks(line: str) -> Iterator[int]:
         yield from range(int(low), int(high or low) + 1)
 
 
-@fault("ray-ends-with-its-step", SHELL)
-def ray_ends_with_its_step(job: JobFile) -> Found:
+@fault("ray-ends-with-its-step", SHELL, each="job.commands")
+def ray_ends_with_its_step(job: JobFile, command: Command) -> Found:
     """
     srun starts a node of Ray that goes into the background, and the step ends at once.
 
@@ -461,12 +458,11 @@ def ray_ends_with_its_step(job: JobFile) -> Found:
 
     Fix: `srun ... ray start --block ... &`.
     """
-    for command in job.job.commands:
-        texts = [posixpath.basename(text) for text in command.texts]
-        by_srun = not command.is_nested and any(s.program == "srun" for s in command.start.steps)
-        is_start = by_srun and ("ray", "start") in pairwise(texts)
-        if is_start and not any(text.startswith("--block") for text in texts):
-            yield command.line, "`ray start` without --block: its daemons end with the step", "--block and &"
+    texts = [posixpath.basename(text) for text in command.texts]
+    by_srun = not command.is_nested and any(s.program == "srun" for s in command.start.steps)
+    is_start = by_srun and ("ray", "start") in pairwise(texts)
+    if is_start and not any(text.startswith("--block") for text in texts):
+        yield command.line, "`ray start` without --block: its daemons end with the step", "--block and &"
 
 
 _NEVER = {

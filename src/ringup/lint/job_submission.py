@@ -22,8 +22,8 @@ _WITH_VALUE = re.compile(rf"-[A-Za-z]|--(?!{_ALONE})[\w-]+")
 _PASSES_ON = re.compile(r"\$@|\$\*|\bgetopts?\b|\bshift\b")
 
 
-@fault("submit-options-misplaced", SHELL)
-def submit_options_misplaced(job: JobFile) -> Found:
+@fault("submit-options-misplaced", SHELL, each="job.commands")
+def submit_options_misplaced(job: JobFile, command: Command) -> Found:
     """
     sbatch takes a word for the job file that is none, or does not read its options.
 
@@ -33,16 +33,15 @@ def submit_options_misplaced(job: JobFile) -> Found:
 
     Fix: `sbatch --nodes=2 job.sh ARGUMENTS`.
     """
-    for command in job.job.commands:
-        if command.texts[:1] != ["sbatch"] or not (at := _file_of(command)):
-            continue
-        name, behind = command.texts[at], command.texts[at + 1 :]
-        late = [word for word in behind if _OPTION.fullmatch(word)]
-        if re.fullmatch(r"[NnGc]\d{1,5}", name) and behind:
-            yield command.line, f"{name} is taken for the job file", f"-{name}"
-        elif late and (text := text_of(job, name)) and not _PASSES_ON.search(text):
-            found = f"{printable(late[0], 40)} behind {printable(name, 60)}: sbatch does not read it"
-            yield command.line, found, f"{printable(late[0], 40)} in front of it"
+    if command.texts[:1] != ["sbatch"] or not (at := _file_of(command)):
+        return
+    name, behind = command.texts[at], command.texts[at + 1 :]
+    late = [word for word in behind if _OPTION.fullmatch(word)]
+    if re.fullmatch(r"[NnGc]\d{1,5}", name) and behind:
+        yield command.line, f"{name} is taken for the job file", f"-{name}"
+    elif late and (text := text_of(job, name)) and not _PASSES_ON.search(text):
+        found = f"{printable(late[0], 40)} behind {printable(name, 60)}: sbatch does not read it"
+        yield command.line, found, f"{printable(late[0], 40)} in front of it"
 
 
 def _file_of(command: Command) -> int:

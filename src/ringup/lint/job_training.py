@@ -27,8 +27,8 @@ _NUMBERS = {
 """Key of DeepSpeed's configuration -> the Trainer's argument."""
 
 
-@fault("deepspeed-config-disagrees", SHELL)
-def deepspeed_config_disagrees(job: JobFile) -> Found:
+@fault("deepspeed-config-disagrees", SHELL, each="launches")
+def deepspeed_config_disagrees(job: JobFile, launch: Launch) -> Found:
     """
     A value of DeepSpeed's configuration is not the one that the Trainer is given.
 
@@ -37,35 +37,32 @@ def deepspeed_config_disagrees(job: JobFile) -> Found:
 
     Fix: "auto" in DeepSpeed's file.
     """
-    for launch in job.launches:
-        name = launch.arguments.get("deepspeed", "")
-        if "per-device-train-batch-size" not in launch.arguments or not name.endswith(".json"):
-            continue
-        given = _mapping(file_at_hand(job, name))
-        shown = printable(name.rpartition("/")[2], 60)
-        for kind, other in (("fp16", "bf16"), ("bf16", "fp16")):
-            part = given.get(kind)
-            is_on = isinstance(part, dict) and part.get("enabled") is True
-            asked = launch.arguments.get(other, "false").lower() in ("", "true")
-            if is_on and asked and kind not in launch.arguments:
-                yield launch.line, f"--{other}, and {shown} has {kind} enabled", '"auto"'
-        whole, world = given.get("train_batch_size"), launch.world_size or 0
-        batch = launch.number(launch.arguments["per-device-train-batch-size"]) or 0
-        each = batch * (launch.number(launch.arguments.get("gradient-accumulation-steps", "1")) or 0)
-        if type(whole) is int and each * world not in (0, whole):
-            found = f"{shown} has train_batch_size {whole}, and {each} x {world} ranks are {each * world}"
+    name = launch.arguments.get("deepspeed", "")
+    if "per-device-train-batch-size" not in launch.arguments or not name.endswith(".json"):
+        return
+    given = _mapping(file_at_hand(job, name))
+    shown = printable(name.rpartition("/")[2], 60)
+    for kind, other in (("fp16", "bf16"), ("bf16", "fp16")):
+        part = given.get(kind)
+        is_on = isinstance(part, dict) and part.get("enabled") is True
+        asked = launch.arguments.get(other, "false").lower() in ("", "true")
+        if is_on and asked and kind not in launch.arguments:
+            yield launch.line, f"--{other}, and {shown} has {kind} enabled", '"auto"'
+    whole, world = given.get("train_batch_size"), launch.world_size or 0
+    batch = launch.number(launch.arguments["per-device-train-batch-size"]) or 0
+    each = batch * (launch.number(launch.arguments.get("gradient-accumulation-steps", "1")) or 0)
+    if type(whole) is int and each * world not in (0, whole):
+        found = f"{shown} has train_batch_size {whole}, and {each} x {world} ranks are {each * world}"
+        yield launch.line, found, '"auto"'
+    elif type(whole) is int and not world and each and whole % each:
+        found = f"{shown}: train_batch_size {whole} is not a multiple of {each}, which one rank takes a step"
+        yield launch.line, found, '"auto"'
+    for key, argument in _NUMBERS.items():
+        value, text = given.get(key), launch.arguments.get(argument, "")
+        is_number = isinstance(value, int | float) and re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", text)
+        if is_number and float(text) != value:
+            found = f"--{argument.replace('-', '_')} {text}, and {shown} has {key} {value}"
             yield launch.line, found, '"auto"'
-        elif type(whole) is int and not world and each and whole % each:
-            found = (
-                f"{shown}: train_batch_size {whole} is not a multiple of {each}, which one rank takes a step"
-            )
-            yield launch.line, found, '"auto"'
-        for key, argument in _NUMBERS.items():
-            value, text = given.get(key), launch.arguments.get(argument, "")
-            is_number = isinstance(value, int | float) and re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", text)
-            if is_number and float(text) != value:
-                found = f"--{argument.replace('-', '_')} {text}, and {shown} has {key} {value}"
-                yield launch.line, found, '"auto"'
 
 
 @fault("deepspeed-config-wrong", SHELL)
@@ -182,8 +179,8 @@ def _value(parts: Mapping[str, Any], *keys: str) -> Any:
     return node
 
 
-@fault("trainer-refuses-arguments", SHELL)
-def trainer_refuses_arguments(job: JobFile) -> Found:
+@fault("trainer-refuses-arguments", SHELL, each="launches")
+def trainer_refuses_arguments(job: JobFile, launch: Launch) -> Found:
     """
     Arguments of the Trainer that it does not take together.
 
@@ -192,28 +189,27 @@ def trainer_refuses_arguments(job: JobFile) -> Found:
 
     Fix: one of fp16 and bf16; `--save_strategy` equal to `--eval_strategy`.
     """
-    for launch in job.launches:
-        given = launch.arguments
-        if "per-device-train-batch-size" not in given:
-            continue
-        for option, first, second in zip(words := launch.start.arguments, words[1:], words[2:], strict=False):
-            if option == "--fsdp" and first.isidentifier() and second in ("auto_wrap", "offload"):
-                found = f"--fsdp {printable(first, 40)}, and {second} is a word of its own"
-                wanted = f'--fsdp "{printable(first, 40)} {second}"'
-                why = 'its value is one word: "Some specified arguments are not used" (`hf_argparser.py`)'
-                yield launch.line, found, wanted, why, wanted
-        if _is_on(given, "fp16") and _is_on(given, "bf16"):
-            yield launch.line, "--fp16 and --bf16", "one of them"
-        is_twice = launch.config.get("fsdp_activation_checkpointing", "").lower() == "true"
-        if is_twice and _is_on(given, "gradient-checkpointing"):
-            yield launch.line, "--gradient_checkpointing beside fsdp_activation_checkpointing", "one of them"
-        saved = given.get("save-strategy", "steps")
-        evaluated = given.get("eval-strategy") or given.get("evaluation-strategy") or ""
-        is_written = saved.isalpha() and evaluated.isalpha() and not launch.is_opaque
-        if _is_on(given, "load-best-model-at-end") and is_written and saved not in ("best", evaluated):
-            found = f"--load_best_model_at_end, eval_strategy {evaluated}, and save_strategy {saved}"
-            wanted = f"--save_strategy {evaluated}" if evaluated != "no" else "an eval_strategy"
-            yield launch.line, found, wanted
+    given = launch.arguments
+    if "per-device-train-batch-size" not in given:
+        return
+    for option, first, second in zip(words := launch.start.arguments, words[1:], words[2:], strict=False):
+        if option == "--fsdp" and first.isidentifier() and second in ("auto_wrap", "offload"):
+            found = f"--fsdp {printable(first, 40)}, and {second} is a word of its own"
+            wanted = f'--fsdp "{printable(first, 40)} {second}"'
+            why = 'its value is one word: "Some specified arguments are not used" (`hf_argparser.py`)'
+            yield launch.line, found, wanted, why, wanted
+    if _is_on(given, "fp16") and _is_on(given, "bf16"):
+        yield launch.line, "--fp16 and --bf16", "one of them"
+    is_twice = launch.config.get("fsdp_activation_checkpointing", "").lower() == "true"
+    if is_twice and _is_on(given, "gradient-checkpointing"):
+        yield launch.line, "--gradient_checkpointing beside fsdp_activation_checkpointing", "one of them"
+    saved = given.get("save-strategy", "steps")
+    evaluated = given.get("eval-strategy") or given.get("evaluation-strategy") or ""
+    is_written = saved.isalpha() and evaluated.isalpha() and not launch.is_opaque
+    if _is_on(given, "load-best-model-at-end") and is_written and saved not in ("best", evaluated):
+        found = f"--load_best_model_at_end, eval_strategy {evaluated}, and save_strategy {saved}"
+        wanted = f"--save_strategy {evaluated}" if evaluated != "no" else "an eval_strategy"
+        yield launch.line, found, wanted
 
 
 def _is_on(given: Mapping[str, str], name: str) -> bool:
@@ -304,8 +300,8 @@ def fsdp_layer_unknown(job: JobFile) -> Found:
 _ONE_BY_DEFAULT = re.compile(r"\$\{\w{0,30}(?:NNODES|NUM_NODES|NODE_COUNT):-[\"']?1[\"']?\}")
 
 
-@fault("parallel-sizes-do-not-divide", SHELL)
-def parallel_sizes_do_not_divide(job: JobFile) -> Found:
+@fault("parallel-sizes-do-not-divide", SHELL, each="launches")
+def parallel_sizes_do_not_divide(job: JobFile, launch: Launch) -> Found:
     """
     Tensor, pipeline, context or expert parallel sizes do not divide the number of ranks, or a batch does not.
 
@@ -317,23 +313,22 @@ def parallel_sizes_do_not_divide(job: JobFile) -> Found:
 
     Fix: sizes whose product divides the ranks.
     """
-    for launch in job.launches:
-        yield from _of_torchtitan(job, launch)
-        is_default = launch.nnodes == 1 and bool(_ONE_BY_DEFAULT.search(job.text))
-        given = {n: launch.number(v) for n, v in launch.arguments.items()}
-        actors = (given.get("actor-num-nodes") or 0) * (given.get("actor-num-gpus-per-node") or 0)
-        given["ranks"] = launch.world_size or actors or None
-        is_swift = launch.launcher == "swift" or launch.module.startswith("swift.cli.")
-        of_experts = 1 if is_swift else given.get("tensor-model-parallel-size")
-        given.setdefault("expert-tensor-parallel-size", of_experts)
-        for whole, by, unless in _DIVIDED:
-            left, right = _product(given, whole), _product(given, by)
-            is_apart = unless is not None and any(map(unless.search, given))
-            may_grow = is_default and whole == "ranks" and left and right % left == 0
-            if left and right and left % right and not (is_apart or may_grow):
-                found = f"{_shown(given, whole)}, and {_shown(given, by)}"
-                yield launch.line, found, f"a multiple of {right}"
-                break
+    yield from _of_torchtitan(job, launch)
+    is_default = launch.nnodes == 1 and bool(_ONE_BY_DEFAULT.search(job.text))
+    given = {n: launch.number(v) for n, v in launch.arguments.items()}
+    actors = (given.get("actor-num-nodes") or 0) * (given.get("actor-num-gpus-per-node") or 0)
+    given["ranks"] = launch.world_size or actors or None
+    is_swift = launch.launcher == "swift" or launch.module.startswith("swift.cli.")
+    of_experts = 1 if is_swift else given.get("tensor-model-parallel-size")
+    given.setdefault("expert-tensor-parallel-size", of_experts)
+    for whole, by, unless in _DIVIDED:
+        left, right = _product(given, whole), _product(given, by)
+        is_apart = unless is not None and any(map(unless.search, given))
+        may_grow = is_default and whole == "ranks" and left and right % left == 0
+        if left and right and left % right and not (is_apart or may_grow):
+            found = f"{_shown(given, whole)}, and {_shown(given, by)}"
+            yield launch.line, found, f"a multiple of {right}"
+            break
 
 
 _DEGREES = (

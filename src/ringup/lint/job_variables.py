@@ -14,9 +14,10 @@ from ringup.launchfiles.model import COUNT_NAMES, GPU_NAMES, Launch
 from ringup.launchfiles.passing import HOST_FILES, MPIRUN, keeps
 from ringup.launchfiles.programs import OF_OPEN_MPI
 from ringup.launchfiles.shell import Command, Word
-from ringup.lint.across_files import All
+from ringup.lint.across_files import All, Part
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
+from ringup.lint.ranks import Reading
 from ringup.lint.rule import ACROSS, SHELL, Found, fault
 from ringup.lint.source import INIT
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS, TORCHRUN_PREFIXES
@@ -502,8 +503,8 @@ def variable_of_other_scheduler(job: JobFile) -> Found:
             break
 
 
-@fault("master-address-not-exported", ACROSS)
-def master_address_not_exported(files: All) -> Iterator[Finding]:
+@fault("master-address-not-exported", ACROSS, each="started")
+def master_address_not_exported(files: All, part: Part, read: Reading) -> Iterator[Finding]:
     """
     The script takes its rendezvous from MASTER_ADDR and MASTER_PORT, and the job file does not export them.
 
@@ -512,18 +513,17 @@ def master_address_not_exported(files: All) -> Iterator[Finding]:
 
     Fix: `export MASTER_ADDR MASTER_PORT`.
     """
-    for part, read in files.started():
-        launch, calls = part.launch, read.script.named(INIT)
-        if launch.launcher != "python" or not calls or "MASTER_ADDR" in read.script.strings:
-            continue
-        methods = [call.argument("init_method", 1) for call in calls]
-        if any(m is not None and read.constants(m) not in (["env://"], [None]) for m in methods):
-            continue
-        set_here = {n for n in ("MASTER_ADDR", "MASTER_PORT") if n in launch.command.variables}
-        left = sorted(set_here - launch.env.keys())
-        is_given = any(call.argument("store", 5) is not None for call in calls)
-        if left and not is_given:
-            names = " and ".join(left)
-            fix = Fix(f"`export {' '.join(left)}` in front of the start")
-            found = f"{names} {'is' if len(left) == 1 else 'are'} set, not exported: the ranks do not see it"
-            yield part.job.finding(launch.line, found, f"export {' '.join(left)}", fix=fix)
+    launch, calls = part.launch, read.script.named(INIT)
+    if launch.launcher != "python" or not calls or "MASTER_ADDR" in read.script.strings:
+        return
+    methods = [call.argument("init_method", 1) for call in calls]
+    if any(m is not None and read.constants(m) not in (["env://"], [None]) for m in methods):
+        return
+    set_here = {n for n in ("MASTER_ADDR", "MASTER_PORT") if n in launch.command.variables}
+    left = sorted(set_here - launch.env.keys())
+    is_given = any(call.argument("store", 5) is not None for call in calls)
+    if left and not is_given:
+        names = " and ".join(left)
+        fix = Fix(f"`export {' '.join(left)}` in front of the start")
+        found = f"{names} {'is' if len(left) == 1 else 'are'} set, not exported: the ranks do not see it"
+        yield part.job.finding(launch.line, found, f"export {' '.join(left)}", fix=fix)

@@ -19,7 +19,7 @@ from ringup.launchfiles.programs import (
     PROGRAMS,
     meaning_of,
 )
-from ringup.launchfiles.shell import Word
+from ringup.launchfiles.shell import Command, Word
 from ringup.launchfiles.start import ASSIGNED, PYTHON
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
@@ -33,8 +33,8 @@ _DASHES = re.compile("^[–—−]{1,2}\\w")  # en dash, em dash, minus sign
 _FLAG_VALUE = re.compile(r"(?i)^(?:true|false|yes|no|none|0|1)$")
 
 
-@fault("slashes-are-no-comment", SHELL)
-def slashes_are_no_comment(job: JobFile) -> Found:
+@fault("slashes-are-no-comment", SHELL, each="commands")
+def slashes_are_no_comment(job: JobFile, command: Command) -> Found:
     """
     `//` after a command is taken for a comment.
 
@@ -43,12 +43,11 @@ def slashes_are_no_comment(job: JobFile) -> Found:
 
     Fix: `#` begins a comment.
     """
-    for command in job.commands:
-        word = next((w for w in command.words[1:] if re.fullmatch("//[^/]*", w.raw)), None)
-        if word is not None:
-            program = command.texts[0].rpartition("/")[2]
-            found = f"`{word.raw}` and what follows are arguments of {program}"
-            yield word.line, found, "# before a comment"
+    word = next((w for w in command.words[1:] if re.fullmatch("//[^/]*", w.raw)), None)
+    if word is not None:
+        program = command.texts[0].rpartition("/")[2]
+        found = f"`{word.raw}` and what follows are arguments of {program}"
+        yield word.line, found, "# before a comment"
 
 
 @fault("dash-is-no-hyphen", SHELL)
@@ -158,8 +157,8 @@ def command_cut_short(job: JobFile) -> Found:
 _EXPORTED = re.compile("[A-Z_][A-Z0-9_]{0,80}")
 
 
-@fault("export-takes-further-words", SHELL)
-def export_takes_further_words(job: JobFile) -> Found:
+@fault("export-takes-further-words", SHELL, each="commands")
+def export_takes_further_words(job: JobFile, command: Command) -> Found:
     """
     Words after an assignment are exported as well, or refused.
 
@@ -168,17 +167,16 @@ def export_takes_further_words(job: JobFile) -> Found:
 
     Fix: one word after `=` (quoted where it has spaces), `#` before a comment.
     """
-    for command in job.commands:
-        if command.texts[:1] != ["export"] or not any("=" in w.raw for w in command.words[1:]):
-            continue
-        own = {word.text.partition("=")[0] for word in job.job.assigned if word.line < command.line}
-        begin = next(at for at, w in enumerate(command.words) if "=" in w.raw)
-        odd = [w for w in command.words[1:] if w.raw == "="]
-        for word in command.words[begin:]:
-            is_name = word.raw in own or _EXPORTED.fullmatch(word.raw)
-            odd += [] if is_name or "=" in word.raw or word.raw[0] == "-" else [word]
-        if odd:
-            yield odd[0].line, f"`{odd[0].raw[:40]}` behind the assignment", "NAME=VALUE alone"
+    if command.texts[:1] != ["export"] or not any("=" in w.raw for w in command.words[1:]):
+        return
+    own = {word.text.partition("=")[0] for word in job.job.assigned if word.line < command.line}
+    begin = next(at for at, w in enumerate(command.words) if "=" in w.raw)
+    odd = [w for w in command.words[1:] if w.raw == "="]
+    for word in command.words[begin:]:
+        is_name = word.raw in own or _EXPORTED.fullmatch(word.raw)
+        odd += [] if is_name or "=" in word.raw or word.raw[0] == "-" else [word]
+    if odd:
+        yield odd[0].line, f"`{odd[0].raw[:40]}` behind the assignment", "NAME=VALUE alone"
 
 
 _RUNS = ("srun", "nohup", "setsid", "nice", "timeout", "numactl", "taskset", "stdbuf")
@@ -274,48 +272,47 @@ def _kept_by_the_shell(job: JobFile) -> Found:
                 yield here, found, f"export {name}=...", "own"
 
 
-@fault("launcher-argument-misread", SHELL)
-def launcher_argument_misread(job: JobFile) -> Found:
-    for launch in job.launches:
-        start, known = launch.start, LAUNCHERS.keys() | PROGRAMS.keys()
-        program = posixpath.basename(start.script)
-        words = (start.script, *start.arguments)
-        modules = ((a, c) for a, b, c in zip(words, words[1:], words[2:], strict=False) if b == "-m")
-        before, behind = next((pair for pair in modules if pair[1] in MODULES), ("", ""))
-        if behind and start.kind == "script" and re.search(r"[^/\s]python3?$", before):
-            found = f"`{printable(before[-30:], 30)} -m {behind}`: a second command inside this one"
-            yield launch.line, found, "a line for each command"
-        elif behind and start.kind == "script":
-            found = f"-m {behind} behind {printable(program, 60)}: python does not see it"
-            yield launch.line, found, f"python -m {behind} in front of the script"
-        if launch.launcher == "python" and launch.module in ("torchrun", "accelerate", "deepspeed"):
-            found = f"Python cannot run {launch.module} as a module"
-            yield launch.line, found, f"{launch.module}, or python -m {_AS_MODULE[launch.module]}"
-        if launch.launcher not in OPTIONS or launch.command.cut_at:
-            continue
-        word, follows = launch.command.words[start.at], "".join(start.arguments[:1])
-        if start.kind == "module" and start.script.endswith(".py") and not has_mark(start.script):
-            found = f"-m {printable(start.script, 60)}: Python looks for a module of this whole name"
-            yield launch.line, found, f"-m {start.script[:-3].replace('/', '.').lstrip('.')}, or no -m"
-        elif start.python and word.text in LAUNCHERS and not re.search(r"[$`]", word.raw):
-            found = f"Python looks for a file `{word.text}` in the working directory"
-            yield launch.line, found, f"{word.text} without {start.python} in front of it"
-        elif _FLAG_VALUE.match(start.script) and start.kind == "script":
-            found = f"{launch.launcher} takes {start.script!r} for the script: the flag has no value"
-            yield launch.line, found, "the flag alone, then the script"
-        elif start.kind == "script" and (program in known or PYTHON.fullmatch(program)):
-            found = f"{launch.launcher} takes `{program}` for the script, and runs it by Python"
-            yield launch.line, found, "the script itself"
-        elif start.kind == "script" and _HOSTS_OR_COUNT.fullmatch(program) and follows.endswith(".py"):
-            found = f"{launch.launcher} takes `{start.script}` for the script"
-            yield launch.line, found, "an option in front of it (--hostfile), or the script alone"
-        elif start.kind == "script" and program.endswith(_SETTINGS) and not launch.is_opaque:
-            found = f"{launch.launcher} takes `{printable(program, 60)}` for the script: Python runs it"
-            is_config = launch.launcher == "accelerate"
-            wanted = f"--config_file {printable(start.script, 80)}" if is_config else "the script first"
-            yield launch.line, found, wanted
-        elif not (start.script or launch.is_opaque or _is_cut(job, launch) or launch.has("help")):
-            yield launch.line, f"{launch.launcher} is given no script", "the script behind the options"
+@fault("launcher-argument-misread", SHELL, each="launches")
+def launcher_argument_misread(job: JobFile, launch: Launch) -> Found:
+    start, known = launch.start, LAUNCHERS.keys() | PROGRAMS.keys()
+    program = posixpath.basename(start.script)
+    words = (start.script, *start.arguments)
+    modules = ((a, c) for a, b, c in zip(words, words[1:], words[2:], strict=False) if b == "-m")
+    before, behind = next((pair for pair in modules if pair[1] in MODULES), ("", ""))
+    if behind and start.kind == "script" and re.search(r"[^/\s]python3?$", before):
+        found = f"`{printable(before[-30:], 30)} -m {behind}`: a second command inside this one"
+        yield launch.line, found, "a line for each command"
+    elif behind and start.kind == "script":
+        found = f"-m {behind} behind {printable(program, 60)}: python does not see it"
+        yield launch.line, found, f"python -m {behind} in front of the script"
+    if launch.launcher == "python" and launch.module in ("torchrun", "accelerate", "deepspeed"):
+        found = f"Python cannot run {launch.module} as a module"
+        yield launch.line, found, f"{launch.module}, or python -m {_AS_MODULE[launch.module]}"
+    if launch.launcher not in OPTIONS or launch.command.cut_at:
+        return
+    word, follows = launch.command.words[start.at], "".join(start.arguments[:1])
+    if start.kind == "module" and start.script.endswith(".py") and not has_mark(start.script):
+        found = f"-m {printable(start.script, 60)}: Python looks for a module of this whole name"
+        yield launch.line, found, f"-m {start.script[:-3].replace('/', '.').lstrip('.')}, or no -m"
+    elif start.python and word.text in LAUNCHERS and not re.search(r"[$`]", word.raw):
+        found = f"Python looks for a file `{word.text}` in the working directory"
+        yield launch.line, found, f"{word.text} without {start.python} in front of it"
+    elif _FLAG_VALUE.match(start.script) and start.kind == "script":
+        found = f"{launch.launcher} takes {start.script!r} for the script: the flag has no value"
+        yield launch.line, found, "the flag alone, then the script"
+    elif start.kind == "script" and (program in known or PYTHON.fullmatch(program)):
+        found = f"{launch.launcher} takes `{program}` for the script, and runs it by Python"
+        yield launch.line, found, "the script itself"
+    elif start.kind == "script" and _HOSTS_OR_COUNT.fullmatch(program) and follows.endswith(".py"):
+        found = f"{launch.launcher} takes `{start.script}` for the script"
+        yield launch.line, found, "an option in front of it (--hostfile), or the script alone"
+    elif start.kind == "script" and program.endswith(_SETTINGS) and not launch.is_opaque:
+        found = f"{launch.launcher} takes `{printable(program, 60)}` for the script: Python runs it"
+        is_config = launch.launcher == "accelerate"
+        wanted = f"--config_file {printable(start.script, 80)}" if is_config else "the script first"
+        yield launch.line, found, wanted
+    elif not (start.script or launch.is_opaque or _is_cut(job, launch) or launch.has("help")):
+        yield launch.line, f"{launch.launcher} is given no script", "the script behind the options"
 
 
 _AS_MODULE = {
@@ -500,8 +497,8 @@ _ALSO_ITS_OWN = ("multi-gpu", "num-processes", "mixed-precision", "use-deepspeed
 """Options of accelerate that some scripts have."""
 
 
-@fault("launcher-option-behind-script", SHELL)
-def launcher_option_behind_script(job: JobFile) -> Found:
+@fault("launcher-option-behind-script", SHELL, each="launches")
+def launcher_option_behind_script(job: JobFile, launch: Launch) -> Found:
     """
     Options of the launcher come after the script.
 
@@ -511,33 +508,32 @@ def launcher_option_behind_script(job: JobFile) -> Found:
     Fix: options of the launcher, the script, options of the script:
     `torchrun --nproc_per_node=8 train.py --lr 1`.
     """
-    for launch in job.launches:
-        options = OPTIONS.get(launch.launcher, {})
-        late = [n for n in launch.arguments if n in _ITS_OWN and f"--{n}" in options and not launch.has(n)]
-        if launch.launcher == "accelerate" and "add_argument(" in (own := text_of(job, launch.script)):
-            named = [n for n in _ALSO_ITS_OWN if n in launch.arguments and not launch.has(n)]
-            late += [n for n in named if n.replace("-", "_") not in own and n not in own]
-        is_read = bool(late) and not launch.is_opaque and not _DASHES.match(launch.start.script)
-        if launch.launcher == "deepspeed":
-            of_hosts = re.match(r"[\w.-]+:\d|[\w.-]+@", launch.arguments.get("include", ""))
-            late = [n for n in ("hostfile", "include") if n in launch.arguments and not launch.has(n)]
-            late = [n for n in late if n == "hostfile" or of_hosts]
-            is_read = bool(late) and not launch.is_opaque
-        elif launch.launcher not in (*TORCH, "accelerate"):
-            continue
-        if not is_read:
-            continue
-        name = posixpath.basename(launch.script)
-        text = next((t for path, t in job.others.items() if posixpath.basename(path) == name), None)
-        text = job.nearby(job.path, launch.script) if text is None and job.nearby and name else text
-        takes = text is not None and any(n in text or n.replace("-", "_") in text for n in late)
-        is_bare = not launch.has("nproc-per-node", "nnodes", "num-processes", "num-machines", "config-file")
-        is_sure = is_bare and ("standalone" in late or "nproc-per-node" in late or len(late) > 1)
-        is_sure = is_sure or launch.launcher == "deepspeed"
-        if not takes and not launch.setting("nproc-per-node"):
-            found = f"--{late[0]} behind the script: {launch.launcher} does not see it"
-            severity: Severity = "error" if is_sure else "warning"
-            yield job.finding(launch.line, found, f"--{late[0]} in front of the script", severity=severity)
+    options = OPTIONS.get(launch.launcher, {})
+    late = [n for n in launch.arguments if n in _ITS_OWN and f"--{n}" in options and not launch.has(n)]
+    if launch.launcher == "accelerate" and "add_argument(" in (own := text_of(job, launch.script)):
+        named = [n for n in _ALSO_ITS_OWN if n in launch.arguments and not launch.has(n)]
+        late += [n for n in named if n.replace("-", "_") not in own and n not in own]
+    is_read = bool(late) and not launch.is_opaque and not _DASHES.match(launch.start.script)
+    if launch.launcher == "deepspeed":
+        of_hosts = re.match(r"[\w.-]+:\d|[\w.-]+@", launch.arguments.get("include", ""))
+        late = [n for n in ("hostfile", "include") if n in launch.arguments and not launch.has(n)]
+        late = [n for n in late if n == "hostfile" or of_hosts]
+        is_read = bool(late) and not launch.is_opaque
+    elif launch.launcher not in (*TORCH, "accelerate"):
+        return
+    if not is_read:
+        return
+    name = posixpath.basename(launch.script)
+    text = next((t for path, t in job.others.items() if posixpath.basename(path) == name), None)
+    text = job.nearby(job.path, launch.script) if text is None and job.nearby and name else text
+    takes = text is not None and any(n in text or n.replace("-", "_") in text for n in late)
+    is_bare = not launch.has("nproc-per-node", "nnodes", "num-processes", "num-machines", "config-file")
+    is_sure = is_bare and ("standalone" in late or "nproc-per-node" in late or len(late) > 1)
+    is_sure = is_sure or launch.launcher == "deepspeed"
+    if not takes and not launch.setting("nproc-per-node"):
+        found = f"--{late[0]} behind the script: {launch.launcher} does not see it"
+        severity: Severity = "error" if is_sure else "warning"
+        yield job.finding(launch.line, found, f"--{late[0]} in front of the script", severity=severity)
 
 
 def _word(launch: Launch, at: int) -> Word:
@@ -622,8 +618,8 @@ _RUN_FIRST = re.compile(r"\$\((?:[^ ]{0,200}/)?(?:python[\d.]{0,8}|torchrun|acce
 _BEHIND = ("--mca", "-mca", "--bind-to", "-bind-to", "--map-by", "-map-by", "--hostfile", "-x", "-np")
 
 
-@fault("mpirun-option-behind-program", SHELL)
-def mpirun_option_behind_program(job: JobFile) -> Found:
+@fault("mpirun-option-behind-program", SHELL, each="launches")
+def mpirun_option_behind_program(job: JobFile, launch: Launch) -> Found:
     """
     Options of mpirun come after the program.
 
@@ -631,18 +627,17 @@ def mpirun_option_behind_program(job: JobFile) -> Found:
 
     Fix: mpirun's options in front of the program.
     """
-    for launch in job.launches:
-        is_mpi = launch.started_by in ("mpirun", "mpiexec") and launch.launcher == "python"
-        given = [word for word in launch.start.arguments if word in _BEHIND]
-        if is_mpi and len({*given}) > 1:
-            yield launch.line, f"{', '.join(dict.fromkeys(given))} behind the program", "in front of it"
+    is_mpi = launch.started_by in ("mpirun", "mpiexec") and launch.launcher == "python"
+    given = [word for word in launch.start.arguments if word in _BEHIND]
+    if is_mpi and len({*given}) > 1:
+        yield launch.line, f"{', '.join(dict.fromkeys(given))} behind the program", "in front of it"
 
 
 _VARIABLE = "(?:NCCL|CUDA|MASTER|LD)_[A-Z_]{1,40}|(?:PYTHON)?PATH"
 
 
-@fault("mpirun-takes-name-for-program", SHELL)
-def mpirun_takes_name_for_program(job: JobFile) -> Found:
+@fault("mpirun-takes-name-for-program", SHELL, each="job.commands")
+def mpirun_takes_name_for_program(job: JobFile, command: Command) -> Found:
     """
     Several names follow one `-x` of Open MPI.
 
@@ -650,15 +645,14 @@ def mpirun_takes_name_for_program(job: JobFile) -> Found:
 
     Fix: `-x PATH -x LD_LIBRARY_PATH`.
     """
-    for command in job.job.commands:
-        steps = command.start.steps
-        at = next((n for n, one in enumerate(steps) if one.program in ("mpirun", "mpiexec")), None)
-        if at is None:
-            continue
-        step, name = steps[at], (*(one.program for one in steps[at + 1 :]), *command.start.rest, "")[0]
-        is_known = name in command.env or re.fullmatch(_VARIABLE, name)
-        if step.has("-x") and is_known and re.fullmatch("[A-Z][A-Z0-9_]{1,60}", name):
-            yield command.line, f"-x takes one name, and {name} is taken for the program", f"-x {name}"
+    steps = command.start.steps
+    at = next((n for n, one in enumerate(steps) if one.program in ("mpirun", "mpiexec")), None)
+    if at is None:
+        return
+    step, name = steps[at], (*(one.program for one in steps[at + 1 :]), *command.start.rest, "")[0]
+    is_known = name in command.env or re.fullmatch(_VARIABLE, name)
+    if step.has("-x") and is_known and re.fullmatch("[A-Z][A-Z0-9_]{1,60}", name):
+        yield command.line, f"-x takes one name, and {name} is taken for the program", f"-x {name}"
 
 
 _PLACES = re.compile("bind|map-by|cpus-per|rankfile|mca|bycore|bysocket")
@@ -696,8 +690,8 @@ def mpirun_binds_to_core(job: JobFile) -> Found:
                 yield command.line, found, "--bind-to none"
 
 
-@fault("program-is-an-output", SHELL)
-def program_is_an_output(job: JobFile) -> Found:
+@fault("program-is-an-output", SHELL, each="job.commands")
+def program_is_an_output(job: JobFile, command: Command) -> Found:
     """
     The command that a starter should run is in backticks or $(...).
 
@@ -705,9 +699,8 @@ def program_is_an_output(job: JobFile) -> Found:
 
     Fix: the command without backticks.
     """
-    for command in job.job.commands:
-        mark = job.job.marks.of("".join(command.start.rest[:1]))
-        starters = [step.program for step in command.start.steps if step.role == "starter"]
-        if mark and starters and _RUN_FIRST.match(mark.name):
-            found = f"the shell runs `{printable(mark.name[2:-1], 60)}` before {starters[-1]}"
-            yield command.line, found, "the command itself"
+    mark = job.job.marks.of("".join(command.start.rest[:1]))
+    starters = [step.program for step in command.start.steps if step.role == "starter"]
+    if mark and starters and _RUN_FIRST.match(mark.name):
+        found = f"the shell runs `{printable(mark.name[2:-1], 60)}` before {starters[-1]}"
+        yield command.line, found, "the command itself"

@@ -167,8 +167,8 @@ def _worlds_by_pdsh(job: JobFile) -> Found:
             yield launch.line, found, "--deepspeed_multinode_launcher standard", *_BY_PDSH
 
 
-@fault("rendezvous-endpoint-missing", SHELL)
-def rendezvous_endpoint_missing(job: JobFile) -> Found:
+@fault("rendezvous-endpoint-missing", SHELL, each="launches")
+def rendezvous_endpoint_missing(job: JobFile, launch: Launch) -> Found:
     """
     A launcher of several nodes is given no address at which they meet.
 
@@ -186,20 +186,19 @@ def rendezvous_endpoint_missing(job: JobFile) -> Found:
 
     Fix, accelerate: `--main_process_ip $HEAD`, HEAD the first node's name, the same on every node.
     """
-    for launch in job.launches:
-        is_open = launch.is_set_outside or launch.unread_config or launch.is_opaque
-        if launch.endpoint or is_open or (launch.nnodes or 0) < 2 or launch.nodes == 1 == launch.replicas:
-            continue
-        if launch.launcher in TORCH and launch.backend == "c10d":
-            ignored = " (--master_addr is ignored)" if launch.option("master-addr") else ""
-            found = f"c10d without --rdzv-endpoint{ignored}: each node meets itself"
-            yield launch.line, found, "--rdzv-endpoint", "c10d"
-        elif launch.launcher in TORCH and launch.backend == "static":
-            ignored = "; torchrun does not read MASTER_ADDR" if launch.env.get("MASTER_ADDR") else ""
-            found = f"no --master-addr: every node takes 127.0.0.1{ignored}"
-            yield launch.line, found, "--master-addr, an address of the first node", "static"
-        elif launch.launcher == "accelerate" and not _by_deepspeed(launch):
-            yield launch.line, "no --main_process_ip for several machines", "--main_process_ip", "accelerate"
+    is_open = launch.is_set_outside or launch.unread_config or launch.is_opaque
+    if launch.endpoint or is_open or (launch.nnodes or 0) < 2 or launch.nodes == 1 == launch.replicas:
+        return
+    if launch.launcher in TORCH and launch.backend == "c10d":
+        ignored = " (--master_addr is ignored)" if launch.option("master-addr") else ""
+        found = f"c10d without --rdzv-endpoint{ignored}: each node meets itself"
+        yield launch.line, found, "--rdzv-endpoint", "c10d"
+    elif launch.launcher in TORCH and launch.backend == "static":
+        ignored = "; torchrun does not read MASTER_ADDR" if launch.env.get("MASTER_ADDR") else ""
+        found = f"no --master-addr: every node takes 127.0.0.1{ignored}"
+        yield launch.line, found, "--master-addr, an address of the first node", "static"
+    elif launch.launcher == "accelerate" and not _by_deepspeed(launch):
+        yield launch.line, "no --main_process_ip for several machines", "--main_process_ip", "accelerate"
 
 
 def _by_deepspeed(launch: Launch) -> bool:
@@ -663,31 +662,30 @@ def step_exceeds_job(job: JobFile) -> Found:
             yield launch.line, found, f"at most {most}"
 
 
-@fault("rank-not-set", SHELL)
-def launcher_left_out(job: JobFile) -> Found:
+@fault("rank-not-set", SHELL, each="launches")
+def launcher_left_out(job: JobFile, launch: Launch) -> Found:
     """
     Scripts that are started once, without a launcher, with settings for several ranks.
 
     `--launcher pytorch` is OpenMMLab's and BasicSR's; WORLD_SIZE of Slurm's tasks waits for all of them.
     """
-    for launch in job.launches:
-        counted = {mark.name for mark in job.job.marks.all_of(launch.env.get("WORLD_SIZE", ""))}
-        is_alone = launch.launcher == "python" and launch.started_by == "batch" and not starts_elsewhere(job)
-        if is_alone and any("SLURM_NTASKS" in name for name in counted) and "RANK" not in launch.env:
-            tasks = tasks_per_node(job.job.directives)
-            if tasks > 1 and "spawn" not in text_of(job, launch.script):
-                found = f"WORLD_SIZE counts {tasks} tasks a node, and without srun there is one"
-                yield launch.line, found, "srun in front of it"
-        text = text_of(job, launch.script) if is_alone else ""
-        nodes, line = node_count(job.job.directives)
-        if nodes > 1 and _BY_NODES.search(text) and "init_process_group" in text:
-            found = f"the script counts {nodes} nodes (line {line}), and without srun it runs on one"
+    counted = {mark.name for mark in job.job.marks.all_of(launch.env.get("WORLD_SIZE", ""))}
+    is_alone = launch.launcher == "python" and launch.started_by == "batch" and not starts_elsewhere(job)
+    if is_alone and any("SLURM_NTASKS" in name for name in counted) and "RANK" not in launch.env:
+        tasks = tasks_per_node(job.job.directives)
+        if tasks > 1 and "spawn" not in text_of(job, launch.script):
+            found = f"WORLD_SIZE counts {tasks} tasks a node, and without srun there is one"
             yield launch.line, found, "srun in front of it"
-        is_told = launch.arguments.get("launcher") == "pytorch" and "RANK" not in launch.env
-        if launch.launcher == "python" and is_told and not launch.is_away:
-            found = "--launcher pytorch: the script reads RANK, and python alone sets none"
-            yield launch.line, found, "torchrun in place of python"
-        elif launch.launcher == "python" and is_told and launch.started_by in PER_TASK_OF:
-            found = f"--launcher pytorch: the script reads RANK, and {launch.started_by} sets none"
-            own = "slurm" if launch.started_by == "srun" else "mpi"
-            yield launch.line, found, f"--launcher {own}, or torchrun in place of python"
+    text = text_of(job, launch.script) if is_alone else ""
+    nodes, line = node_count(job.job.directives)
+    if nodes > 1 and _BY_NODES.search(text) and "init_process_group" in text:
+        found = f"the script counts {nodes} nodes (line {line}), and without srun it runs on one"
+        yield launch.line, found, "srun in front of it"
+    is_told = launch.arguments.get("launcher") == "pytorch" and "RANK" not in launch.env
+    if launch.launcher == "python" and is_told and not launch.is_away:
+        found = "--launcher pytorch: the script reads RANK, and python alone sets none"
+        yield launch.line, found, "torchrun in place of python"
+    elif launch.launcher == "python" and is_told and launch.started_by in PER_TASK_OF:
+        found = f"--launcher pytorch: the script reads RANK, and {launch.started_by} sets none"
+        own = "slurm" if launch.started_by == "srun" else "mpi"
+        yield launch.line, found, f"--launcher {own}, or torchrun in place of python"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from ringup.rules import Finding, Fix, Problem, Severity, complete, isolated, problem_of
@@ -14,7 +15,7 @@ Found = Iterator[Finding | tuple[int, str, str] | tuple[int, str, str, str] | tu
 Results of a rule: the line, the found and the expected value; then nothing, the case of the rule's text
 (`Why, torchrun: ...`), or why and the fix; or a finding with more.
 """
-Function = Callable[[Any], Found]
+Function = Callable[..., Found]
 SCRIPT: dict[str, tuple[Problem, Function]] = {}
 """Rules about one Python script; input: a `Reading`."""
 SHELL: dict[str, tuple[Problem, Function]] = {}
@@ -36,17 +37,28 @@ class File:
 
 
 def fault(
-    name: str, table: dict[str, tuple[Problem, Function]], *, severity: Severity = "error"
+    name: str, table: dict[str, tuple[Problem, Function]], *, severity: Severity = "error", each: str = ""
 ) -> Callable[[Function], Function]:
-    """Register a fault; its docstring is the problem's text, unless `problems.TEXTS` has it."""
+    """
+    Register a fault; its docstring is the problem's text, unless `problems.TEXTS` has it.
+
+    With `each`, the function judges one element of this attribute of the file, which it gets as well.
+    """
 
     def decorate(function: Function) -> Function:
         if name in table:
             raise ValueError(f"two faults named {name}")
-        table[name] = (problem_of(name, severity, function.__doc__), function)
+        rule = partial(_on_each, each, function) if each else function
+        table[name] = (problem_of(name, severity, function.__doc__), rule)
         return function
 
     return decorate
+
+
+def _on_each(attribute: str, function: Function, read: Any) -> Found:
+    found = attrgetter(attribute)(read)
+    for element in found() if callable(found) else found:
+        yield from function(read, *(element if isinstance(element, tuple) else (element,)))
 
 
 def judge(table: dict[str, tuple[Problem, Function]], read: Any) -> Iterator[Finding]:
