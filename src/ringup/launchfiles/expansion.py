@@ -159,8 +159,7 @@ class Expansion:
         if kind in ("word", "number", "variable_name", "extglob_pattern", "test_operator", "regex"):
             return _unescaped(self.raw(node))
         if kind == "string":
-            inner = self._string(node, scope, depth)
-            return inner or EMPTY
+            return self._string(node, scope, depth) or EMPTY
         if kind == "raw_string":
             return self.raw(node)[1:-1] or EMPTY
         if kind in ("ansi_c_string", "translated_string"):

@@ -589,7 +589,7 @@ def launch_of(
 
 def placed(job: Job, command: Command) -> tuple[int | None, int | None]:
     """(nodes, processes on each) of any program; (1, 1) without a starter in front of it."""
-    steps = (*command.around, *command.start.steps)
+    steps = command.steps
     starter = next((step for step in steps if step.role == "starter"), None)
     launch = Launch(job, command, command.start, steps, starter.program if starter else "", None, None)
     return _placed(launch, starter) if starter else (1, 1)

@@ -144,6 +144,10 @@ class Command:
     def texts(self) -> list[str]:
         return [word.text for word in self.words]
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return (*self.around, *self.start.steps)
+
 
 class Count(NamedTuple):
     """A variable that has another number in each round of a loop."""
@@ -189,9 +193,6 @@ class Job:
     is_cut: bool = False
     """Too large or too deep to be read completely."""
 
-    def where(self, line: int) -> str:
-        return f"{self.path}:{line}"
-
 
 Sibling = Callable[[str], str | None]
 """The text of a file that the current one names; None if it is missing."""
@@ -213,8 +214,7 @@ def command_of(words: Sequence[str], line: int, env: dict[str, str], job: Job, *
 
 def read_into(job: Job, text: str, line: int, env: dict[str, str], sibling: Sibling) -> None:
     """Add the commands of a text inside another file, a manifest."""
-    scope = Scope(dict(env), set(env), site="task", line_offset=line)
-    _Walk(job, sibling).text(text, scope)
+    _Walk(job, sibling).text(text, Scope(dict(env), set(env), site="task", line_offset=line))
 
 
 def _blank(match: re.Match[bytes]) -> bytes:
@@ -453,8 +453,7 @@ class _Walk(Expansion):
                 bodies.append(child.named_children)
             else:
                 bodies[-1].append(child)
-        has_else = any(c.type == "else_clause" for c in node.children)
-        self.branch(node, bodies, scope, depth, has_else)
+        self.branch(node, bodies, scope, depth, any(c.type == "else_clause" for c in node.children))
 
     def _condition(self, nodes: Sequence[Node], scope: Scope, depth: int) -> None:
         """The commands between `if` and `then`, `while` and `do`: their failure does not end the script."""
@@ -468,8 +467,7 @@ class _Walk(Expansion):
         for item in items:
             values = {c.id for c in item.children_by_field_name("value")}
             bodies.append([c for c in item.children if c.id not in values])
-        has_else = any(self.raw(i).lstrip().startswith("*") for i in items)
-        self.branch(node, bodies, scope, depth, has_else)
+        self.branch(node, bodies, scope, depth, any(self.raw(i).lstrip().startswith("*") for i in items))
 
     def branch(self, node: Node, bodies: Bodies, scope: Scope, depth: int, has_else: bool) -> None:
         """Each branch on a copy; afterwards values that differ between them are unknown."""
@@ -756,8 +754,7 @@ class _Walk(Expansion):
             self.job.files[into] = words[-1].text
         if document is not None and words[0].text == "tee" and len(words) > 1:
             self.job.files[words[-1].text] = document[0]
-        command = self._record(words, scope, node, prefix, cut_at)
-        self._inside(command, scope, depth, document)
+        self._inside(self._record(words, scope, node, prefix, cut_at), scope, depth, document)
 
     def _cut_at(self, node: Node, scope: Scope) -> int:
         """The line where a backslash and a blank come before a comment and end the command; 0: none."""

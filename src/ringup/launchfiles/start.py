@@ -115,10 +115,6 @@ class CommandLine:
         """The last value of one of the launcher's options, such as `nnodes`; None for none."""
         return next((o.value for o in reversed(self.options) if o.name[2:] in names), None)
 
-    @property
-    def starters(self) -> list[Step]:
-        return [step for step in self.steps if step.role == "starter"]
-
 
 def take_apart(words: Sequence[str]) -> CommandLine:
     """
@@ -152,10 +148,6 @@ def starts_ranks(word: str) -> bool:
     return own or bool(PYTHON.fullmatch(program))
 
 
-def _named(word: str, program: Program) -> str:
-    return word.partition("=")[0] if program.flags is not None or word.startswith("--") else word
-
-
 def options_of(words: Sequence[str], at: int, program: Program) -> tuple[list[Option], int]:
     """Leading options of a starter or wrapper, and the index of the word after them."""
     found: list[Option] = []
@@ -179,8 +171,7 @@ def options_of(words: Sequence[str], at: int, program: Program) -> tuple[list[Op
                 break
             value = words[at]
             at += 1
-        written = " ".join(words[begun:at])
-        found.append(Option(name, value, written, begun))
+        found.append(Option(name, value, " ".join(words[begun:at]), begun))
     return found, at
 
 

@@ -125,8 +125,7 @@ def _is_shown_again(part: Part, parts: Sequence[Part]) -> bool:
         return is_elsewhere  # a manifest's services run at once
     if any(other.job is part.job for other in same):
         return not any(part.machines and o.machines and not {*part.machines} & {*o.machines} for o in same)
-    ranks = {o.rank for o in parts if o.job is same[0].job}
-    return len(ranks) > 1 or is_elsewhere
+    return len({o.rank for o in parts if o.job is same[0].job}) > 1 or is_elsewhere
 
 
 def _parts(job: JobFile) -> Iterator[Part]:

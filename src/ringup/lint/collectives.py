@@ -339,5 +339,4 @@ def collective_on_some_ranks(read: Reading) -> Found:
             continue
         what = f"the forward pass {what}()" if (call.inside, call.name) in sides.fsdp else what
         through = "" if call in sides.direct else f" (in {sides.own(call)})"
-        found = f"only some ranks reach {what}{through}: {divided}"
-        yield call.line, found, "every rank makes the call"
+        yield call.line, f"only some ranks reach {what}{through}: {divided}", "every rank makes the call"

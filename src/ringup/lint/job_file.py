@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ringup.launchfiles.files import Files, LaunchFile, Nearby, read
 from ringup.launchfiles.model import Launch
 from ringup.launchfiles.shell import Command, Job
+from ringup.launchfiles.start import Step
 from ringup.lint.rule import File
 
 
@@ -38,6 +39,11 @@ class JobFile(File):
             if not command.is_nested:
                 seen.setdefault((command.line, len(command.words)), command)
         return list(seen.values())
+
+    def steps(self, *programs: str) -> Iterator[tuple[Command, Step]]:
+        """Each command with each of these programs in front of it."""
+        for command in self.job.commands:
+            yield from ((command, step) for step in command.steps if step.program in programs)
 
 
 def job_file(path: str, text: str, others: Files, nearby: Nearby | None = None) -> JobFile:

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import gpus_per_node, last, node_count, tasks_per_node
-from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
 from ringup.launchfiles.programs import OF_OPEN_MPI
 from ringup.launchfiles.start import Step, arguments
@@ -29,8 +28,6 @@ _MANY_GPUS = {"num-gpus", "num-machines", "multiprocessing-distributed"}
 _SCHEDULERS = ("SBATCH", "PBS", "BSUB")
 _OTHERS = ("YBATCH", "QSUB", "MSUB", "DSUB", "JSUB", "CSUB")
 """Words of other schedulers that look like these."""
-_SPREADS = ("-bynode", "--bynode", "-npernode", "--npernode", "-N")
-"""Options with which Open MPI does not fill the first host first."""
 _HOSTS = re.compile(r"[\w.-]{1,255}(?::\d{1,4})?(?:,[\w.-]{1,255}(?::\d{1,4})?){0,255}")
 _LITERAL = re.compile(r"\b(devices|gpus|num_nodes) ?= ?(\d{1,4})\b(?! ?[-+*/])")
 _EACH = r"(?:int\()?os\.environ\[.SLURM_GPUS_ON_NODE.\]|torch\.cuda\.device_count\(\)"
@@ -69,14 +66,12 @@ def rendezvous_endpoint_list(job: JobFile) -> Found:
     for number, text in enumerate(lines_of(job.text), 1):
         if _CUT.search(text.partition(" #")[0]) and node_count(job.job.directives)[0] > 1 and job.launches:
             yield number, "the list may be n[1-2]: cut takes n[1-2] for a name", "scontrol show hostnames"
-    for command in job.job.commands:
-        for step in (*command.around, *command.start.steps):
-            listed = job.job.marks.all_of(step.option("-w", "--nodelist") or "")
-            is_one = step.program == "srun" and step.option("-N", "--nodes") == "1"
-            is_list = any(mark.name in _LISTS for mark in listed)
-            if is_one and is_list and node_count(job.job.directives)[0] > 1:
-                yield command.line, "srun -w with the names of all nodes, and --nodes=1", "one node's name"
-                return
+    for command, step in job.steps("srun"):
+        listed = job.job.marks.all_of(step.option("-w", "--nodelist") or "")
+        is_list = any(mark.name in _LISTS for mark in listed)
+        if step.option("-N", "--nodes") == "1" and is_list and node_count(job.job.directives)[0] > 1:
+            yield command.line, "srun -w with the names of all nodes, and --nodes=1", "one node's name"
+            return
 
 
 def coordinator_at_itself(job: JobFile) -> Found:
@@ -129,45 +124,31 @@ def launcher_spreads_itself(job: JobFile, launch: Launch) -> Found:
 def open_mpi_slots(job: JobFile) -> Found:
     yield from _slots_of_chunks(job)
     yield from _slots_of_tasks(job)
-    for command in job.job.commands:
-        for step in (*command.around, *command.start.steps):
-            hosts = step.option("-H", "--host", "-host") or ""
-            count = step.option("-np", "--np", "-n", "-c") or ""
-            is_open_mpi = step.program == "mpirun" and any(
-                o.name.lstrip("-") in OF_OPEN_MPI or o.value.startswith("ppr:") for o in step.options
-            )
-            if not is_open_mpi or job.job.directives or not count.isdecimal() or has_mark(hosts):
-                continue
-            listed = [host for host in hosts.split(",") if host]
-            is_more = "oversubscribe" in " ".join(o.written for o in step.options).lower()
-            host, _, first = listed[0].partition(":") if listed else ("", "", "")
-            is_spread = step.has(*_SPREADS) or (step.option("--map-by", "-map-by") or "slot") != "slot"
-            if first.isdecimal() and len(listed) > 1 and int(count) <= int(first) and not is_spread:
-                found = (
-                    f"{plural(int(count), 'rank')}, and {host} has {first} slots: the other hosts get none"
-                )
-                wanted = f"{host}:N, where N is the number of its ranks, not a port"
-                yield command.line, found, wanted, "hosts"
-            slots = sum(int(host.partition(":")[2] or 1) for host in listed) if _HOSTS.fullmatch(hosts) else 0
-            if 0 < slots < int(count) and not is_more:
-                found = f"{plural(int(count), 'rank')} on {plural(slots, 'slot')}: {hosts}"
-                names = [host.partition(":")[0] for host in listed[:4]]
-                yield command.line, found, "slots: " + ",".join(f"{name}:N" for name in names), "hosts"
+    for command, step in job.steps("mpirun") if not job.job.directives else ():
+        hosts = step.option("-H", "--host", "-host") or ""
+        count = step.option("-np", "--np", "-n", "-c") or ""
+        is_open = any(o.name.lstrip("-") in OF_OPEN_MPI or o.value.startswith("ppr:") for o in step.options)
+        slots = _slots(hosts)
+        is_more = "oversubscribe" in " ".join(o.written for o in step.options).lower()
+        if is_open and count.isdecimal() and 0 < slots < int(count) and not is_more:
+            found = f"{plural(int(count), 'rank')} on {plural(slots, 'slot')}: {hosts}"
+            names = [host.partition(":")[0] for host in hosts.split(",")[:4]]
+            yield command.line, found, "slots: " + ",".join(f"{name}:N" for name in names), "hosts"
     for launch in (one for one in job.launches if one.launcher == "horovod"):
         given = dict(pairwise(launch.command.texts))
         total = launch.number(given.get("-np") or given.get("--num-proc") or "") or 0
         hosts = given.get("-H") or given.get("--hosts") or ""
-        if hosts and (cut := re.fullmatch(r"[\w.-]+:\d{1,4}", launch.start.script)):
-            found = f"the list of hosts ends at the blank: horovodrun takes {cut[0]} for the command"
-            yield launch.line, found, f"-H {hosts},{cut[0]}", "horovodrun"
-            continue
-        is_listed = bool(_HOSTS.fullmatch(hosts))
-        slots = sum(int(host.partition(":")[2] or 1) for host in hosts.split(",")) if is_listed else 0
         name = given.get("--hostfile") or given.get("-hostfile") or ""
-        slots = slots or slots_in(text_of(job, name)) or total
+        slots = _slots(hosts) or slots_in(text_of(job, name)) or total
         if total > slots:
             found = f"{plural(total, 'rank')} on {plural(slots, 'slot')}: {hosts or printable(name, 80)}"
             yield launch.line, found, "as many slots as ranks", "horovodrun"
+
+
+def _slots(hosts: str) -> int:
+    """Slots of `a:8,b`; 0 for a list of another form."""
+    listed = hosts.split(",") if _HOSTS.fullmatch(hosts) else []
+    return sum(int(host.partition(":")[2] or 1) for host in listed if host)
 
 
 def _slots_of_chunks(job: JobFile) -> Found:
@@ -183,18 +164,15 @@ def _slots_of_chunks(job: JobFile) -> Found:
         return
     slots *= int("".join(each) or 1)
     # On one node an Open MPI without PBS's library, as in containers, counts the cores.
-    for command in job.job.commands:
-        for step in (*command.around, *command.start.steps):
-            names = {option.name.lstrip("-") for option in step.options}
-            is_open = step.program == "mpirun" and (is_module or (slots > 1 and names & OF_OPEN_MPI))
-            is_open = is_open or (step.program in ("mpirun", "mpiexec") and bool(each))
-            count = step.option("-np", "--np", "-n", "-c") or ""
-            if is_open and count.isdecimal() and int(count) > slots and not names & _HOST_OPTIONS:
-                ranks = plural(int(count), "rank")
-                found = f"{ranks} on {plural(slots, 'slot')}: {printable(chunks[0], 60)}"
-                found += "" if each else " has no mpiprocs"
-                nodes = node_count(job.job.directives)[0]
-                yield command.line, found, f"mpiprocs={-(-int(count) // nodes)} in each chunk", "PBS"
+    for command, step in job.steps("mpirun", "mpiexec"):
+        names = {option.name.lstrip("-") for option in step.options}
+        is_open = step.program == "mpirun" and (is_module or (slots > 1 and names & OF_OPEN_MPI))
+        count = step.option("-np", "--np", "-n", "-c") or ""
+        if (is_open or each) and count.isdecimal() and int(count) > slots and not names & _HOST_OPTIONS:
+            found = f"{plural(int(count), 'rank')} on {plural(slots, 'slot')}: {printable(chunks[0], 60)}"
+            found += "" if each else " has no mpiprocs"
+            nodes = node_count(job.job.directives)[0]
+            yield command.line, found, f"mpiprocs={-(-int(count) // nodes)} in each chunk", "PBS"
 
 
 def _slots_of_tasks(job: JobFile) -> Found:
@@ -207,13 +185,12 @@ def _slots_of_tasks(job: JobFile) -> Found:
     is_asked = total or last(asks, "ntasks-per-node", "tasks-per-node")[0]
     if not (slots and is_asked and mpi_modules(job)[0]) or is_open_ended:
         return
-    for command in job.job.commands:
-        for step in (s for s in (*command.around, *command.start.steps) if s.program == "mpirun"):
-            count = step.option("-np", "--np", "-n", "-c") or ""
-            names = {option.name.lstrip("-") for option in step.options}
-            if count.isdecimal() and int(count) > slots and not names & _HOST_OPTIONS:
-                found = f"{plural(int(count), 'rank')}, and {plural(slots, 'task')} of Slurm: too few slots"
-                yield command.line, found, f"#SBATCH --ntasks={count}", "Slurm"
+    for command, step in job.steps("mpirun"):
+        count = step.option("-np", "--np", "-n", "-c") or ""
+        names = {option.name.lstrip("-") for option in step.options}
+        if count.isdecimal() and int(count) > slots and not names & _HOST_OPTIONS:
+            found = f"{plural(int(count), 'rank')}, and {plural(slots, 'task')} of Slurm: too few slots"
+            yield command.line, found, f"#SBATCH --ntasks={count}", "Slurm"
 
 
 _HOST_OPTIONS = {"H", "host", "hostfile", "machinefile", "default-hostfile"}
@@ -261,13 +238,6 @@ def gpus_exceed_pod(job: JobFile, launch: Launch) -> Found:
         found = f"{wanted} GPUs (tensor x pipeline), and the {'container' if launch.pod else 'node'}"
         found += f" has {gpus}"
         yield launch.line, found, f"{wanted} GPUs"
-    elif (
-        not (launch.pod or launch.most_nodes)
-        and launch.launcher == "vllm"
-        and 0 < gpus * launch.allocated < wanted
-    ):
-        found = f"{wanted} GPUs (tensor x pipeline), and the job's {launch.allocated} nodes have {gpus} each"
-        yield launch.line, found, f"{gpus * launch.allocated} GPUs"
 
 
 @fault("deepspeed-without-hosts", SHELL, severity="warning", each="launches")
@@ -315,8 +285,7 @@ def deepspeed_options_exclude(job: JobFile, launch: Launch) -> Found:
     own = (launch.start.option("node-rank") or "0") if launch.launcher == "deepspeed" else "0"
     is_left = launch.has("no-ssh") or launch.start.option("no-ssh") is not None or launch.nnodes == 1
     if own != "0" and not is_left and not launch.is_opaque:
-        found = "--node_rank without --no_ssh: DeepSpeed does not read it"
-        yield launch.line, found, "--no_ssh", "node rank"
+        yield launch.line, "--node_rank without --no_ssh: DeepSpeed does not read it", "--no_ssh", "node rank"
 
 
 @fault("visible-devices-ignored", SHELL, each="launches")
@@ -450,8 +419,7 @@ def gpus_left_idle(job: JobFile, launch: Launch) -> Found:
     if launch.launcher == "accelerate" and gpus > 1 and machines > 1 and total == gpus:
         each = launch.ranks_per_node
         found = f"{total} processes over {machines} machines of {gpus} GPUs: {each} on each"
-        wanted = f"--num_processes {machines * gpus}: it is the total of all machines"
-        yield launch.line, found, wanted
+        yield launch.line, found, f"--num_processes {machines * gpus}: it is the total of all machines"
 
 
 def _lines_of_nodes(launch: Launch, step: Step) -> bool:
@@ -515,8 +483,7 @@ def gpu_by_global_rank(job: JobFile) -> Found:
         match = _BY_GLOBAL_RANK.search(line.partition(" #")[0])
         if match and away and not line.lstrip().startswith("#"):
             local = "SLURM_LOCALID" if match[2].startswith("SLURM") else "OMPI_COMM_WORLD_LOCAL_RANK"
-            found = f"{match[1]}=${match[2]}, and there are {away[0].nodes} nodes"
-            yield number, found, f"${local}"
+            yield number, f"{match[1]}=${match[2]}, and there are {away[0].nodes} nodes", f"${local}"
 
 
 @fault("lightning-tasks-mismatch", SHELL)
@@ -701,5 +668,4 @@ def tpu_host_alone(job: JobFile) -> Found:
         return
     for command, given in starts:
         if re.search(r"\bpython3? (?:-m )?[\w./]{0,80}train", given["command"]):
-            found = f"started on one host of {sizes[0][0]}, which has several"
-            yield command.line, found, "--worker=all"
+            yield command.line, f"started on one host of {sizes[0][0]}, which has several", "--worker=all"

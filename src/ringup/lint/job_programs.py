@@ -37,7 +37,7 @@ class StartedProgram(NamedTuple):
 
 def _starts(job: JobFile, name: re.Pattern[str]) -> Iterator[StartedProgram]:
     for command in job.job.commands:
-        steps = [s for s in (*command.around, *command.start.steps) if s.role == "starter"]
+        steps = [s for s in command.steps if s.role == "starter"]
         rest = command.start.rest
         if steps and rest and name.fullmatch(posixpath.basename(rest[0])):
             yield StartedProgram(command, steps[0], *placed(job.job, command))

@@ -184,8 +184,7 @@ def rendezvous_address_wrong(job: JobFile, launch: Launch) -> Found:
     elif (
         launch.launcher in TORCH and "://" in launch.option("rdzv-endpoint") and "etcd" not in launch.backend
     ):
-        found = f"the endpoint is {printable(launch.option('rdzv-endpoint'), 80)}"
-        yield launch.line, found, "HOST:PORT"
+        yield launch.line, f"the endpoint is {printable(launch.option('rdzv-endpoint'), 80)}", "HOST:PORT"
     elif octets and max(map(int, octets.groups())) > 255:
         yield launch.line, f"no host can have the address {launch.host}", "numbers up to 255"
 

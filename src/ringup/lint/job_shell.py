@@ -221,8 +221,7 @@ def _refused_by_slurm(job: JobFile, read: Sequence[Directive]) -> Found:
         if equals and not value and one.name in FORMS:
             yield one.line, f"{name}= has no value: sbatch refuses it", FORMS[one.name][1], "option"
         elif equals and one.name in SHORT:
-            found = f"{written}: sbatch takes ={value} for the value"
-            yield one.line, found, f"{name} {value}", "option"
+            yield one.line, f"{written}: sbatch takes ={value} for the value", f"{name} {value}", "option"
         elif told := _refused("sbatch", name or f"--{one.name}", one.value):
             yield one.line, *told, "option"
     steps = [(c.line, s) for c in job.job.commands for s in c.start.steps if s.program == "srun"]
@@ -516,7 +515,7 @@ def _container_of(job: JobFile, command: Command) -> int:
 
 def _never_ends(command: Command) -> str:
     texts = [posixpath.basename(text) for text in command.texts]
-    if texts[0] in _IN_BACKGROUND or _is_detached((*command.around, *command.start.steps)):
+    if texts[0] in _IN_BACKGROUND or _is_detached(command.steps):
         return ""
     program = "ray" if "ray" in texts and "start" in texts else texts[0]
     arguments = texts[texts.index(program) + 1 :]
@@ -547,7 +546,7 @@ def step_holds_nodes(job: JobFile) -> Found:
     if not gpus_per_node(job.job.directives)[0] or "SLURM_OVERLAP" in job.text:
         return
     for command in job.job.commands:
-        step = next((s for s in (*command.around, *command.start.steps) if s.program == "srun"), None)
+        step = next((s for s in command.steps if s.program == "srun"), None)
         if step is None or not command.detached or step.has(*_SHARES) or "--pid" in command.texts:
             continue
         texts = [posixpath.basename(text) for text in command.texts]

@@ -169,8 +169,7 @@ def pbs_directive_refused(job: JobFile) -> Found:
             found = f"{printable(what, 60)} without -l" if refused["bare"] else f"a blank behind {what}"
             yield number, found, f"#PBS -l {printable(what, 60)}", "request"
         if re.match(r"#PBS[ \t]+-t[ \t]+\d", line) and re.search(r"(?m)^#PBS[ \t]+-l[ \t]+select=", job.text):
-            found = "-t is Torque's, and select= PBS Professional's: its qsub refuses -t"
-            yield number, found, "-J", "array"
+            yield number, "-t is Torque's, and select= PBS Professional's: its qsub refuses -t", "-J", "array"
 
 
 _ID_OF = re.compile(

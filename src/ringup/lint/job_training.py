@@ -16,7 +16,6 @@ from ringup.lint.job_and_script import passes_unchanged
 from ringup.lint.job_environment import file_at_hand, text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
-from ringup.rules import Fix
 from ringup.units import lines_of, plural, printable
 
 _NUMBERS = {
@@ -111,13 +110,6 @@ def deepspeed_config_wrong(job: JobFile) -> Found:
             yield launch.line, f"{shown}: stage {stage}", "a stage from 0 to 3"
         for name, near in _misspelt(parts):
             yield launch.line, f"{shown}: DeepSpeed knows no {printable(name, 60)}", near
-        offload = _value(parts, "zero_optimization", "offload_param", "device")
-        if isinstance(stage, int) and stage < 3 and offload in ("cpu", "nvme"):
-            found, why = (
-                f"{shown}: offload_param at stage {stage}",
-                "only stage 3 splits and offloads parameters",
-            )
-            yield job.finding(launch.line, found, "stage 3", severity="warning", why=why, fix=Fix("stage 3"))
         has_size = parts.keys() & {"train_batch_size", "train_micro_batch_size_per_gpu"}
         if own and parts and not has_size and not _is_filled(job, launch, name):
             yield launch.line, f"{shown} has no batch size", "train_micro_batch_size_per_gpu"
@@ -326,8 +318,7 @@ def parallel_sizes_do_not_divide(job: JobFile, launch: Launch) -> Found:
         is_apart = unless is not None and any(map(unless.search, given))
         may_grow = is_default and whole == "ranks" and left and right % left == 0
         if left and right and left % right and not (is_apart or may_grow):
-            found = f"{_shown(given, whole)}, and {_shown(given, by)}"
-            yield launch.line, found, f"a multiple of {right}"
+            yield launch.line, f"{_shown(given, whole)}, and {_shown(given, by)}", f"a multiple of {right}"
             break
 
 

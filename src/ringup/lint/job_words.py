@@ -46,8 +46,7 @@ def slashes_are_no_comment(job: JobFile, command: Command) -> Found:
     word = next((w for w in command.words[1:] if re.fullmatch("//[^/]*", w.raw)), None)
     if word is not None:
         program = command.texts[0].rpartition("/")[2]
-        found = f"`{word.raw}` and what follows are arguments of {program}"
-        yield word.line, found, "# before a comment"
+        yield word.line, f"`{word.raw}` and what follows are arguments of {program}", "# before a comment"
 
 
 @fault("dash-is-no-hyphen", SHELL)
@@ -268,8 +267,7 @@ def _kept_by_the_shell(job: JobFile) -> Found:
         for name in sorted(launch.command.variables.keys() - launch.env.keys() - used):
             here = next((w.line for w in job.job.assigned if w.text.startswith(f"{name}=")), 0)
             if here and (name == "CUDA_VISIBLE_DEVICES" or name in TABLE):
-                found = f"{name} is not exported: the ranks do not get it"
-                yield here, found, f"export {name}=...", "own"
+                yield here, f"{name} is not exported: the ranks do not get it", f"export {name}=...", "own"
 
 
 @fault("launcher-argument-misread", SHELL, each="launches")
@@ -306,11 +304,9 @@ def launcher_argument_misread(job: JobFile, launch: Launch) -> Found:
     elif start.kind == "script" and _HOSTS_OR_COUNT.fullmatch(program) and follows.endswith(".py"):
         found = f"{launch.launcher} takes `{start.script}` for the script"
         yield launch.line, found, "an option in front of it (--hostfile), or the script alone"
-    elif start.kind == "script" and program.endswith(_SETTINGS) and not launch.is_opaque:
+    elif start.kind == "script" and program.endswith((".yaml", ".yml", ".json")) and not launch.is_opaque:
         found = f"{launch.launcher} takes `{printable(program, 60)}` for the script: Python runs it"
-        is_config = launch.launcher == "accelerate"
-        wanted = f"--config_file {printable(start.script, 80)}" if is_config else "the script first"
-        yield launch.line, found, wanted
+        yield launch.line, found, "--config_file" if launch.launcher == "accelerate" else "the script first"
     elif not (start.script or launch.is_opaque or _is_cut(job, launch) or launch.has("help")):
         yield launch.line, f"{launch.launcher} is given no script", "the script behind the options"
 
@@ -320,7 +316,6 @@ _AS_MODULE = {
     "accelerate": "accelerate.commands.launch",
     "deepspeed": "deepspeed.launcher.runner",
 }
-_SETTINGS = (".yaml", ".yml", ".json")
 _HOSTS_OR_COUNT = re.compile(
     r"(?i)(?:\w{0,40}[-_.])?(?:host|machine|node)_?(?:file|list|s)?(?:\.txt)?|\d{1,9}"
 )
@@ -459,8 +454,7 @@ def _refused_by_accelerate(job: JobFile) -> Found:
             )
             yield launch.line, found, "no --multi_gpu", "accelerate"
         elif given == ["multi-gpu"] and launch.start.option("num-processes") in ("0", "1"):
-            found = "--multi_gpu for one process"
-            yield launch.line, found, "two or more, or no --multi_gpu", "accelerate"
+            yield launch.line, "--multi_gpu for one process", "two or more, or no --multi_gpu", "accelerate"
 
 
 _COUNTS = {
@@ -558,8 +552,7 @@ def option_of_later_torch(job: JobFile) -> Found:
         written = (o.written.partition("=")[0] for o in launch.start.options)
         option = next((name for name in written if "-" in name[2:]), "")
         if option and launch.launcher in TORCH:
-            found = f"{option}, and torch is {min(versions)}"
-            yield launch.line, found, f"--{option[2:].replace('-', '_')}"
+            yield launch.line, f"{option}, and torch is {min(versions)}", f"--{option[2:].replace('-', '_')}"
 
 
 @fault("launcher-deprecated", SHELL, severity="note")
@@ -592,26 +585,16 @@ def mpi_option_of_another(job: JobFile) -> Found:
         if is_hydra and not is_open and "openmpi" in path and "mpi4py" in text:
             found = f"{printable(path, 60)}, and mpi4py's MPI is MPICH: each process is alone, rank 0 of 1"
             yield launch.line, found, "the mpirun of mpi4py's own MPI"
-    texts = lines_of(job.text)
-    for launch in job.launches:
-        by_hydra = any(s.program in ("mpiexec.hydra", "mpirun_rsh") for s in launch.steps)
-        by_hydra = by_hydra or (is_hydra and not is_open and launch.started_by in ("mpirun", "mpiexec"))
-        written = " ".join(texts[launch.command.line - 1 : launch.command.last_line])
-        name = re.search(r"\$\{?(OMPI_COMM_WORLD_\w{1,20})\}?(?!:)", written)
-        if by_hydra and name and "PMI_" not in written:
-            found = f"${name[1]} is Open MPI's: another MPI sets PMI_RANK"
-            yield launch.line, found, "$PMI_RANK, $MPI_LOCALRANKID"
-    for command in job.job.commands:
-        for step in (*command.around, *command.start.steps):
-            names = [o.name for o in step.options] if step.program in ("mpirun", "mpiexec") else []
-            of_open = next((n for n in names if n.lstrip("-") in OF_OPEN_MPI), "")
-            of_hydra = next((n for n in names if n.lstrip("-") in OF_HYDRA), "")
-            if of_open and of_hydra:
-                yield command.line, f"{of_open} is Open MPI's, {of_hydra} is Hydra's", "options of one MPI"
-            elif of_open and is_hydra and not is_open:
-                yield command.line, f"{of_open} is Open MPI's, the module is another MPI's", "its own option"
-            elif of_hydra and is_open and not is_hydra:
-                yield command.line, f"{of_hydra} is Hydra's, the module is Open MPI's", "its own option"
+    for command, step in job.steps("mpirun", "mpiexec"):
+        names = [option.name for option in step.options]
+        of_open = next((n for n in names if n.lstrip("-") in OF_OPEN_MPI), "")
+        of_hydra = next((n for n in names if n.lstrip("-") in OF_HYDRA), "")
+        if of_open and of_hydra:
+            yield command.line, f"{of_open} is Open MPI's, {of_hydra} is Hydra's", "options of one MPI"
+        elif of_open and is_hydra and not is_open:
+            yield command.line, f"{of_open} is Open MPI's, the module is another MPI's", "its own option"
+        elif of_hydra and is_open and not is_hydra:
+            yield command.line, f"{of_hydra} is Hydra's, the module is Open MPI's", "its own option"
 
 
 _RUN_FIRST = re.compile(r"\$\((?:[^ ]{0,200}/)?(?:python[\d.]{0,8}|torchrun|accelerate|deepspeed) (?!-c )")

@@ -273,7 +273,7 @@ def node_variable_read_too_early(job: JobFile) -> Found:
     seen = set()
     by_command = {id(launch.command): launch for launch in job.launches}
     for command in job.job.commands:
-        steps = [step.program for step in (*command.around, *command.start.steps)]
+        steps = [step.program for step in command.steps]
         starter = next((program for program in steps if program in PER_TASK_OF), "")
         if not starter:
             continue
@@ -484,8 +484,7 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
         found = f"{launch.allocated} nodes are asked for, and {launch.launcher} {what}"
         if launch.launcher == "python":
             found = f"{launch.allocated} nodes are asked for, and python is started on the first alone"
-            wanted = "one node, or srun in front of it"
-            yield job.finding(launch.line, found, wanted, severity="warning")
+            yield job.finding(launch.line, found, "one node, or srun in front of it", severity="warning")
         elif is_unsure:
             wanted = "srun in front of it"
             yield job.finding(launch.line, found, wanted, severity="warning", case="configuration")
@@ -615,9 +614,6 @@ def _ranks_from(job: JobFile, launch: Launch) -> tuple[str, str] | None:
     return (f"{shown}, and the nodes are 0 to {wanted - 1}", "a count from 0") if begin else None
 
 
-_BY_NODES = re.compile(r"world_size *= *int\(os\.(?:environ\[|getenv\()[\"']SLURM_(?:NNODES|NTASKS|NPROCS)")
-
-
 @fault("ray-port-differs", SHELL)
 def ray_port_differs(job: JobFile) -> Found:
     """
@@ -676,11 +672,6 @@ def launcher_left_out(job: JobFile, launch: Launch) -> Found:
         if tasks > 1 and "spawn" not in text_of(job, launch.script):
             found = f"WORLD_SIZE counts {tasks} tasks a node, and without srun there is one"
             yield launch.line, found, "srun in front of it"
-    text = text_of(job, launch.script) if is_alone else ""
-    nodes, line = node_count(job.job.directives)
-    if nodes > 1 and _BY_NODES.search(text) and "init_process_group" in text:
-        found = f"the script counts {nodes} nodes (line {line}), and without srun it runs on one"
-        yield launch.line, found, "srun in front of it"
     is_told = launch.arguments.get("launcher") == "pytorch" and "RANK" not in launch.env
     if launch.launcher == "python" and is_told and not launch.is_away:
         found = "--launcher pytorch: the script reads RANK, and python alone sets none"
