@@ -27,8 +27,7 @@ def computed(text: str, value_of: Callable[[str], str]) -> str:
     '17'
     """
     text = text.strip()
-    single = _NAME.fullmatch(text)
-    if single:
+    if single := _NAME.fullmatch(text):
         return value_of(single[1])
     if len(text) > 200:
         return ""

@@ -231,8 +231,7 @@ class Expansion:
                 else self.unknown(raw, scope)
             )
         if index:
-            part = re.fullmatch(r":\s?(\d{1,4})(?::(\d{1,4}))?", rest)
-            if part and isinstance(value, tuple):
+            if (part := re.fullmatch(r":\s?(\d{1,4})(?::(\d{1,4}))?", rest)) and isinstance(value, tuple):
                 end = int(part[1]) + int(part[2]) if part[2] else None
                 value = value[int(part[1]) : end]
             return self._element(value, index, raw, scope, quoted)
@@ -401,8 +400,7 @@ def _range(raw: str) -> str:
 
 def _trimmed(text: str, rest: str) -> str:
     """`${X%.*}`, `${X##*/}` and `${X/a/b}` of a known text, as far as the patterns are plain."""
-    match = re.fullmatch(r"(##?|%%?)(.{1,40})", rest, re.DOTALL)
-    if not match:
+    if not (match := re.fullmatch(r"(##?|%%?)(.{1,40})", rest, re.DOTALL)):
         return text
     sign, pattern = match[1], match[2]
     if sign[0] == "#" and pattern.startswith("*") and len(pattern) == 2:

@@ -86,8 +86,7 @@ def named(name: str, path: str, others: Files) -> str | None:
 def _configure(launch: Launch, sibling: shell.Sibling) -> None:
     """Add the settings of accelerate's configuration or DeepSpeed's host file to a launch."""
     option = {"accelerate": "config-file", "deepspeed": "hostfile"}.get(launch.launcher, "")
-    name = launch.start.option(option)
-    if not name:
+    if not (name := launch.start.option(option)):
         return
     written = launch.job.files.get(name)
     text = written if written is not None else sibling(name)

@@ -164,8 +164,7 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
         for value in node.value:
             yield from _containers(value, around, count, depth + 1)
         return
-    items = dict(pairs(node))
-    if not items:
+    if not (items := dict(pairs(node))):
         return
     if depth and "apiVersion" in items and scalar(items.get("kind")):  # in an AppWrapper, a List, a workflow
         around = Around(scalar(items["kind"]), around.text)
@@ -182,7 +181,9 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
     if "containers" in items:
         around = around._replace(pod=_pod(around.text, node))
     if specs := items.pop("pytorchReplicaSpecs", None):
-        total, ranks = _total(specs), scalar(items.get("nprocPerNode"))
+        pods = [number(value_at(v, "replicas")) for _, v in pairs(specs)]
+        total = None if None in pods else sum(one or 0 for one in pods)
+        ranks = scalar(items.get("nprocPerNode"))
         given = {"PET_NPROC_PER_NODE": ranks} if ranks.isdecimal() else {}
         if total and "elasticPolicy" not in items:
             given["PET_NNODES"] = str(total)
@@ -227,8 +228,7 @@ def _replicas(kind: str, items: dict[str, Node], outer: int | None) -> int | Non
         return number(scalar(items.get("size"))) if "size" in items else outer
     if kind in ("PyTorchJob", "Volcano"):
         return outer if outer is not None else number(scalar(items.get("replicas")))
-    found = [number(scalar(items[k])) for k in REPLICAS if k in items]
-    if not found:
+    if not (found := [number(scalar(items[k])) for k in REPLICAS if k in items]):
         return outer
     # A Job runs at most as many pods at a time as its parallelism, and in all as its completions.
     best = min if {"parallelism", "completions"} <= items.keys() else max
@@ -237,12 +237,6 @@ def _replicas(kind: str, items: dict[str, Node], outer: int | None) -> int | Non
         return None
     # A JobSet's replicas multiply the pods of each of its jobs.
     return own * outer if outer and kind == "JobSet" else own
-
-
-def _total(specs: Node) -> int | None:
-    """Pods of a PyTorchJob: its master and workers."""
-    counts = [number(value_at(v, "replicas")) for _, v in pairs(specs)]
-    return None if None in counts else sum(c or 0 for c in counts)
 
 
 def _strings(node: Node) -> list[str]:
@@ -419,8 +413,7 @@ def _environment(items: dict[str, Node], by: str, container: PodCommand, known: 
             found[name] = scalar(value)
         for entry in node.value if node is not None and node.id == "sequence" else ():
             pair = dict(pairs(entry))
-            name = scalar(pair.get("name"))
-            if name:
+            if name := scalar(pair.get("name")):
                 found[name] = scalar(pair["value"]) if "value" in pair else known.make(name, "task")
             elif "=" in scalar(entry):
                 left, _, right = scalar(entry).partition("=")
@@ -441,8 +434,7 @@ def _with_variables(word: str, form: re.Pattern[str], env: dict[str, str], job: 
     """
 
     def value(match: re.Match[str]) -> str:
-        name = match[1]
-        if not name:
+        if not (name := match[1]):
             return "$"
         return match[0] if name.islower() and name not in env else env.get(name, job.marks.make(name, "task"))
 

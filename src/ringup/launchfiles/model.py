@@ -306,8 +306,7 @@ class Launch:
         if self.launcher == "accelerate":
             host, port = self.option("main-process-ip"), self.option("main-process-port")
         elif self.launcher in TORCH:
-            own = self.setting("rdzv-endpoint")
-            if own or self.backend != "static":
+            if (own := self.setting("rdzv-endpoint")) or self.backend != "static":
                 return own
             host, port = self.setting("master-addr"), self.setting("master-port")
         else:
@@ -701,8 +700,7 @@ def _by_mpi(launch: Launch, step: Step) -> tuple[int | None, int | None]:
         launch.number(total_text) if total_text else None,
     )
     nodes = _host_count(hosts) if hosts else launch.allocated or None
-    listed = launch.job.files.get(step.option(*HOST_FILES) or "")
-    if listed and not nodes:
+    if (listed := launch.job.files.get(step.option(*HOST_FILES) or "")) and not nodes:
         nodes = len([line for line in listed.splitlines() if line.split("#")[0].strip()]) or None
     in_turn = step.has("-bynode", "--bynode") or mapped == "node"
     is_pernode = step.has("-pernode", "--pernode") or (in_turn and launch.launcher in NODE_LAUNCHERS)

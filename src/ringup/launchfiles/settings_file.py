@@ -28,8 +28,7 @@ def settings(text: str) -> list[tuple[str, str]]:
     if getattr(root, "id", "mapping") != "mapping":
         raise ValueError("line 1 is not understood: no NAME: VALUE")
     found = list(_scalars(root, 0)) if root else []
-    twice = {name for name, _ in found if [n for n, _ in found].count(name) > 1}
-    if twice:
+    if twice := {name for name, _ in found if [n for n, _ in found].count(name) > 1}:
         raise ValueError(f"{min(twice)} is there twice")
     return found
 

@@ -319,8 +319,7 @@ class _Walk(Expansion):
             self._pipeline_of(node, scope, depth)
 
     def _pipeline_of(self, node: Node, scope: Scope, depth: int) -> None:
-        parts = node.named_children
-        if parts and parts[-1].type == "while_statement" and len(parts) > 1:
+        if (parts := node.named_children) and parts[-1].type == "while_statement" and len(parts) > 1:
             listed = substituted(self._stages(parts[:-1], scope), scope.site, self.marks)
             inner = replace(self.copied(scope), loop=listed)
             self.body(parts[-1:], inner, depth)
@@ -398,8 +397,7 @@ class _Walk(Expansion):
         """Remember the content that `{ ...; echo TEXT; } > FILE` writes; functions are already known."""
         lines = []
         for node in self._commands_in(body):
-            words = self._stages([node], scope)
-            if words and words[0][:1] == ["echo"]:
+            if (words := self._stages([node], scope)) and words[0][:1] == ["echo"]:
                 lines.append(" ".join(words[0][1:]))
         if lines:
             self.job.files[into] = "\n".join(lines) + "\n"

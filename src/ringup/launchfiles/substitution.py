@@ -24,8 +24,7 @@ def substituted(stages: Sequence[Sequence[str]], site: str, known: Marks) -> str
         value = _stage(list(words), value, site, known)
         if not value:
             return ""
-    mark = known.of(value)
-    if mark and mark.name == marks.NODE_COUNT and _counts_slots(stages, known):
+    if (mark := known.of(value)) and mark.name == marks.NODE_COUNT and _counts_slots(stages, known):
         return known.make(marks.SLOT_COUNT, site)
     return value
 
@@ -111,16 +110,14 @@ def _first(given: str, how: str, site: str, known: Marks) -> str:
 
 def _file(word: str, site: str, known: Marks) -> str:
     """The contents of a file of node names, if a word names one."""
-    mark = known.of(word)
-    if mark and mark.name in (*_NODE_FILES, marks.NODES):
+    if (mark := known.of(word)) and mark.name in (*_NODE_FILES, marks.NODES):
         return known.make(marks.NODES, site)
     return ""
 
 
 def _address_of(words: list[str], site: str, known: Marks) -> str:
     for word in words:
-        mark = known.of(word)
-        if mark and mark.name == marks.FIRST_NODE:
+        if (mark := known.of(word)) and mark.name == marks.FIRST_NODE:
             return known.make(marks.FIRST_ADDRESS, site)
         if mark and mark.name == marks.OWN_NAME:
             return known.make(marks.OWN_ADDRESS, site)

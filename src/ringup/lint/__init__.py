@@ -239,8 +239,7 @@ def one_rank_for_all(
     if launcher not in ("spawn", "python", "jax"):
         return []
     pairs = [(w.partition("=")[0], w.partition("=")[2] or after) for w, after in pairwise((*given, ""))]
-    fixed = next((pair for pair in pairs if _OF_A_NODE.fullmatch(pair[0]) and pair[1].isdecimal()), None)
-    if fixed:
+    if fixed := next((pair for pair in pairs if _OF_A_NODE.fullmatch(pair[0]) and pair[1].isdecimal()), None):
         found = Finding(script, f"{' '.join(fixed)} on every node", f"{fixed[0]} {{node_rank}}")
         return [complete(found, ACROSS["node-rank-duplicate"][0])]
     if start and "detectron2" in start.why and not any(name == "--num-machines" for name, _ in pairs):

@@ -117,8 +117,7 @@ def _is_shown_again(part: Part, parts: Sequence[Part]) -> bool:
     Whether a line begins another start: its rank is already in this one, and nothing shows that both run at
     once (comments that name two hosts; a file each).
     """
-    same = [other for other in parts if other.rank == part.rank]
-    if not same:
+    if not (same := [other for other in parts if other.rank == part.rank]):
         return False
     is_elsewhere = (part.address, part.port) != (same[0].address, same[0].port)
     if part.launch.replicas is not None and (part.launch.nnodes or 0) > 1:
@@ -163,8 +162,7 @@ def meeting_point_differs(files: All) -> Iterator[Finding]:
     yield from files.differ("port", "port {}", "the same port on every node")
     for part, script in files.started():
         for kind, value, line, _ in written_points(script):
-            own = getattr(part, kind)
-            if own and own != value:
+            if (own := getattr(part, kind)) and own != value:
                 found = f"{kind} {value}, but {own} in {part.where}"
                 yield script.finding(line, found, "what the launch line says")
 

@@ -167,7 +167,6 @@ def gradients_never_averaged(read: Reading) -> Found:
     Fix: DistributedDataParallel around the model, a DistributedSampler for its data: in the documentation
     under "Start in five minutes", "A script for one GPU".
     """
-    joined = read.script.named(INIT)
-    if joined and (line := _trains_without(_AVERAGES, read.script, read.nearby)):
+    if (joined := read.script.named(INIT)) and (line := _trains_without(_AVERAGES, read.script, read.nearby)):
         found = f"ranks join in line {joined[0].line}, and nothing averages the gradients of this backward()"
         yield line, found, "DistributedDataParallel"

@@ -212,8 +212,7 @@ class Sides:
         if any(taken and self._is_alone(test) for test, taken in conditions):
             return "", None
         for test, taken in conditions:
-            side = self.side(test)
-            if side and (taken or not narrowed or not isinstance(test, ast.BoolOp)):
+            if (side := self.side(test)) and (taken or not narrowed or not isinstance(test, ast.BoolOp)):
                 return side if taken else _SWAPPED[side], test
             narrowed = narrowed or not isinstance(test, ast.Constant)
         return "", None

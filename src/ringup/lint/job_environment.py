@@ -409,8 +409,7 @@ def hostfile_wrong(job: JobFile, launch: Launch) -> Found:
     yield from _slots_of_mpi(job, launch)
     yield from _slots_of_horovod(job, launch)
     parts = launch.option("include").split("@") if launch.launcher == "deepspeed" else ()
-    ranged = [part for part in parts if re.search(r":(?:\d+,)*\d+-\d", part)]
-    if ranged:
+    if ranged := [part for part in parts if re.search(r":(?:\d+,)*\d+-\d", part)]:
         found = f"--include {printable(ranged[0], 60)}: DeepSpeed knows no ranges"
         why, wanted = "each part between commas must be one number", "each GPU: localhost:0,1,2,3"
         yield launch.line, found, wanted, why, "list every GPU: localhost:0,1,2,3"
@@ -515,20 +514,17 @@ def _contents(job: JobFile, launch: Launch, name: str, text: str) -> Found:
         found = f"{printable(name, 80)}: {printable(bad or 'empty', 60)!r} is not HOST slots=N"
         yield launch.line, found, "HOST slots=N on every line", "DeepSpeed"
         return
-    twice = next((host for host in hosts if hosts.count(host) > 1), "")
-    if twice:
+    if twice := next((host for host in hosts if hosts.count(host) > 1), ""):
         found = f"{printable(name, 80)} has {printable(twice, 60)} twice"
         yield launch.line, found, "each host once", "DeepSpeed"
     wanted = [part.partition(":")[0] for part in launch.option("include").split("@") if part]
-    missing = [host for host in wanted if host not in hosts and not has_mark(host)]
-    if missing:
+    if missing := [host for host in wanted if host not in hosts and not has_mark(host)]:
         found = f"--include {printable(missing[0], 60)}, which {printable(name, 80)} does not have"
         yield launch.line, found, "a host of the host file", "DeepSpeed"
     slots = {match[1]: int(match[2]) for line in lines if (match := _SLOTS.match(line))}
     for part in launch.option("include").split("@"):
         host, _, listed = part.partition(":")
-        beyond = [n for n in listed.split(",") if n.isdecimal() and int(n) >= slots.get(host, 1 << 20)]
-        if beyond:
+        if [n for n in listed.split(",") if n.isdecimal() and int(n) >= slots.get(host, 1 << 20)]:
             found = (
                 f"--include {printable(part, 60)}, and {printable(name, 80)} gives {host} {slots[host]} slots"
             )
@@ -538,8 +534,7 @@ def _contents(job: JobFile, launch: Launch, name: str, text: str) -> Found:
     if few < each:
         found = f"--num_gpus {each} on every host, and {printable(name, 80)} has slots={few}"
         yield job.finding(launch.line, found, "as many GPUs as slots", severity="warning", case="DeepSpeed")
-    count = launch.nnodes
-    if count and launch.option("num-nodes") and count > len(hosts):
+    if (count := launch.nnodes) and launch.option("num-nodes") and count > len(hosts):
         found = f"--num_nodes {count}, and {printable(name, 80)} has {len(hosts)}"
         yield launch.line, found, "as many hosts as nodes", "DeepSpeed"
 

@@ -389,8 +389,7 @@ def _pods_refused(document: Node) -> Found:
                     yield node.start_mark.line + 1, found, "the same number as limit", "GPUs"
             yield from _text_refused(container)
             for mount in listed(node_at(container, "volumeMounts")):
-                name = value_at(mount, "name")
-                if name and name not in volumes and not re.search("[{$<]", name):
+                if (name := value_at(mount, "name")) and name not in volumes and not re.search("[{$<]", name):
                     found = f"no volume is named {printable(name, 60)}"
                     yield mount.start_mark.line + 1, found, "a volume of this name", "volume"
 

@@ -406,7 +406,9 @@ def gpus_left_idle(job: JobFile, launch: Launch) -> Found:
         of = ": SLURM_NTASKS_PER_NODE is 1" if by_tasks else ""
         found = f"1 rank on each node of {gpus} GPUs{of}"
         yield job.finding(launch.line, found, "--nproc-per-node", severity="warning")
-    is_by_list = any(s.option("-np", "-n") and _lines_of_nodes(launch, s) for s in launch.steps)
+    is_by_list = marks.SLOT_COUNT in {
+        mark.name for s in launch.steps for mark in launch.job.marks.all_of(s.option("-np", "-n") or "")
+    }
     if launch.launcher == "python" and gpus > 1 and is_by_list and not tasks_per_node(job.job.directives):
         found = f"1 rank on each node of {gpus} GPUs: without mpiprocs PBS lists each node once"
         why, fix = (
@@ -420,12 +422,6 @@ def gpus_left_idle(job: JobFile, launch: Launch) -> Found:
         each = launch.ranks_per_node
         found = f"{total} processes over {machines} machines of {gpus} GPUs: {each} on each"
         yield launch.line, found, f"--num_processes {machines * gpus}: it is the total of all machines"
-
-
-def _lines_of_nodes(launch: Launch, step: Step) -> bool:
-    """Whether mpirun starts as many processes as the node file of PBS has lines."""
-    mark = launch.job.marks.of(step.option("-np", "-n") or "")
-    return mark is not None and mark.name == marks.SLOT_COUNT
 
 
 @fault("gpu-count-with-type", SHELL)
@@ -505,8 +501,7 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
         if launch.launcher != "python" or not launch.script or not of_slurm:
             continue
         devices, nodes = _of_trainer(job, launch)
-        step = launch.srun
-        if step and _lacks_number(job, launch, step):
+        if (step := launch.srun) and _lacks_number(job, launch, step):
             found = "several tasks without --ntasks-per-node: Lightning ends with an error"
             yield launch.line, found, "--ntasks-per-node", "no number"
         elif step and not step.has("--ntasks-per-node", "--ntasks", "-n") and (line := _fewer(job)):

@@ -17,11 +17,6 @@ LAST_PORT = 65535
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 
 
-def several_nodes(launch: Launch) -> bool:
-    """Whether the launcher gets several nodes, or a number that only the run knows."""
-    return launch.nnodes != 1 and bool(launch.nnodes_text or launch.option("host", "hostfile"))
-
-
 @fault("head-address-guessed", SHELL, severity="warning")
 def head_address_guessed(job: JobFile) -> Found:
     """
@@ -102,7 +97,8 @@ def rendezvous_host_unsure(job: JobFile, launch: Launch) -> Found:
     `--rdzv-conf is_host=1` on the head and `is_host=0` elsewhere, with `--local-addr`.
     """
     is_c10d = launch.launcher in ("torchrun", "accelerate") and launch.backend == "c10d"
-    if not is_c10d or "is_host" in launch.option("rdzv-conf") or not several_nodes(launch):
+    is_several = launch.nnodes != 1 and bool(launch.nnodes_text or launch.option("host", "hostfile"))
+    if not is_c10d or "is_host" in launch.option("rdzv-conf") or not is_several:
         return
     held = {mark.name for mark in job.job.marks.all_of(launch.host)}
     if _ADDRESS.fullmatch(launch.host) or held & {marks.FIRST_ADDRESS, marks.OWN_ADDRESS}:

@@ -111,14 +111,10 @@ def deepspeed_config_wrong(job: JobFile) -> Found:
         for name, near in _misspelt(parts):
             yield launch.line, f"{shown}: DeepSpeed knows no {printable(name, 60)}", near
         has_size = parts.keys() & {"train_batch_size", "train_micro_batch_size_per_gpu"}
-        if own and parts and not has_size and not _is_filled(job, launch, name):
+        code = text_of(job, launch.script)
+        is_filled = "deepspeed.initialize(" in code and not passes_unchanged(code, name)
+        if own and parts and not has_size and not is_filled:
             yield launch.line, f"{shown} has no batch size", "train_micro_batch_size_per_gpu"
-
-
-def _is_filled(job: JobFile, launch: Launch, name: str) -> bool:
-    """Whether the script may change the content of DeepSpeed's file."""
-    code = text_of(job, launch.script)
-    return "deepspeed.initialize(" in code and not passes_unchanged(code, name)
 
 
 _STRICT = re.compile(

@@ -129,8 +129,7 @@ def slurm_variable_empty(job: JobFile) -> Found:
 
     Fix, name: write it as sbatch(1) does.
     """
-    given = {d.name for d in job.job.directives if d.scheduler == "SBATCH"}
-    if not given:
+    if not (given := {d.name for d in job.job.directives if d.scheduler == "SBATCH"}):
         return
     asked = given & {*_ASKED_FOR}
     tested = {a or b for a, b in _TESTED.findall(job.text)} - {*_ENDS_WITHOUT.findall(job.text)}
@@ -233,8 +232,7 @@ def _divisors(job: JobFile, known: set[str]) -> Found:
     for number, line in enumerate(lines_of(job.text), 1):
         match = _DIVIDED.search(line.partition(" #")[0]) if not line.lstrip().startswith("#") else None
         names = re.findall(r"(?<![\w{}$])\$?([a-z_]\w*)", match[1]) if match else []
-        unset = [n for n in names if n.islower() and len(n) > 2 and n not in known and n not in tested]
-        if unset:
+        if unset := [n for n in names if n.islower() and len(n) > 2 and n not in known and n not in tested]:
             yield number, f"${unset[0]} is set nowhere in this file: a division by 0", "a value"
 
 
@@ -369,8 +367,7 @@ def step_without_environment(job: JobFile) -> Iterator[Finding]:
         text = text_of(job, launch.script)
         needed = {*_READ_BY_PYTHON.findall(text)}
         env = [n for n in launch.command.env if n not in listed]
-        lost = sorted(n for n in env if _PASSED.fullmatch(n) or n in needed)
-        if lost:
+        if lost := sorted(n for n in env if _PASSED.fullmatch(n) or n in needed):
             option = printable(launch.shown(own) or by_job, 40)
             shown = f"srun --export={option}" if own else f"--export={option} (line {line})"
             is_needed = any(name.startswith(("MASTER", "NCCL", "WORLD")) or name in needed for name in lost)

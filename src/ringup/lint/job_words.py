@@ -64,8 +64,7 @@ def dash_is_no_hyphen(job: JobFile) -> Found:
     if job.commands and re.match("#!.*\\s[–—−]", first):
         yield 1, f"`{printable(first.split()[-1], 40)}` in the first line", "a hyphen"
     for command in job.commands:
-        bad = [w for w in command.words if _DASHES.match(w.raw)]
-        if bad:
+        if bad := [w for w in command.words if _DASHES.match(w.raw)]:
             yield bad[0].line, f"`{bad[0].raw[:40]}`{lines([w.line for w in bad])}", "two hyphens"
 
 
@@ -336,8 +335,7 @@ def _empty_by_blank(job: JobFile) -> Found:
     blank = {name for name, _, value in map(_parted, job.job.assigned) if value.startswith(" ")}
     for launch in job.launches:
         for word in launch.command.words if blank else ():
-            match = re.fullmatch(r"--[\w-]{1,40}=\$\{?(\w{1,60})\}?", word.raw)
-            if match and match[1] in blank:
+            if (match := re.fullmatch(r"--[\w-]{1,40}=\$\{?(\w{1,60})\}?", word.raw)) and match[1] in blank:
                 found = f"{printable(word.raw, 60)}: the value begins with a blank, the option is empty"
                 yield word.line, found, "the value without the blank, or quotes", "value"
 
@@ -412,8 +410,7 @@ def _placeholders(job: JobFile) -> Found:
     for launch in job.launches:
         if _NO_ADDRESS.fullmatch(launch.host):
             yield launch.line, f"{launch.host} is a placeholder", "the first node's address", "placeholder"
-    stops = [(line, text) for line, text, is_end in job.job.placeholders if is_end and job.launches]
-    if stops:
+    if stops := [(line, text) for line, text, is_end in job.job.placeholders if is_end and job.launches]:
         # The placeholder last: words behind the name of a secret are hidden.
         found = f"the shell stops here with a syntax error{lines([line for line, _ in stops])}"
         yield stops[0][0], f"{found}: placeholder {printable(stops[0][1], 60)}", "the value", "placeholder"
@@ -550,8 +547,7 @@ def option_of_later_torch(job: JobFile) -> Found:
     versions = {*_OLD_TORCH.findall(job.text)}
     for launch in job.launches if versions else ():
         written = (o.written.partition("=")[0] for o in launch.start.options)
-        option = next((name for name in written if "-" in name[2:]), "")
-        if option and launch.launcher in TORCH:
+        if (option := next((name for name in written if "-" in name[2:]), "")) and launch.launcher in TORCH:
             yield launch.line, f"{option}, and torch is {min(versions)}", f"--{option[2:].replace('-', '_')}"
 
 

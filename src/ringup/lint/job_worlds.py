@@ -274,8 +274,7 @@ def node_variable_read_too_early(job: JobFile) -> Found:
     by_command = {id(launch.command): launch for launch in job.launches}
     for command in job.job.commands:
         steps = [step.program for step in command.steps]
-        starter = next((program for program in steps if program in PER_TASK_OF), "")
-        if not starter:
+        if not (starter := next((program for program in steps if program in PER_TASK_OF), "")):
             continue
         launch = by_command.get(id(command))
         if command.start.text is not None or (launch and (launch.nodes == 1 or _ignores_rank(launch))):
@@ -426,8 +425,7 @@ def starts_elsewhere(job: JobFile, apart: str = "") -> bool:
     for command in job.job.commands:
         start = command.start
         program = posixpath.basename((start.rest or (start.script or start.program,))[0])
-        is_away = any(step.role == "starter" for step in (*command.around, *start.steps))
-        if is_away and program not in QUERIES:
+        if any(step.role == "starter" for step in (*command.around, *start.steps)) and program not in QUERIES:
             return True
         if any(posixpath.basename(text) in OTHERS and text != apart for text in command.texts[:2]):
             return True

@@ -102,8 +102,7 @@ def global_rank_as_device(read: Reading) -> Found:
     Fix: `local_rank = int(os.environ["LOCAL_RANK"])`, then `torch.cuda.set_device(local_rank)` and the
     same number everywhere.
     """
-    found = [n for n, e in device_expressions(read.script) if surely(read.values.of(e), RANK)]
-    if found:
+    if found := [n for n, e in device_expressions(read.script) if surely(read.values.of(e), RANK)]:
         yield min(found), f"the global rank numbers a GPU{lines(found)}", "the local rank (LOCAL_RANK)"
 
 

@@ -67,8 +67,7 @@ def written_points(read: Reading) -> Iterator[tuple[str, str, int, bool]]:
     for call in read.script.named(INIT):
         method = call.argument("init_method", 1)
         text = _text(read, method) if method is not None else ""
-        match = _URL.match(text)
-        if match and not is_world_of_one(read, call.node):
+        if (match := _URL.match(text)) and not is_world_of_one(read, call.node):
             under = any(read.script.conditions(call.node))
             if "{" not in match[1]:
                 yield "address", match[1], call.line, under
@@ -263,8 +262,7 @@ def no_timeout_while_debugging(read: Reading) -> Found:
 
     Fix: `init_process_group(..., timeout=datetime.timedelta(seconds=60))` while looking for the cause.
     """
-    names = DEBUG_NAMES.findall(read.script.text)
-    if names:
+    if names := DEBUG_NAMES.findall(read.script.text):
         yield from without_timeout(read, f"{names[0]} is mentioned")
 
 

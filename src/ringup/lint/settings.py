@@ -121,8 +121,7 @@ def rdma_device_name_missing(read: JobFile | Reading) -> Found:
     """NCCL_IB_HCA with names of network interfaces."""
     for one in settings(read):
         items = re.split(",", one.value.lstrip("^=")) if one.name == "NCCL_IB_HCA" else ()
-        names = [item for item in items if _INTERFACE.fullmatch(item.partition(":")[0])]
-        if names:
+        if names := [item for item in items if _INTERFACE.fullmatch(item.partition(":")[0])]:
             found = f"{one.name}={printable(one.value, 80)}: {names[0]} is a network interface"
             wanted = "RDMA devices, as `ls /sys/class/infiniband` shows them: mlx5_0"
             yield read.finding(one.line, found, wanted, severity="warning")
@@ -134,8 +133,7 @@ def interface_name_missing(read: JobFile | Reading) -> Found:
     """NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME with names of RDMA devices."""
     for one in settings(read):
         items = one.value.lstrip("^=").split(",") if one.name.endswith("_SOCKET_IFNAME") else ()
-        names = [item for item in items if _DEVICE.fullmatch(item)]
-        if names:
+        if names := [item for item in items if _DEVICE.fullmatch(item)]:
             found = f"{one.name}={printable(one.value, 80)}: {names[0]} is an RDMA device"
             wanted = "network interfaces, as `ip -br addr` shows them"
             yield read.finding(one.line, found, wanted, severity="warning")
