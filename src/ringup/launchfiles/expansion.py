@@ -323,8 +323,7 @@ class Expansion:
     def _substituted(self, node: Node, scope: Scope) -> str:
         raw = self.raw(node)
         nodes = [c for c in node.named_children if c.type != "comment"]
-        stages = self._stages(nodes, scope)
-        found = substituted(stages, scope.site, self.marks)
+        found = substituted(self._stages(nodes, scope), scope.site, self.marks)
         is_new = scope.loop is not None and raw.strip("$(`) ") == "uuidgen"  # different in each round
         name = "$(" + re.sub(r"^\$?[(`]|[)`]$", "", raw)[:80] + ")"
         return found if found else self.marks.make(name, "loop" if is_new else scope.site)

@@ -422,8 +422,7 @@ class _Walk(Expansion):
                 extra += self._words([child], scope)
         if body is None:
             return None, extra, target
-        raw = self.raw(body)
-        text = raw if is_quoted else self._spliced(body, scope)
+        text = self.raw(body) if is_quoted else self._spliced(body, scope)
         return (text, body.start_point[0] + scope.line_offset), extra, target
 
     def _spliced(self, node: Node, scope: Scope) -> str:

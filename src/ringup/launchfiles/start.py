@@ -443,8 +443,7 @@ def _options(made: CommandLine, words: Sequence[str], at: int) -> None:
             break
         name, equals, value = word.partition("=")
         full = full_name(made.launcher, name)
-        meaning = table.get(full, "passed" if full else "")
-        is_flag = meaning.endswith("=")
+        is_flag = table.get(full, "passed" if full else "").endswith("=")
         has_value = True
         if not equals and (full and not is_flag):
             has_value = at < len(words) and not (made.launcher != "colossalai" and _is_option(words[at]))

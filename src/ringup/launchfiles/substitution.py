@@ -74,8 +74,7 @@ def _stage(words: list[str], given: str, site: str, known: Marks) -> str:
     if program == "nvidia-smi" or program == "rocm-smi":
         return known.make("@gpus", site)
     if program == "seq" and rest and all(w.isdecimal() for w in rest) and int(rest[-1]) < 5000:
-        begin = int(rest[0]) if len(rest) > 1 else 1
-        return " ".join(map(str, range(begin, int(rest[-1]) + 1)))
+        return " ".join(map(str, range(int(rest[0]) if len(rest) > 1 else 1, int(rest[-1]) + 1)))
     if program in _SAME and name:
         return _filtered(program, rest, given, name, site, known)
     if program in ("cut", "awk", "tr") and given:

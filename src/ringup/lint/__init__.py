@@ -138,8 +138,7 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
     findings: list[Finding] = []
     for path, text in files.items():
         if not is_script(path, text):
-            own = "" if _OTHERS.search(path) else text
-            jobs.append(job_file(path, own, files, nearby))
+            jobs.append(job_file(path, "" if _OTHERS.search(path) else text, files, nearby))
             findings += _without_consequences([*judge(SHELL, jobs[-1])], jobs[-1])
             continue
         try:

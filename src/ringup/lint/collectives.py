@@ -248,8 +248,7 @@ class Sides:
         if not self._is_rank(left):
             return ""
         if isinstance(operator, ast.In | ast.NotIn) and isinstance(right, ast.List | ast.Tuple | ast.Set):
-            values = {ast.unparse(e) for e in right.elts}
-            some: Side = "zero" if values <= {"-1", "0"} else ""
+            some: Side = "zero" if {ast.unparse(e) for e in right.elts} <= {"-1", "0"} else ""
             return some if isinstance(operator, ast.In) else _SWAPPED[some]
         number = ast.unparse(right)
         if number == "0" and isinstance(operator, ast.NotEq | ast.Gt):

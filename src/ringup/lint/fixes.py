@@ -120,8 +120,7 @@ def _repaired_line(files: Mapping[str, str], findings: Sequence[Finding], findin
     if is_kept or len(line) > LINE_CHARACTERS or not _is_certain(files, findings, finding):
         return None
     path, number = place(finding.where)
-    following = (*files[path].split("\n")[number : number + 1], "")[0]
-    new = REPAIRS[finding.rule](line, finding, following)
+    new = REPAIRS[finding.rule](line, finding, (*files[path].split("\n")[number : number + 1], "")[0])
     return new if new != line else None
 
 

@@ -163,8 +163,7 @@ def _with_deepspeed(job: JobFile, launch: Launch, text: str) -> Found:
         why = "ZeRO takes Adam, AdamW, Adagrad and Lion; others only on request (`runtime/zero/utils.py`)"
         found, fix = f"optim.{other[1]} at stage {stage[1]}", '"zero_allow_untested_optimizer": true'
         yield launch.line, found, '"zero_allow_untested_optimizer": true', why, fix
-    is_read_so = passes_unchanged(text, named)
-    if re.search(r':\s*"auto"', config) and "autotuning" not in config and is_read_so:
+    if re.search(r':\s*"auto"', config) and "autotuning" not in config and passes_unchanged(text, named):
         why = 'DeepSpeed itself does not know "auto": transformers and accelerate replace it'
         found, fix = 'values "auto", and a script without a Trainer', "write the numbers"
         yield launch.line, found, "numbers", why, fix

@@ -172,8 +172,7 @@ def loopback_between_nodes(job: JobFile, launch: Launch) -> Iterator[Finding]:
         is_back = is_list and not any("lo".startswith(n) for n in value[1:].lstrip("=").split(","))
         if value not in ("lo", "=lo") and not is_back:
             continue
-        arguments = " ".join(launch.start.arguments)
-        is_gloo = re.search(r"backend[= ]gloo", arguments)
+        is_gloo = re.search(r"backend[= ]gloo", " ".join(launch.start.arguments))
         is_used = is_gloo if name.startswith("GLOO") else not is_gloo
         line = next((w.line for w in job.job.assigned if w.text.startswith(f"{name}=")), launch.line)
         found = f"{name}={value}, and {nodes} nodes: every rank is at 127.0.0.1"

@@ -30,8 +30,7 @@ def bsub_reads_no_directives(job: JobFile, command: Command) -> Found:
     if words[:1] != ["bsub"] or "<" in " ".join(lines):
         return
     name = next((word for word in words[1:] if re.search(r"\.(?:sh|lsf|bsub|job)$", word)), "")
-    text = text_of(job, name)
-    asked = re.findall(r"(?m)^#BSUB[ \t]+(-\w+)", text)
+    asked = re.findall(r"(?m)^#BSUB[ \t]+(-\w+)", text_of(job, name))
     if asked and "-nnodes" not in asked:  # sites with it have set this
         found = f"bsub executes {printable(name, 80)}, and reads none of its #BSUB lines"
         yield command.line, found, f"bsub < {name}"

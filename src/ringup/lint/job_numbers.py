@@ -56,8 +56,7 @@ def rendezvous_endpoint_list(job: JobFile) -> Found:
     """
     for launch in job.launches:
         held = {mark.name for mark in job.job.marks.all_of(launch.host)}
-        literal = re.search(r"\[\d+[-,]\d|\w,\w", launch.host)
-        if (held & _LISTS and launch.allocated != 1) or literal:
+        if (held & _LISTS and launch.allocated != 1) or re.search(r"\[\d+[-,]\d|\w,\w", launch.host):
             yield launch.line, f"the ranks meet at {launch.shown(launch.host)}", "the first of these nodes"
         elif "SLURM_SUBMIT_HOST" in held and launch.launcher in NODE_LAUNCHERS and launch.nnodes != 1:
             found = "the ranks meet at $SLURM_SUBMIT_HOST, where sbatch was typed: no rank runs there"

@@ -133,8 +133,7 @@ def tasks_of_litgpt(job: JobFile) -> Found:
         if start.step.program != "srun" or not re.match("pretrain|finetune", "".join(start.words[1:2])):
             continue
         given = arguments(start.words)
-        name = given.get("config", "")
-        own = _DEVICES.search(text_of(job, name))
+        own = _DEVICES.search(text_of(job, given.get("config", "")))
         devices = given.get("devices") or (own[1] if own else "")
         if start.each and devices.isdecimal() and int(devices) > 1 and int(devices) != start.each:
             found = f"{plural(start.each, 'task')} a node, and litgpt has devices={printable(devices, 8)}"

@@ -310,8 +310,7 @@ def background_not_waited_for(job: JobFile) -> Found:
     if launch is None and job.job.directives:  # what they start is in another file
         at = max((n for n, c in enumerate(commands) if c.detached and c.texts[0] in _ON_NODES), default=-1)
     one = commands[at] if at >= 0 else None
-    steps = launch.steps if launch else ()
-    if one is None or not one.detached or _is_detached(steps):
+    if one is None or not one.detached or _is_detached(launch.steps if launch else ()):
         return
     code = re.sub(r"(?m)(?:^|\s)#.*$", "", job.text)
     is_ended = bool(job.job.directives) or (launch is not None and launch.replicas is not None)
@@ -383,8 +382,7 @@ def _lines_for_nodes(job: JobFile) -> Iterator[Finding]:
             continue
         first = waiting.setdefault((launch.endpoint, launch.script or launch.module), launch)
         between = lines_of(job.text)[first.command.last_line : launch.line - 1]
-        is_note = any(line.lstrip().startswith("#") for line in between)  # for people, who copy one line
-        if first.node_rank_text != rank and not is_note:
+        if first.node_rank_text != rank and not any(line.lstrip().startswith("#") for line in between):
             found = f"node rank {rank} is started when line {first.line} has ended, which waits for it"
             wanted = f"& behind line {first.line}, or each line on its own node"
             yield job.finding(launch.line, found, wanted, severity="warning", case="lines")

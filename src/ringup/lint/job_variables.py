@@ -364,8 +364,7 @@ def step_without_environment(job: JobFile) -> Iterator[Finding]:
         listed = {part.partition("=")[0] for part in export.split(",")}
         if not launch.srun or not export or "ALL" in listed or has_mark(export.partition("=")[0]):
             continue
-        text = text_of(job, launch.script)
-        needed = {*_READ_BY_PYTHON.findall(text)}
+        needed = {*_READ_BY_PYTHON.findall(text_of(job, launch.script))}
         env = [n for n in launch.command.env if n not in listed]
         if lost := sorted(n for n in env if _PASSED.fullmatch(n) or n in needed):
             option = printable(launch.shown(own) or by_job, 40)
@@ -518,8 +517,7 @@ def master_address_not_exported(files: All, part: Part, read: Reading) -> Iterat
         return
     set_here = {n for n in ("MASTER_ADDR", "MASTER_PORT") if n in launch.command.variables}
     left = sorted(set_here - launch.env.keys())
-    is_given = any(call.argument("store", 5) is not None for call in calls)
-    if left and not is_given:
+    if left and not any(call.argument("store", 5) is not None for call in calls):
         names = " and ".join(left)
         fix = Fix(f"`export {' '.join(left)}` in front of the start")
         found = f"{names} {'is' if len(left) == 1 else 'are'} set, not exported: the ranks do not see it"

@@ -113,8 +113,7 @@ def command_cut_short(job: JobFile) -> Found:
     for command in job.job.commands:
         shell = command.start.steps[-1].role if command.start.steps else ""
         written = "\n".join(texts[command.line : command.last_line + 1])
-        is_end = re.search(r" -\w{0,6}c[ \\\n]*$", written)
-        if shell == "shell" and command.start.text == "" and is_end:
+        if shell == "shell" and command.start.text == "" and re.search(r" -\w{0,6}c[ \\\n]*$", written):
             found = f"`{command.start.steps[-1].program} {command.texts[-1]}` ends here, without a command"
             yield command.line, found, "the command in quotes behind it"
     by_line = {launch.command.line: launch for launch in job.launches}

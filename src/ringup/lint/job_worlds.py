@@ -319,8 +319,7 @@ def read_early(job: JobFile, text: str, starter: str) -> str:
 
 def _ignores_rank(launch: Launch) -> bool:
     """Whether the launcher does not use the node rank: c10d numbers the nodes itself."""
-    is_known = launch.launcher in (*TORCH, "accelerate")
-    return is_known and (launch.backend == "c10d" or launch.nnodes == 1)
+    return launch.launcher in (*TORCH, "accelerate") and (launch.backend == "c10d" or launch.nnodes == 1)
 
 
 def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset()) -> str:
