@@ -15,9 +15,6 @@ _TRAINS = re.compile(r"\b(?:Trainer|SFTTrainer|Accelerator)\(|\baccelerator\.pre
 _BY_MAP = re.compile(r"device_map *= *[\"']auto[\"']")
 _LORA = re.compile(r"\b(?:LoraConfig|get_peft_model)\(")
 _OWN_OPTIMIZER = re.compile(r"\b(?:torch\.)?optim\.\w{1,40}\(")
-_UNTESTED = re.compile(r"\boptim\.(SGD|RMSprop|Adadelta|Adamax|NAdam|RAdam|Rprop|ASGD|LBFGS)\(")
-_LAUNCHES = re.compile(r"(?m)^[ \t]*launch\(([^()]{0,400}(?:\([^()]{0,200}\)[^()]{0,400}){0,4})\)")
-_MACHINES = re.compile(r"\bnum_machines *= *(\d{1,4})\b")
 
 
 @fault("ranks-have-no-address", SHELL, each="launches")
@@ -33,8 +30,8 @@ def ranks_have_no_address(job: JobFile, launch: Launch) -> Found:
     text = text_of(job, launch.script)
     if not re.search(r"(?m)^from detectron2\.engine(?:\.launch)? import .{0,200}\blaunch\b", text):
         return
-    for call in _LAUNCHES.findall(text):
-        count = _MACHINES.search(call)
+    for call in re.findall(r"(?m)^[ \t]*launch\(([^()]{0,400}(?:\([^()]{0,200}\)[^()]{0,400}){0,4})\)", text):
+        count = re.search(r"\bnum_machines *= *(\d{1,4})\b", call)
         if count and int(count[1]) > 1 and "dist_url" not in call and "*" not in call:
             found = f"launch(num_machines={count[1]}) without dist_url"
             yield launch.line, found, "dist_url= and machine_rank="
@@ -158,7 +155,7 @@ def _with_deepspeed(job: JobFile, launch: Launch, text: str) -> Found:
     if stage and stage[1] != "1" and re.search(r"\bPipelineModule\(", text):
         why = "ZeRO-2 and ZeRO-3 split gradients, which a pipeline adds up: `runtime/pipe/engine.py`"
         yield launch.line, f"PipelineModule, and stage {stage[1]}", "stage 1", why, '"stage": 1'
-    other = _UNTESTED.search(text)
+    other = re.search(r"\boptim\.(SGD|RMSprop|Adadelta|Adamax|NAdam|RAdam|Rprop|ASGD|LBFGS)\(", text)
     if stage and other and "optimizer=" in text and "zero_allow_untested_optimizer" not in config:
         why = "ZeRO takes Adam, AdamW, Adagrad and Lion; others only on request (`runtime/zero/utils.py`)"
         found, fix = f"optim.{other[1]} at stage {stage[1]}", '"zero_allow_untested_optimizer": true'

@@ -476,7 +476,6 @@ _OF_DEEPSPEED = (
     *("offload_optimizer_device", "offload_param_device"),
     *("offload_optimizer_nvme_path", "offload_param_nvme_path"),
 )
-_PRECISION = re.compile(r"--mixed[-_]precision\b")
 
 
 @fault("deepspeed-settings-twice", SHELL, each="job.documents")
@@ -490,7 +489,7 @@ def deepspeed_settings_twice(job: JobFile, document: Node) -> Found:
     Fix: these settings in the file of DeepSpeed's alone.
     """
     own = dict(pairs(node_at(document, "deepspeed_config")))
-    is_given = any(_PRECISION.search(text) for text in job.others.values())
+    is_given = any(re.search(r"--mixed[-_]precision\b", text) for text in job.others.values())
     also = {"mixed_precision": node_at(document, "mixed_precision")} if not is_given else {}
     own |= {n: v for n, v in also.items() if scalar(v) not in ("", "null", "~")}
     both = [name for name in (*_OF_DEEPSPEED, "mixed_precision") if name in own]

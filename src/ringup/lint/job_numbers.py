@@ -33,7 +33,6 @@ _LITERAL = re.compile(r"\b(devices|gpus|num_nodes) ?= ?(\d{1,4})\b(?! ?[-+*/])")
 _EACH = r"(?:int\()?os\.environ\[.SLURM_GPUS_ON_NODE.\]|torch\.cuda\.device_count\(\)"
 _EACH_GPU = re.compile(rf"\b(?:devices|gpus) ?= ?(?:.auto[\"']|-1\b|{_EACH})")
 """The Trainer uses each GPU that it sees."""
-_SAID_BEFORE = re.compile(rf"(?m)^ *(\w{{1,60}}) = ({_EACH})")
 _BY_A_NAME = re.compile(r"\b(devices|gpus) ?= ?(\w{1,60})\b")
 _BY_ARGUMENT = re.compile(r"\b(?:devices|gpus) ?= ?(?:args|opts?|hparams|cfg)\.(\w{1,40})\b")
 _LIGHTNING = re.compile(r"(?m)^ *(?:import|from) +(?:pytorch_lightning|lightning)\b")
@@ -382,9 +381,6 @@ def workers_started_per_task(job: JobFile, launch: Launch) -> Found:
         yield launch.line, f"{launch.instances} tasks, and deepy.py starts all ranks itself", "no srun"
 
 
-_SEVERAL = re.compile(r"\d{1,2}(?:,\d{1,2}){1,15}")
-
-
 @fault("gpus-left-idle", SHELL, each="launches")
 def gpus_left_idle(job: JobFile, launch: Launch) -> Found:
     """
@@ -397,7 +393,7 @@ def gpus_left_idle(job: JobFile, launch: Launch) -> Found:
     """
     gpus = gpus_per_node(job.job.directives)[0] or (launch.pod.gpu_count if launch.pod else 0)
     visible = launch.env.get("CUDA_VISIBLE_DEVICES", "")
-    gpus = gpus or (visible.count(",") + 1 if _SEVERAL.fullmatch(visible) else 0)
+    gpus = gpus or (visible.count(",") + 1 if re.fullmatch(r"\d{1,2}(?:,\d{1,2}){1,15}", visible) else 0)
     by_tasks = any("NTASKS_PER_NODE" in word.raw for word in launch.command.words)
     is_open = launch.is_opaque or launch.is_set_outside
     is_given = bool(launch.setting("nproc-per-node")) and not (by_tasks and launch.per_node == 1)
@@ -550,7 +546,7 @@ def _of_trainer(job: JobFile, launch: Launch) -> tuple[int, int]:
     if not devices and is_read and (own_name := _BY_ARGUMENT.search(text)):
         devices = launch.arguments.get(own_name[1].replace("_", "-"), "")
     if not devices and is_read and not _BINDS.search(job.text) and "cpu" not in text:
-        values = dict(_SAID_BEFORE.findall(text))
+        values = dict(re.findall(rf"(?m)^ *(\w{{1,60}}) = ({_EACH})", text))
         text = _BY_A_NAME.sub(lambda m: f"{m[1]}={values.get(m[2], m[2])}", text)
         devices = str(gpus_per_node(job.job.directives)[0]) if _EACH_GPU.search(text) else ""
     nodes = given["num_nodes"] or literal.get("num_nodes", "")

@@ -141,7 +141,6 @@ def tasks_of_litgpt(job: JobFile) -> Found:
 
 
 _LOADS = re.compile(r"(?m)^[ \t]{0,80}(?:module (?:load|add)|ml) (?! *(?:-|unload))[^#\n]{0,300}")
-_OPEN_MPI = re.compile(r"(?i)\b(?:open-?mpi|hpcx)\b")
 _HYDRA = re.compile(r"(?i)\b(?:mpich|mvapich2?|impi|intel-?mpi|intel-oneapi-mpi)\b")
 _IMAGE = re.compile(r"(?i)(?:^|/)(?:Dockerfile|environment|env|conda)[\w.-]{0,40}$")
 _INSTALLS = re.compile(r"(?m)(?:^|[ \t])(?:- )?((?:lib)?(?:openmpi|mpich)(?:-bin|-dev)?)(?=[ \t\\=<>]|$)")
@@ -153,4 +152,4 @@ def mpi_modules(job: JobFile) -> tuple[bool, bool]:
     loaded = " ".join(
         [*_LOADS.findall(job.text), *(word for text in images for word in _INSTALLS.findall(text))]
     )
-    return bool(_OPEN_MPI.search(loaded)), bool(_HYDRA.search(loaded))
+    return bool(re.search(r"(?i)\b(?:open-?mpi|hpcx)\b", loaded)), bool(_HYDRA.search(loaded))

@@ -128,9 +128,6 @@ def _range_of(text: str) -> tuple[int, int]:
     return (low, low + int(match[2]) - 1) if match else (0, 0)
 
 
-_FROM_JOB = re.compile(r"\$\(\( ?(\d{1,5}) ?\+ ?\$?\{?(SLURM_JOB_?ID)\}? ?\)\)")
-
-
 @fault("port-privileged", SHELL, each="launches")
 def port_privileged(job: JobFile, launch: Launch) -> Found:
     """
@@ -144,7 +141,7 @@ def port_privileged(job: JobFile, launch: Launch) -> Found:
     port = launch.port
     computed = " ".join(mark.name for mark in job.job.marks.all_of(port))
     low, high = _range_of(computed)
-    if match := _FROM_JOB.fullmatch(computed):
+    if match := re.fullmatch(r"\$\(\( ?(\d{1,5}) ?\+ ?\$?\{?(SLURM_JOB_?ID)\}? ?\)\)", computed):
         found = f"the port is above {LAST_PORT} for job ids above {LAST_PORT - int(match[1])}"
         wanted = f"$(({max(1024, min(int(match[1]), 50_000))} + {match[2]} % 10000))"
         yield job.finding(launch.line, found, wanted, severity="warning")
@@ -156,9 +153,6 @@ def port_privileged(job: JobFile, launch: Launch) -> Found:
         yield launch.line, f"port {port}: there is none above {LAST_PORT}", "a port from 1024 to 65535"
     elif _LITERAL_PORT.match(port) and 0 < int(port) < 1024 and launch.replicas is None:
         yield launch.line, f"port {port}", "a port above 1023"
-
-
-_OCTETS = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})\.(\d{1,4})")
 
 
 @fault("rendezvous-address-wrong", SHELL, each="launches")
@@ -174,7 +168,7 @@ def rendezvous_address_wrong(job: JobFile, launch: Launch) -> Found:
     """
     host = launch.setting("master-addr") or launch.option("main-process-ip")
     host = host or launch.env.get("MASTER_ADDR", "").strip("\"'")
-    octets = _OCTETS.fullmatch(launch.host)
+    octets = re.fullmatch(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})\.(\d{1,4})", launch.host)
     if re.fullmatch(r"[\w.-]{1,255}:\d{1,5}", host):
         yield launch.line, f"the address is {printable(host, 80)}, with a port", host.partition(":")[0]
     elif (

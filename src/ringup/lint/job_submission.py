@@ -18,8 +18,6 @@ _OPTION = re.compile(
 )
 """Options of sbatch that ask for something."""
 _ALONE = "parsable|test-only|wait|exclusive|requeue|no-requeue|hold|verbose|quiet|spread-job|overcommit"
-_WITH_VALUE = re.compile(rf"-[A-Za-z]|--(?!{_ALONE})[\w-]+")
-_PASSES_ON = re.compile(r"\$@|\$\*|\bgetopts?\b|\bshift\b")
 
 
 @fault("submit-options-misplaced", SHELL, each="job.commands")
@@ -39,7 +37,7 @@ def submit_options_misplaced(job: JobFile, command: Command) -> Found:
     late = [word for word in behind if _OPTION.fullmatch(word)]
     if re.fullmatch(r"[NnGc]\d{1,5}", name) and behind:
         yield command.line, f"{name} is taken for the job file", f"-{name}"
-    elif late and (text := text_of(job, name)) and not _PASSES_ON.search(text):
+    elif late and (text := text_of(job, name)) and not re.search(r"\$@|\$\*|\bgetopts?\b|\bshift\b", text):
         found = f"{printable(late[0], 40)} behind {printable(name, 60)}: sbatch does not read it"
         yield command.line, found, f"{printable(late[0], 40)} in front of it"
 
@@ -51,13 +49,12 @@ def _file_of(command: Command) -> int:
         if has_mark(word) and not word.startswith("-"):
             return 0
         if skip or word.startswith("-"):
-            skip = not skip and bool(_WITH_VALUE.fullmatch(word))
+            skip = not skip and bool(re.fullmatch(rf"-[A-Za-z]|--(?!{_ALONE})[\w-]+", word))
         else:
             return at
     return 0
 
 
-_LIKE_HOURS = re.compile(r"24|48|72|96|168")
 _SHORT = re.compile(r"walltime=(\d{1,3}):00\b(?!:)")
 
 
@@ -71,7 +68,7 @@ def time_limit_in_minutes(job: JobFile) -> Found:
     Fix: `--time=24:00:00`, `walltime=12:00:00`.
     """
     value, line = last(job.job.directives, "time", "t")
-    if _LIKE_HOURS.fullmatch(value) and job.launches:
+    if re.fullmatch(r"24|48|72|96|168", value) and job.launches:
         yield line, f"--time={value} is {value} minutes", f"--time={value}:00:00"
     for one in job.job.directives if job.launches else ():
         short = _SHORT.search(one.value) if one.scheduler == "PBS" and one.name == "l" else None

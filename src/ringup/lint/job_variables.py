@@ -25,13 +25,11 @@ from ringup.nccl.variables import edits
 from ringup.rules import Finding, Fix, Severity
 from ringup.units import lines_of, printable
 
-_ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=")
 _NAMED = re.compile(
     r"\b(?:for|read|local|export|mapfile|readarray|printf)[ \t]+(?:-\w{1,9}[ \t]{1,4}){0,4}([A-Za-z_]\w*)"
 )
 _READ = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _TESTED = re.compile(r"-[nzv] {1,4}\"?\$?\{?([A-Za-z_]\w{0,60})|\{([A-Za-z_]\w{0,60}):?[-+?=]")
-_OF_SCHEDULER = re.compile(r"\b(SLURM_|PBS_|LSB_)[A-Z]")
 GIVEN = frozenset(("i", "j", "k", "n", "host", "node", "line", "f", "http_proxy", "https_proxy", "no_proxy"))
 WELL_KNOWN = frozenset((
     *(*RANK_VARIABLES, *RANKS, *LOCAL_RANKS, *COUNT_NAMES, *GPU_NAMES),
@@ -48,7 +46,7 @@ _PLACES = {"SLURM_": "job of Slurm", "PBS_": "job of PBS", "LSB_": "job of LSF",
 
 def names_set(job: JobFile) -> set[str]:
     """Variables that the file assigns anywhere, also in the text of other shells."""
-    return set(_ASSIGNED.findall(job.text)) | set(_NAMED.findall(job.text))
+    return set(re.findall(r"\b([A-Za-z_]\w*)\+?=", job.text)) | set(_NAMED.findall(job.text))
 
 
 def _words(launch: Launch) -> tuple[Word, ...]:
@@ -111,6 +109,9 @@ _ONLY_WITH = {
 _ASKED_FOR = ("gres", "gpus", "G", "gpus-per-node", "gpus-per-task")
 
 
+_WITHOUT_DEFAULT = re.compile(r"\$\w{1,60}|\$\{\w{1,60}\}")
+
+
 @fault("slurm-variable-empty", SHELL)
 def slurm_variable_empty(job: JobFile) -> Found:
     """
@@ -136,7 +137,7 @@ def slurm_variable_empty(job: JobFile) -> Found:
     known = names_set(job) | tested
     read: dict[str, int] = {}
     for number, line in enumerate(lines_of(job.text), 1):
-        for name in [] if _SPEAKS.match(line) else _WITHOUT_DEFAULT.findall(line):
+        for name in [] if re.match(r"\s*(?:#|echo\b|printf\b)", line) else _WITHOUT_DEFAULT.findall(line):
             read.setdefault(name.strip("${}"), number)
     for name in read.keys() - known:
         plain = name.replace("_", "")
@@ -181,8 +182,6 @@ _ENDS_WITHOUT = re.compile(
     r"-z {1,4}\"?\$\{?(\w{1,60})\}?\"? {0,4}\]{1,2}[^\n]{0,80}(?:\n[^\n]{0,120}){0,2}\bexit\b"
 )
 """A job that ends where a variable is empty."""
-_WITHOUT_DEFAULT = re.compile(r"\$\w{1,60}|\$\{\w{1,60}\}")
-_SPEAKS = re.compile(r"\s*(?:#|echo\b|printf\b)")
 _BY_LAUNCHERS = frozenset(RANK_VARIABLES) - {"RANK"} | {"NPROC_PER_NODE", "NNODES", "FORCE_TORCHRUN"}
 _BY_LAUNCHERS |= {"CUDA_VISIBLE_DEVICES"}
 _LONG = 14
@@ -333,7 +332,6 @@ def _of_ranks(job: JobFile, launch: Launch) -> Iterator[tuple[str, list[str]]]:
             return
 
 
-_OF_NCCL = re.compile(r"NCCL_(?!DEBUG)\w+")
 _READ_BY_PYTHON = re.compile(r"os\.environ\[[\"'](\w{1,60})[\"']\]")
 _PASSED = re.compile(r"(?:NCCL|GLOO|MASTER|UCX|TORCH|PYTORCH|HF|CUDA)_\w+|WORLD_SIZE|OMP_NUM_THREADS|PATH")
 
@@ -405,7 +403,7 @@ def _not_by_mpirun(job: JobFile, launch: Launch) -> Iterator[Finding]:
         listed = [line for line in lines_of(text_of(job, name)) if line.strip()]
         count = max(hosts.count(",") + 1, len(listed) or 2 * bool(name))
         own = launch.command.env.keys() - given
-        lost = sorted(n for n in own if n in needed or _OF_NCCL.fullmatch(n))
+        lost = sorted(n for n in own if n in needed or re.fullmatch(r"NCCL_(?!DEBUG)\w+", n))
         if is_open_mpi and count > 1 and lost and not any(map(has_mark, given)):
             found = f"mpirun{' -x' if given else ''}: the ranks of other hosts do not get {_few(lost)}"
             severity: Severity = "error" if given or listed or hosts else "warning"
@@ -492,7 +490,7 @@ def variable_of_other_scheduler(job: JobFile) -> Found:
             if not is_other or name in known or name in launch.env or name in tested:
                 continue
             # sbatch reads #PBS and #BSUB lines as well.
-            is_sure = mine in ("SLURM_", "-") or mine in _OF_SCHEDULER.findall(job.text)
+            is_sure = mine in ("SLURM_", "-") or mine in re.findall(r"\b(SLURM_|PBS_|LSB_)[A-Z]", job.text)
             severity: Severity = "error" if is_sure else "warning"
             found = f"${name} is not set in a {_PLACES[mine]}: it is empty"
             yield job.finding(line, found, f"a variable {mine}..." if own else "a value", severity=severity)

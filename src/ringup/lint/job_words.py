@@ -30,7 +30,6 @@ from ringup.rules import Severity
 from ringup.units import lines_of, printable
 
 _DASHES = re.compile("^[–—−]{1,2}\\w")  # en dash, em dash, minus sign
-_FLAG_VALUE = re.compile(r"(?i)^(?:true|false|yes|no|none|0|1)$")
 
 
 @fault("slashes-are-no-comment", SHELL, each="commands")
@@ -151,9 +150,6 @@ def command_cut_short(job: JobFile) -> Found:
                 yield word.line, found, "a backslash at the end of the line above"
 
 
-_EXPORTED = re.compile("[A-Z_][A-Z0-9_]{0,80}")
-
-
 @fault("export-takes-further-words", SHELL, each="commands")
 def export_takes_further_words(job: JobFile, command: Command) -> Found:
     """
@@ -170,7 +166,7 @@ def export_takes_further_words(job: JobFile, command: Command) -> Found:
     begin = next(at for at, w in enumerate(command.words) if "=" in w.raw)
     odd = [w for w in command.words[1:] if w.raw == "="]
     for word in command.words[begin:]:
-        is_name = word.raw in own or _EXPORTED.fullmatch(word.raw)
+        is_name = word.raw in own or re.fullmatch("[A-Z_][A-Z0-9_]{0,80}", word.raw)
         odd += [] if is_name or "=" in word.raw or word.raw[0] == "-" else [word]
     if odd:
         yield odd[0].line, f"`{odd[0].raw[:40]}` behind the assignment", "NAME=VALUE alone"
@@ -178,7 +174,6 @@ def export_takes_further_words(job: JobFile, command: Command) -> Found:
 
 _RUNS = ("srun", "nohup", "setsid", "nice", "timeout", "numactl", "taskset", "stdbuf")
 _SETS = re.compile("([A-Z_][A-Z0-9_]{0,60})=.")
-_OF_A_VALUE = re.compile(r"\$[A-Za-z_]\w{0,60}=")
 
 
 @fault("assignment-without-effect", SHELL)
@@ -222,7 +217,7 @@ def assignment_without_effect(job: JobFile) -> Found:
         if name and (f"${name[1]}" in job.text or f"${{{name[1]}" in job.text):
             found, wanted = f"set {name[1]}=... sets $1", f"export {printable(second.text, 80)}"
             yield command.line, found, wanted, "form"
-        elif first.text == "export" and _OF_A_VALUE.match(second.raw):
+        elif first.text == "export" and re.match(r"\$[A-Za-z_]\w{0,60}=", second.raw):
             shown = printable(second.raw, 60)
             found = f"export {shown}: what {shown.partition('=')[0]} holds"
             yield command.line, found, f"export {shown[1:]}", "form"
@@ -250,13 +245,12 @@ def _never_run(job: JobFile) -> Found:
         yield last.line, f"{name} holds a start line, and nothing runs it", f"srun ${name}", "never run"
 
 
-_ALL_EXPORTED = re.compile(r"(?m)^[ \t]{0,20}(?:set -\w{0,9}a|set -o allexport)\b")
 _READ_OR_EXPORTED = re.compile(r"\$\{?(\w{1,60})|(?:export|declare|typeset|-e|-x|--env)[ =]([^\n]{0,200})")
 
 
 def _kept_by_the_shell(job: JobFile) -> Found:
     """Variables that only programs read, assigned without `export`."""
-    if job.job.directives or _ALL_EXPORTED.search(job.text):
+    if job.job.directives or re.search(r"(?m)^[ \t]{0,20}(?:set -\w{0,9}a|set -o allexport)\b", job.text):
         return  # Slurm exports CUDA_VISIBLE_DEVICES itself
     used = {
         word for pair in _READ_OR_EXPORTED.findall(job.text) for word in re.findall(r"\w+", " ".join(pair))
@@ -293,7 +287,7 @@ def launcher_argument_misread(job: JobFile, launch: Launch) -> Found:
     elif start.python and word.text in LAUNCHERS and not re.search(r"[$`]", word.raw):
         found = f"Python looks for a file `{word.text}` in the working directory"
         yield launch.line, found, f"{word.text} without {start.python} in front of it"
-    elif _FLAG_VALUE.match(start.script) and start.kind == "script":
+    elif re.match(r"(?i)^(?:true|false|yes|no|none|0|1)$", start.script) and start.kind == "script":
         found = f"{launch.launcher} takes {start.script!r} for the script: the flag has no value"
         yield launch.line, found, "the flag alone, then the script"
     elif start.kind == "script" and (program in known or PYTHON.fullmatch(program)):
@@ -402,12 +396,9 @@ def launcher_option_wrong(job: JobFile) -> Found:
                 yield line, f"{option.name} is {printable(option.value, 60)!r}", "a number", "value"
 
 
-_NO_ADDRESS = re.compile(r"(?i)x{1,9}(?:\.x{1,9}){3}|your[-_]\w{2,40}")
-
-
 def _placeholders(job: JobFile) -> Found:
     for launch in job.launches:
-        if _NO_ADDRESS.fullmatch(launch.host):
+        if re.fullmatch(r"(?i)x{1,9}(?:\.x{1,9}){3}|your[-_]\w{2,40}", launch.host):
             yield launch.line, f"{launch.host} is a placeholder", "the first node's address", "placeholder"
     if stops := [(line, text) for line, text, is_end in job.job.placeholders if is_end and job.launches]:
         # The placeholder last: words behind the name of a secret are hidden.
@@ -530,9 +521,6 @@ def _word(launch: Launch, at: int) -> Word:
     return launch.command.words[min(at, len(launch.command.words) - 1)]
 
 
-_OLD_TORCH = re.compile(r"\b(?:pytorch[:/]v?|torch==)(1\.\d{1,2})\b")
-
-
 @fault("option-of-later-torch", SHELL)
 def option_of_later_torch(job: JobFile) -> Found:
     """
@@ -543,7 +531,7 @@ def option_of_later_torch(job: JobFile) -> Found:
 
     Fix: underscores, which every release takes.
     """
-    versions = {*_OLD_TORCH.findall(job.text)}
+    versions = {*re.findall(r"\b(?:pytorch[:/]v?|torch==)(1\.\d{1,2})\b", job.text)}
     for launch in job.launches if versions else ():
         written = (o.written.partition("=")[0] for o in launch.start.options)
         if (option := next((name for name in written if "-" in name[2:]), "")) and launch.launcher in TORCH:

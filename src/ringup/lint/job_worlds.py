@@ -358,9 +358,6 @@ _EACH_ITS_OWN = {
 }
 
 
-_OWN_RANK = re.compile(r"(?m)^[ \t]*(?:export )?((?:NODE|MACHINE)_RANK)=[\"']?\$")
-
-
 @fault("node-rank-duplicate", SHELL)
 def node_rank_not_read(job: JobFile) -> Found:
     """LLaMA-Factory's RANK, which is NODE_RANK since 0.9.1; and a missing one, which torchrun reads as 0."""
@@ -376,7 +373,7 @@ def node_rank_not_read(job: JobFile) -> Found:
             yield job.finding(
                 launch.line, found, "--node-rank, another on each node", severity=severity, fix=fix
             )
-        other = _OWN_RANK.search(job.text)
+        other = re.search(r"(?m)^[ \t]*(?:export )?((?:NODE|MACHINE)_RANK)=[\"']?\$", job.text)
         is_alone = launch.backend == "static" and (launch.nnodes or 0) > 1 and len(job.launches) == 1
         is_read = other and any(f"{begin}{other[1]}" in job.text for begin in ("$", "${"))
         if other and is_alone and not (launch.is_away or is_read) and launch.node_rank_text == "0":
@@ -504,7 +501,6 @@ def _is_of_one_node(job: JobFile, launch: Launch) -> bool:
     return any(other[line] != own[line] for other in others for line in own.keys() & other.keys())
 
 
-_SLOTS_OF_LSF = re.compile(r"\$\(echo \"?\$\{?LSB_HOSTS\}?\"? ?\| ?wc -w ?\)")
 _PARTS = ("manifest", "Pod")
 """Starters of one part of a world; others start the rest."""
 _PRODUCT = re.compile(
@@ -560,7 +556,7 @@ def world_size_disagrees(job: JobFile) -> Found:
         if launch.started_by == "LeaderWorkerSet" and "LWS_" not in words:
             continue
         is_several = tasks_per_node(job.job.directives) > 1 and launch.is_node_count(launch.nnodes_text)
-        if is_several and _SLOTS_OF_LSF.search(job.text):
+        if is_several and re.search(r"\$\(echo \"?\$\{?LSB_HOSTS\}?\"? ?\| ?wc -w ?\)", job.text):
             found = "LSB_HOSTS has a word for each slot, not for each host"
             yield launch.line, found, "$(echo $LSB_HOSTS | xargs -n1 | sort -u | wc -l)"
             continue
