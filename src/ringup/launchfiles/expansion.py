@@ -200,7 +200,9 @@ class Expansion:
             else:
                 parts.append(self.raw(child))
         parts.append(self.source[at : max(at, node.end_byte - 1)].decode("utf-8", "replace"))
-        return _unquoted("".join(parts)).replace(EMPTY, "")[:MOST_VALUE]
+        # Inside double quotes a backslash quotes four characters and a line end.
+        text = re.sub(r"\\([$`\"\\\n])", lambda m: "" if m[1] == "\n" else m[1], "".join(parts))
+        return text.replace(EMPTY, "")[:MOST_VALUE]
 
     def _expanded(self, node: Node, scope: Scope, depth: int, quoted: bool) -> str:
         """`$X`, `${X:-default}`, `${A[@]}` and similar."""
@@ -368,11 +370,6 @@ def _unescaped(raw: str) -> str:
         if "\\" in raw
         else raw
     )
-
-
-def _unquoted(text: str) -> str:
-    """Inside double quotes a backslash quotes four characters and a line end."""
-    return re.sub(r"\\([$`\"\\\n])", lambda m: "" if m[1] == "\n" else m[1], text) if "\\" in text else text
 
 
 def _split(text: str, quoted: bool) -> str:

@@ -453,8 +453,8 @@ _COUNTS = {
 
 
 def _is_no_count(meaning: str, value: str) -> bool:
-    written = value.isascii() and not has_mark(value) and "$" not in value
-    return meaning in _COUNTS and written and not _COUNTS[meaning].fullmatch(value.strip())
+    is_written = meaning in _COUNTS and value.isascii() and "$" not in value  # a mark is not ASCII
+    return is_written and not _COUNTS[meaning].fullmatch(value.strip())
 
 
 def _same_meaning(launcher: str, name: str, others: Sequence[str]) -> str:

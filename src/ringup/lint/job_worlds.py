@@ -432,14 +432,6 @@ _TRAINING = re.compile(r"(?i)train|fine_?tune|main|test|eval|sft|fit")
 _REACHES_OTHERS = re.compile(r"(?i)host|node|slurm|mpi|launch|cluster|ray|dask|submit|deepy")
 
 
-def _trains(launch: Launch) -> bool:
-    """Whether a plain script trains, by its name, and no word says that it starts others."""
-    name = posixpath.basename(launch.script)
-    return bool(_TRAINING.search(name)) and not _REACHES_OTHERS.search(
-        f"{name} {' '.join(launch.start.arguments)}"
-    )
-
-
 @fault("launcher-on-first-node-alone", SHELL)
 def launcher_on_first_node_alone(job: JobFile) -> Found:
     """
@@ -465,7 +457,11 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
         own = own or (launch.is_opaque and not is_ray)
         is_node_launcher = is_ray or launch.launcher in (*TORCH, "accelerate", *BY_ENVIRONMENT)
         is_node_launcher = is_node_launcher or (launch.launcher == "deepspeed" and launch.nnodes == 1)
-        is_node_launcher = is_node_launcher or (launch.launcher == "python" and _trains(launch))
+        name = posixpath.basename(launch.script)
+        trains = _TRAINING.search(name) and not _REACHES_OTHERS.search(
+            " ".join([name, *launch.start.arguments])
+        )
+        is_node_launcher = is_node_launcher or (launch.launcher == "python" and bool(trains))
         if launch.started_by != "batch" or launch.allocated < 2 or not is_node_launcher or own:
             continue
         away = starts_elsewhere(job, "ray" * is_ray) if away is None else away
