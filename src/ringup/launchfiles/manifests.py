@@ -171,9 +171,8 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
     kind = around.kind
     around = around._replace(replicas=_replicas(kind, items, around.replicas))
     if not kind and "command" in items and (count_of := node_at(items.get("resources"), "instance_count")):
-        how = items.get("distribution")
-        each = number(value_at(how, "process_count_per_instance") or "1")
-        nodes = number(scalar(count_of)) if how is not None or scalar(count_of) == "1" else None
+        each = number(value_at(items.get("distribution"), "process_count_per_instance") or "1")
+        nodes = number(scalar(count_of)) if "distribution" in items or scalar(count_of) == "1" else None
         around = around._replace(kind="Azure ML", replicas=nodes, tasks=each)
     if not depth and listed(items.get("commands")):
         around = around._replace(kind="dstack", replicas=number(value_at(node, "nodes") or "1"))
@@ -249,9 +248,7 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling, document: Node)
     """The launches of one mapping: a container, or the whole document of a task of SkyPilot or dstack."""
     node = container.node
     items = {"run": node} if node.id == "scalar" else dict(pairs(node))
-    by = container.around.kind
-    if not by and node is document and "run" in items:
-        by = "SkyPilot"
+    by = container.around.kind or ("SkyPilot" if node is document and "run" in items else "")
     env = {marks.without_marks(k): v for k, v in _environment(items, by, container, job.marks).items()}
     before = len(job.commands)
     for words, text, line in _commands(items, by):
@@ -275,8 +272,7 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling, document: Node)
         command.is_nested = True
         made = launch_of(job, command, replicas, by or "manifest", tasks)
         if made and (made.launcher != "python" or made.start.script.endswith(".py") or made.module):
-            of_service = None if by else _of_service(job.text, node)
-            made.pod = _of_container(pod, node) if pod else of_service
+            made.pod = _of_container(pod, node) if pod else None if by else _of_service(job.text, node)
             yield made
 
 

@@ -33,6 +33,8 @@ PYTHON = re.compile(r"(?:python|pypy)(?:\d(?:\.\d+)?)?t?|python\.sh")
 """python.sh is Isaac Sim's."""
 SCRIPTS = (".py", ".sh", ".bash", ".slurm", ".sbatch")
 MOST_STEPS, MOST_WORDS = 24, 200
+_OPTION = re.compile(r"-[^\d\s.]\S*\Z")
+"""A word that argparse never takes for the value of an option."""
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.[\w-]+)+)=(.*)")
 """Of Hydra, Lightning and verl: `trainer.devices=4`."""
 SPEAKING = re.compile(r"echo|printf|which|pip|pkill|grep|ps|alias|:|export|cat|test|\[|cd")
@@ -446,7 +448,7 @@ def _options(made: CommandLine, words: Sequence[str], at: int) -> None:
         is_flag = table.get(full, "passed" if full else "").endswith("=")
         has_value = True
         if not equals and (full and not is_flag):
-            has_value = at < len(words) and not (made.launcher != "colossalai" and _is_option(words[at]))
+            has_value = at < len(words) and not (made.launcher != "colossalai" and _OPTION.match(words[at]))
             value = words[at] if has_value else ""
             at += has_value
         elif not equals and not full and at + 1 < len(words) and not words[at].startswith("-"):
@@ -460,11 +462,6 @@ def _options(made: CommandLine, words: Sequence[str], at: int) -> None:
         if full in ("--module", "--no-python"):
             made.kind = "module" if full == "--module" else "command"
     _script(made, words, at)
-
-
-def _is_option(word: str) -> bool:
-    """Whether argparse takes a word for an option, and never for the value of the one before it."""
-    return bool(re.match(r"-[^\d\s.]", word)) and not re.search(r"\s", word)
 
 
 def _script(made: CommandLine, words: Sequence[str], at: int) -> None:

@@ -315,19 +315,14 @@ def background_not_waited_for(job: JobFile) -> Found:
     code = re.sub(r"(?m)(?:^|\s)#.*$", "", job.text)
     is_ended = bool(job.job.directives) or (launch is not None and launch.replicas is not None)
     is_ended = is_ended and (launch is None or launch.launcher != "ray")
-    waits = re.search(r"\b(?:while|until)\b", code) is not None
+    waits, short = re.search(r"\b(?:while|until)\b", code) is not None, re.compile(r"sleep [012]?\d?\d")
     rest = [
-        "true" if not waits and _is_short(c.texts) else posixpath.basename(c.texts[0])
+        "true" if not waits and short.fullmatch(" ".join(c.texts)) else posixpath.basename(c.texts[0])
         for c in commands[at + 1 :]
         if not c.detached
     ]
     if is_ended and not re.search(r"(?<![-\w])wait\b", code) and all(map(_ENDS_AT_ONCE.fullmatch, rest)):
         yield one.line, "it runs in the background, and the file ends: the job kills it", "wait at the end"
-
-
-def _is_short(texts: Sequence[str]) -> bool:
-    """Whether it is a sleep of less than five minutes."""
-    return len(texts) == 2 and texts[0] == "sleep" and texts[1].isdecimal() and int(texts[1]) < 300
 
 
 def _is_detached(steps: Sequence[Step]) -> bool:
