@@ -1083,3 +1083,27 @@ def test_each_container_has_its_own_shell() -> None:
     )
     twice = head.format("a", "; ray start --head --block")
     assert "command-never-returns" in errors(text.format(twice, head.format("b", "")), "a.yaml")
+
+
+_TWO = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n#SBATCH --ntasks-per-node=1\n"
+_BY_NODES = "import torch.distributed as dist\nworld_size = int(os.environ['SLURM_NNODES'])\ndist.init_process_group()"
+_OFFLOAD = '{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}'
+
+
+@pytest.mark.parametrize(
+    ("rule", "line", "more"),
+    [
+        (
+            "gpus-exceed-pod",
+            f"{_TWO}srun vllm serve m --tensor-parallel-size 32 --distributed-executor-backend ray",
+            {},
+        ),
+        ("open-mpi-slots", "mpirun -np 4 -H a:4,b:4 --bind-to none python t.py", {}),
+        ("open-mpi-slots", "horovodrun -np 8 -H a:4, b:4 python t.py", {}),
+        ("deepspeed-config-wrong", "deepspeed t.py --deepspeed ds.json", {"ds.json": _OFFLOAD}),
+        ("mpi-option-of-another", "mpiexec.hydra -n 8 bash -c 'RANK=$OMPI_COMM_WORLD_RANK python t.py'", {}),
+        ("rank-not-set", f"{_TWO}python t.py", {"t.py": f"import os\n{_BY_NODES}\n"}),
+    ],
+)
+def test_what_several_nodes_do_not_get(rule: str, line: str, more: dict[str, str]) -> None:
+    assert rule in {one.rule for one in lint.lint({"job.sh": f"{line}\n", **more})}

@@ -128,6 +128,12 @@ def open_mpi_slots(job: JobFile) -> Found:
         is_open = any(o.name.lstrip("-") in OF_OPEN_MPI or o.value.startswith("ppr:") for o in step.options)
         slots = _slots(hosts)
         is_more = "oversubscribe" in " ".join(o.written for o in step.options).lower()
+        host, _, first = hosts.partition(",")[0].partition(":")
+        is_spread = step.has(*_SPREADS) or (step.option("--map-by", "-map-by") or "slot") != "slot"
+        is_first = is_open and count.isdecimal() and first.isdecimal() and not is_spread
+        if is_first and hosts.count(",") and int(count) <= int(first):
+            found = f"{plural(int(count), 'rank')}, and {host} has {first} slots: the other hosts get none"
+            yield command.line, found, f"{host}:N, where N is the number of its ranks, not a port", "hosts"
         if is_open and count.isdecimal() and 0 < slots < int(count) and not is_more:
             found = f"{plural(int(count), 'rank')} on {plural(slots, 'slot')}: {hosts}"
             names = [host.partition(":")[0] for host in hosts.split(",")[:4]]
@@ -137,10 +143,18 @@ def open_mpi_slots(job: JobFile) -> Found:
         total = launch.number(given.get("-np") or given.get("--num-proc") or "") or 0
         hosts = given.get("-H") or given.get("--hosts") or ""
         name = given.get("--hostfile") or given.get("-hostfile") or ""
+        if hosts and (cut := re.fullmatch(r"[\w.-]+:\d{1,4}", launch.start.script)):
+            found = f"the list of hosts ends at the blank: horovodrun takes {cut[0]} for the command"
+            yield launch.line, found, f"-H {hosts},{cut[0]}", "horovodrun"
+            continue
         slots = _slots(hosts) or slots_in(text_of(job, name)) or total
         if total > slots:
             found = f"{plural(total, 'rank')} on {plural(slots, 'slot')}: {hosts or printable(name, 80)}"
             yield launch.line, found, "as many slots as ranks", "horovodrun"
+
+
+_SPREADS = ("-bynode", "--bynode", "-npernode", "--npernode", "-N")
+"""Options with which Open MPI does not fill the first host first."""
 
 
 def _slots(hosts: str) -> int:
@@ -236,6 +250,9 @@ def gpus_exceed_pod(job: JobFile, launch: Launch) -> Found:
         found = f"{wanted} GPUs (tensor x pipeline), and the {'container' if launch.pod else 'node'}"
         found += f" has {gpus}"
         yield launch.line, found, f"{wanted} GPUs"
+    elif launch.launcher == "vllm" and not launch.pod and 0 < gpus * launch.allocated < wanted:
+        found = f"{wanted} GPUs (tensor x pipeline), and the job's {launch.allocated} nodes have {gpus} each"
+        yield launch.line, found, f"{gpus * launch.allocated} GPUs"
 
 
 @fault("deepspeed-without-hosts", SHELL, severity="warning", each="launches")

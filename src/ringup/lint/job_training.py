@@ -16,6 +16,7 @@ from ringup.lint.job_and_script import passes_unchanged
 from ringup.lint.job_environment import file_at_hand, text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
+from ringup.rules import Fix
 from ringup.units import lines_of, plural, printable
 
 _NUMBERS = {
@@ -110,6 +111,10 @@ def deepspeed_config_wrong(job: JobFile) -> Found:
             yield launch.line, f"{shown}: stage {stage}", "a stage from 0 to 3"
         for name, near in _misspelt(parts):
             yield launch.line, f"{shown}: DeepSpeed knows no {printable(name, 60)}", near
+        offload = _value(parts, "zero_optimization", "offload_param", "device")
+        if isinstance(stage, int) and stage < 3 and offload in ("cpu", "nvme"):
+            found, why = f"{shown}: offload_param at stage {stage}", "only stage 3 offloads parameters"
+            yield job.finding(launch.line, found, "stage 3", severity="warning", why=why, fix=Fix("stage 3"))
         has_size = parts.keys() & {"train_batch_size", "train_micro_batch_size_per_gpu"}
         code = text_of(job, launch.script)
         is_filled = "deepspeed.initialize(" in code and not passes_unchanged(code, name)

@@ -562,12 +562,20 @@ def mpi_option_of_another(job: JobFile) -> Found:
     Fix: Open MPI: -x NAME=VALUE, --map-by ppr:N:node, --hostfile; Hydra: -genv NAME VALUE, -ppn N, -f FILE.
     """
     is_open, is_hydra = mpi_modules(job)
+    texts = lines_of(job.text)
     for launch in job.launches:
         path = next((w for w in launch.command.texts if w.endswith("/mpirun")), "")
         text = text_of(job, launch.script) if path else ""
         if is_hydra and not is_open and "openmpi" in path and "mpi4py" in text:
             found = f"{printable(path, 60)}, and mpi4py's MPI is MPICH: each process is alone, rank 0 of 1"
             yield launch.line, found, "the mpirun of mpi4py's own MPI"
+        by_hydra = any(s.program in ("mpiexec.hydra", "mpirun_rsh") for s in launch.steps)
+        by_hydra = by_hydra or (is_hydra and not is_open and launch.started_by in ("mpirun", "mpiexec"))
+        written = " ".join(texts[launch.command.line - 1 : launch.command.last_line])
+        name = re.search(r"\$\{?(OMPI_COMM_WORLD_\w{1,20})\}?(?!:)", written)
+        if by_hydra and name and "PMI_" not in written:
+            found = f"${name[1]} is Open MPI's: another MPI sets PMI_RANK"
+            yield launch.line, found, "$PMI_RANK, $MPI_LOCALRANKID"
     for command, step in job.steps("mpirun", "mpiexec"):
         names = [option.name for option in step.options]
         of_open = next((n for n in names if n.lstrip("-") in OF_OPEN_MPI), "")

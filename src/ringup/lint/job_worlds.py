@@ -647,6 +647,9 @@ def step_exceeds_job(job: JobFile) -> Found:
             yield launch.line, found, f"at most {most}"
 
 
+_BY_NODES = re.compile(r"world_size *= *int\(os\.(?:environ\[|getenv\()[\"']SLURM_(?:NNODES|NTASKS|NPROCS)")
+
+
 @fault("rank-not-set", SHELL, each="launches")
 def launcher_left_out(job: JobFile, launch: Launch) -> Found:
     """
@@ -661,6 +664,11 @@ def launcher_left_out(job: JobFile, launch: Launch) -> Found:
         if tasks > 1 and "spawn" not in text_of(job, launch.script):
             found = f"WORLD_SIZE counts {tasks} tasks a node, and without srun there is one"
             yield launch.line, found, "srun in front of it"
+    text = text_of(job, launch.script) if is_alone else ""
+    nodes, line = node_count(job.job.directives)
+    if nodes > 1 and _BY_NODES.search(text) and "init_process_group" in text:
+        found = f"the script counts {nodes} nodes (line {line}), and without srun it runs on one"
+        yield launch.line, found, "srun in front of it"
     is_told = launch.arguments.get("launcher") == "pytorch" and "RANK" not in launch.env
     if launch.launcher == "python" and is_told and not launch.is_away:
         found = "--launcher pytorch: the script reads RANK, and python alone sets none"
