@@ -1098,7 +1098,7 @@ _OFFLOAD = '{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_p
             f"{_TWO}srun vllm serve m --tensor-parallel-size 32 --distributed-executor-backend ray",
             {},
         ),
-        ("open-mpi-slots", "mpirun -np 4 -H a:4,b:4 --bind-to none python t.py", {}),
+        ("open-mpi-slots", "mpirun -np 4 -H a:4,b:4 -x PATH python t.py", {}),
         ("open-mpi-slots", "horovodrun -np 8 -H a:4, b:4 python t.py", {}),
         ("deepspeed-config-wrong", "deepspeed t.py --deepspeed ds.json", {"ds.json": _OFFLOAD}),
         ("mpi-option-of-another", "mpiexec.hydra -n 8 bash -c 'RANK=$OMPI_COMM_WORLD_RANK python t.py'", {}),
