@@ -92,7 +92,7 @@ def test_a_script_that_may_not_be_read_is_not_said_to_be_missing(tmp_path: Path)
     words = "/env/bin/python: can't open file '/job/train.py': [Errno 13] Permission denied\n"
     (tmp_path / "a.log").write_text(words)
     found = read_logs([str(tmp_path)]).causes[0]
-    assert found.text == "/job/train.py is there, but may not be read or executed on one node"
+    assert found.text == "/job/train.py is there, but may not be read or executed"
 
 
 def test_a_command_that_a_node_cannot_start_is_missing_there(tmp_path: Path) -> None:
@@ -101,4 +101,11 @@ def test_a_command_that_a_node_cannot_start_is_missing_there(tmp_path: Path) -> 
     )
     (tmp_path / "ringup.log").write_text(words)
     found = read_logs([str(tmp_path)]).causes[0]
-    assert (found.rule, found.text) == ("python-or-launcher-missing", "numactl does not exist on one node")
+    assert (found.rule, found.text) == ("python-or-launcher-missing", "numactl does not exist")
+
+
+def test_every_node_that_lacks_a_command_is_named(tmp_path: Path) -> None:
+    said = "".join(f"n{n}: bash: torchrun: command not found\n" for n in (1, 2))
+    (tmp_path / "job.log").write_text(said)
+    (first, *_) = read_logs([str(tmp_path)]).causes
+    assert first.text == "torchrun does not exist on n1, n2"

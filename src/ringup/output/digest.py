@@ -139,8 +139,10 @@ def _absent(diagnosis: Diagnosis) -> Iterator[str]:
     silent = [rank for rank in range(min(wanted, 100_000)) if rank not in seen]
     if silent and seen:
         found.append(f"no line of {show_ranks(silent[:64])}")
-    has_info = diagnosis.versions.get("nccl") or any("NCCL INFO" in e.text for e in diagnosis.story.events)
-    if not has_info and any(c.severity == "error" for c in diagnosis.causes):
+    events = diagnosis.story.events
+    has_info = diagnosis.versions.get("nccl") or any("NCCL INFO" in e.text for e in events)
+    in_gloo = any(e.tag.startswith("gloo") for e in events)
+    if not (has_info or in_gloo) and any(c.severity == "error" for c in diagnosis.causes):
         found.append("NCCL's INFO lines (NCCL_DEBUG=INFO)")
     if found:
         yield f"missing: {'; '.join(found)}"

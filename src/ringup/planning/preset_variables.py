@@ -280,9 +280,9 @@ def _traffic_class(users: Sequence[Selection]) -> str:
         return f"{shown}, set by the site and kept; right if the switches' lossless class has this DSCP"
     if marked := sorted({p.traffic_class for s in users for p in s.roce_ports if p.traffic_class}):
         shown = ", ".join(f"{v} (DSCP {v >> 2})" for v in marked)
-        return f"leave it; the driver marks all RoCE traffic here with {shown}"
+        return f"leave it unset; the driver marks all RoCE traffic here with {shown}"
     return (
         "not set. Do not guess it: ask the administrators of the switches for the DSCP of the lossless"
         " class, and set 4 times that number on every node. Without such a class (or with PFC on all traffic)"
-        " leave it"
+        " leave it unset"
     )

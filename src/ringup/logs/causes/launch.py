@@ -21,7 +21,7 @@ from ringup.logs.lines import Event
 from ringup.logs.outcome import made_do
 from ringup.logs.rule import Confidence, Found, cause, report
 from ringup.rules import Fix
-from ringup.units import ranges
+from ringup.units import ranges, summarize_names
 
 _LAUNCHERS = re.compile(
     r"(?:^|/)(?:torchrun|python[\d.]*|deepspeed|accelerate|colossalai|mpirun|mpiexec|orted|prted"
@@ -252,7 +252,7 @@ def python_or_launcher_missing(log: LogEvidence) -> Found:
     if not missing:
         return None
     what = first_value(missing, "name", "name2", "name3", "dir", "script", "module")
-    where = on(missing[0].host or missing[0].label) or " on one node"
+    where = on(summarize_names(filter(None, (e.host or e.label for e in missing))))
     is_there = re.search(r"Errno 13\b|[Pp]ermission denied", missing[0].text)
     lack = "is there, but may not be read or executed" if is_there else "does not exist"
     return report(missing, f"{what or 'the interpreter or launcher'} {lack}{where}")
