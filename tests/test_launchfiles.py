@@ -1014,6 +1014,18 @@ def test_a_job_file_that_is_written_and_not_run_is_read() -> None:
     assert only(f"{text}torchrun --standalone t.py\n").line == 7
 
 
+@pytest.mark.parametrize("writes", ["cat > a.sh", "tee ./a.sh"])
+def test_the_line_of_a_script_that_is_written_is_its_own(writes: str) -> None:
+    text = f"set -e\n{writes} <<'EOF'\n#!/bin/bash\necho\ntorchrun --standalone t.py\nEOF\nchmod +x a.sh\nbash a.sh\n"
+    assert only(text).line == 5
+
+
+@pytest.mark.parametrize("sign", ["<", "<<<"])
+def test_a_redirection_from_nothing_is_an_unknown_input(sign: str) -> None:
+    text = f"cat > a.sh <<'EOF'\nN=$(wc -l {sign} $1)\ntorchrun --standalone t.py $N\nEOF\nbash a.sh\n"
+    assert only(text).line == 3
+
+
 def test_python_runs_the_script_of_its_debugger() -> None:
     run = "-m torch.distributed.run --nnodes=2 t.py\n"
     assert only(f"python -m debugpy --listen 5678 --wait-for-client {run}").launcher == "torchrun"

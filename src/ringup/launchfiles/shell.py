@@ -170,6 +170,8 @@ class Job:
     """`NAME=VALUE` of every assignment in the file itself, also those in front of a command or behind env."""
     files: dict[str, str] = field(default_factory=dict)
     """Files that it writes with here-documents."""
+    written_below: dict[str, int] = field(default_factory=dict)
+    """The line above each of these texts in the file."""
     unread: list[tuple[str, int]] = field(default_factory=list)
     """Here-documents that are files of their own, or that kubectl gets, and the lines above them."""
     placeholders: list[tuple[int, str, bool]] = field(default_factory=list)
@@ -746,11 +748,12 @@ class _Walk(Expansion):
         if document is not None and is_read:
             scope.variables[words[-1].text] = document[0].replace("\\\n", " ").strip()
         if document is not None and into and words[0].text in ("cat", "tee"):
-            self.job.files[into] = document[0]
+            self.job.files[into], self.job.written_below[into] = document
         elif into and words[0].text == "echo" and words[-1].text.startswith("#!"):
             self.job.files[into] = words[-1].text
         if document is not None and words[0].text == "tee" and len(words) > 1:
-            self.job.files[words[-1].text] = document[0]
+            target = words[-1].text
+            self.job.files[target], self.job.written_below[target] = document
         self._inside(self._record(words, scope, node, prefix, cut_at), scope, depth, document)
 
     def _cut_at(self, node: Node, scope: Scope) -> int:
@@ -863,10 +866,11 @@ class _Walk(Expansion):
             return
         if name == "sbatch":
             target = next((t for t in texts[1:] if t in self.job.files), "")
-        same = (n for n in self.job.files if n.removeprefix("./") == target.removeprefix("./"))
-        written = self.job.files.get(next(same, ""))
+        same = next((n for n in self.job.files if n.removeprefix("./") == target.removeprefix("./")), "")
+        written = self.job.files.get(same)
         if written is not None:
-            inner.line_offset, inner.at_line = -1, command.line
+            above = self.job.written_below.get(same, -1)
+            inner.line_offset, inner.at_line = above, command.line if above < 0 else 0
             inner.arguments = tuple(start.arguments if shell else start.rest[1:])
             self._nested_text(written, inner, directives=name == "sbatch")
             return

@@ -41,10 +41,11 @@ def _stage(words: list[str], given: str, site: str, known: Marks) -> str:
     program, rest = posixpath.basename(words[0]), words[1:]
     while program in ("srun", "ssh", "env", "sudo", "timeout", "mpirun", "exec"):
         return _elsewhere(rest, site, known)
-    if "<" in rest:
-        given, rest = _file(rest[rest.index("<") + 1 :][0], site, known), rest[: rest.index("<")]
-    if "<<<" in rest:
-        given, rest = rest[rest.index("<<<") + 1 :][0], rest[: rest.index("<<<")]
+    for sign in ("<", "<<<"):
+        if sign in rest:
+            at = rest.index(sign)
+            source = " ".join(rest[at + 1 : at + 2])  # nothing, if its variable is empty
+            given, rest = source if sign == "<<<" else _file(source, site, known), rest[:at]
     files = [f for word in rest if (f := _file(word, site, known))]
     given = given or (files[0] if files else "")
     mark = known.of(given)
