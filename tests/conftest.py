@@ -78,10 +78,8 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(8, cores + (cores + 1) // 2)
 
 
-@pytest.fixture(autouse=True)
-def _every_rule_answered() -> Iterator[None]:
+def pytest_runtest_teardown() -> None:
     """A test fails during which a rule raised: it is listed as not checked, and its answer is missing."""
-    yield
     rules = sys.modules.get("ringup.rules")
     raised = dict(rules.INTERNAL_ERRORS) if rules else {}
     if rules and raised:
@@ -89,14 +87,13 @@ def _every_rule_answered() -> Iterator[None]:
         pytest.fail("\n".join(broken.traceback for broken in raised.values()), pytrace=False)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _torch_is_imported_faster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """In jobs of tests (tests/light_torch.py), a little also in users' examples and with a DataLoader."""
     item = request.node
-    if item.get_closest_marker("torch") and not item.get_closest_marker("lab"):
-        monkeypatch.setenv("LIGHT_TORCH", os.environ["LIGHT_TORCH_IN_LAB"])
-        if "loader" in item.nodeid or item.path.stem in WHOLE_TORCH:
-            monkeypatch.setenv("WHOLE_TORCH", "1")
+    monkeypatch.setenv("LIGHT_TORCH", os.environ["LIGHT_TORCH_IN_LAB"])
+    if "loader" in item.nodeid or item.path.stem in WHOLE_TORCH:
+        monkeypatch.setenv("WHOLE_TORCH", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -110,6 +107,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         alike = item.get_closest_marker("alike") and zlib.crc32(item.nodeid.encode()) % 5
         if alike or item.get_closest_marker("torch"):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("torch") and not item.get_closest_marker("lab"):
+            item.fixturenames.append("_torch_is_imported_faster")  # type: ignore[attr-defined]
     items.sort(key=lambda item: not item.get_closest_marker("torch"))
     waiting = [item for item in items if item.get_closest_marker("lab") and item.path.stem in WAITING]
     waiting.sort(key=lambda item: WAITING.index(item.path.stem))

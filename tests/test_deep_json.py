@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-import ringup
 from ringup.cli import submit, supervising
 from ringup.errors import LaunchError
 from ringup.runtime import detach
+from tests import trees
 
 DEEP = '{"x": ' + "[" * 200_000
+DECODERS = ("json.loads", "json.load", "msgspec.json.decode")
 OWN = {"nccl/variables.py", "cli/schema.py", "logs/defects.py"}
 """Of the package itself."""
 FROM_PARENT = {
@@ -48,23 +50,21 @@ def test_a_record_of_a_run_nested_without_end_is_one_clear_error(tmp_path: Path)
 def decoders() -> list[tuple[str, bool]]:
     """Every call that decodes JSON: (file, whether a RecursionError of it is caught in the same function)."""
     found = []
-    root = Path(ringup.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in (
-                "json.loads", "json.load", "msgspec.json.decode",
-            ):  # fmt: skip
-                continue
-            caught, at = "", node
+    for path in trees.modules():
+        calls = [
+            n for n in trees.nodes(path) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
+        ]
+        decoding = [call for call in calls if ast.unparse(call.func) in DECODERS]
+        above = {child: n for n in trees.nodes(path) for child in ast.iter_child_nodes(n)} if decoding else {}
+        for node in decoding:
+            caught, at = "", cast(ast.AST, node)
             while at in above:
                 at = above[at]
                 if isinstance(at, ast.Try):
                     caught += " ".join(ast.unparse(h.type) if h.type else "Exception" for h in at.handlers)
                 elif isinstance(at, ast.With):
                     caught += ast.unparse(at.items[0].context_expr)
-            where = str(path.relative_to(root))
+            where = str(path.relative_to(trees.SOURCE))
             found.append((where, "RecursionError" in caught or "Exception" in caught))
     return found
 

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "src" / "ringup"
+from tests import trees as parsed
+from tests.trees import SOURCE
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 MOST_LINES, MOST_ARGUMENTS, MEDIAN_ARGUMENTS = 60, 7, 3
@@ -86,12 +88,12 @@ RIDDLES = {
 @functools.cache
 def trees() -> dict[str, ast.Module]:
     """Path below src/ringup -> syntax."""
-    return {str(p.relative_to(SOURCE)): ast.parse(p.read_text()) for p in sorted(SOURCE.rglob("*.py"))}
+    return {str(path.relative_to(SOURCE)): parsed.tree(path) for path in parsed.modules()}
 
 
 def functions() -> Iterator[tuple[str, Function]]:
-    for path, tree in trees().items():
-        yield from ((path, node) for node in ast.walk(tree) if isinstance(node, Function))
+    for path in trees():
+        yield from ((path, node) for node in parsed.nodes(SOURCE / path) if isinstance(node, Function))
 
 
 def argument_count(function: Function) -> int:
@@ -113,8 +115,8 @@ def test_no_function_takes_more_arguments_than_a_reader_can_keep_in_mind() -> No
 
 def test_names_of_modules_classes_and_functions_are_plain() -> None:
     names = [part for path in trees() for part in Path(path).with_suffix("").parts[-1:]]
-    for tree in trees().values():
-        names += [n.name for n in ast.walk(tree) if isinstance(n, Function | ast.ClassDef)]
+    for path in parsed.modules():
+        names += [n.name for n in parsed.nodes(path) if isinstance(n, Function | ast.ClassDef)]
     words = Counter(
         word
         for name in names

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
-import pytest
-
-SOURCE = Path(__file__).parent.parent / "src" / "ringup"
+from tests import trees
+from tests.trees import SOURCE
 
 LAYERS = {
     "version": 0,
@@ -63,10 +63,11 @@ def part(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imports(tree: ast.Module) -> list[str]:
+@functools.cache
+def imports(path: Path) -> list[str]:
     """Dotted names of everything a module imports, wherever the import stands."""
     found = []
-    for node in ast.walk(tree):
+    for node in trees.nodes(path):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -75,43 +76,37 @@ def imports(tree: ast.Module) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_imports_point_down(path: Path) -> None:
-    own = part(path)
-    if own == "__init__":
-        return
-    for name in imports(ast.parse(path.read_text())):
-        pieces = name.split(".")
-        if pieces[0] != "ringup" or len(pieces) < 2 or pieces[1] == own:
-            continue
-        other = pieces[1]
-        if name in SHARED:
-            continue
-        assert other != "agent", f"{path} imports what is sent to the nodes"
-        assert LAYERS[other] < LAYERS[own] or LAYERS[other] == LAYERS[own] == 1, f"{own} imports {other}"
+def test_imports_point_down() -> None:
+    for path in MODULES:
+        own = part(path)
+        for name in imports(path):
+            pieces = name.split(".")
+            is_inside = pieces[0] != "ringup" or len(pieces) < 2 or pieces[1] == own
+            if own == "__init__" or is_inside or name in SHARED:
+                continue
+            other = pieces[1]
+            assert other != "agent", f"{path} imports what is sent to the nodes"
+            assert LAYERS[other] < LAYERS[own] or LAYERS[other] == LAYERS[own] == 1, f"{own} imports {other}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_only_the_transport_and_the_agent_start_processes_or_open_sockets(path: Path) -> None:
-    if part(path) == "transport":
-        return
-    for name in imports(ast.parse(path.read_text())):
-        assert name.split(".")[0] not in ("subprocess", "socket", "asyncio", "multiprocessing.popen"), (
-            f"{path} imports {name}"
-        )
+def test_only_the_transport_and_the_agent_start_processes_or_open_sockets() -> None:
+    doors = {"subprocess", "socket", "asyncio", "multiprocessing.popen"}
+    for path in MODULES:
+        for name in imports(path) if part(path) != "transport" else ():
+            assert name.split(".")[0] not in doors, f"{path} imports {name}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_what_thinks_is_pure(path: Path) -> None:
-    relative = str(path.relative_to(SOURCE)).removesuffix(".py")
-    if not any(relative == p or relative.startswith(p + "/") for p in PURE):
-        return
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            assert node.func.id != "open", f"{path}:{node.lineno} opens a file"
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            impure = (node.value.id, node.attr) == ("os", "environ") or node.value.id == "time"
-            assert not impure, f"{path}:{node.lineno} reads the clock or the environment"
+def test_what_thinks_is_pure() -> None:
+    names = {path: str(path.relative_to(SOURCE)).removesuffix(".py") for path in MODULES}
+    pure = [path for path, name in names.items() if any(f"{name}/".startswith(f"{p}/") for p in PURE)]
+    assert len(pure) > 70
+    for path in pure:
+        for node in trees.nodes(path):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id != "open", f"{path}:{node.lineno} opens a file"
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                impure = (node.value.id, node.attr) == ("os", "environ") or node.value.id == "time"
+                assert not impure, f"{path}:{node.lineno} reads the clock or the environment"
 
 
 def circles(package: Path) -> set[frozenset[str]]:
@@ -120,8 +115,7 @@ def circles(package: Path) -> set[frozenset[str]]:
                for suffix in ("py", "c") for p in package.rglob(f"*.{suffix}")}  # fmt: skip
     names: dict[str, set[str]] = {}
     for module, path in modules.items():
-        tree = ast.parse(path.read_text() if path.suffix == ".py" else "")
-        found = (n.removeprefix("ringup.") for n in imports(tree) if n[:6] == "ringup")
+        found = (n.removeprefix("ringup.") for n in imports(path) if n[:6] == "ringup")
         # What is no module is a name of its package; the whole package's are in the outermost `__init__`.
         names[module] = {
             next((m for m in (n, n.rpartition(".")[0]) if m in modules), "__init__") for n in found
@@ -163,7 +157,7 @@ def test_the_agent_uses_the_standard_library_alone() -> None:
     import sys
 
     for path in sorted((SOURCE / "agent").rglob("*.py")):
-        for name in imports(ast.parse(path.read_text())):
+        for name in imports(path):
             top = name.split(".")[0]
             # What a program imports of ours travels with it; see agent_bundle.py.
             travels = name.startswith(("ringup.agent.", "ringup.secret_names.", "ringup.link_kinds."))

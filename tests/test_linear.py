@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, TypeGuard
 
 import pytest
 
-import ringup
 from ringup.logs.lines import LINE_BYTES
 from ringup.logs.patterns import PATTERNS
+from tests import trees
 from tests.regex_cost import cost
+from tests.trees import SOURCE
 
-SOURCE = Path(ringup.__file__).parent
 MOST_STEPS = 400
 """For each character: a hostile megabyte costs seconds, however its lines are made."""
 
@@ -54,9 +54,8 @@ class Module(NamedTuple):
 
 
 def modules() -> Iterator[Module]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        yield Module(path, tree, list(ast.walk(tree)))
+    for path in trees.modules():
+        yield Module(path, trees.tree(path), trees.nodes(path))
 
 
 def methods_by_name(of: list[Module]) -> dict[str, set[str]]:

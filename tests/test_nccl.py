@@ -16,6 +16,7 @@ from ringup.network import gloo
 from ringup.network.predictions import Selection
 from ringup.planning.preset_variables import OF_IMAGES
 from tests import clusters as c
+from tests import trees
 
 OLD, NEW = "2.20.5", "2.28.9"
 KINDS = "NCCL|GLOO|TORCH_NCCL|TORCH_FR|TORCH_DISTRIBUTED|CUDA_LAUNCH|UCX_NET|FI"
@@ -234,8 +235,8 @@ def test_two_letters_that_changed_places_are_one_edit(a: str, b: str, count: int
 
 def test_every_variable_that_the_source_names_has_a_row() -> None:
     found = set()
-    for path in Path(variables.__file__).parents[1].rglob("*.py"):
-        strings = (n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant))
+    for path in trees.modules():
+        strings = (n.value for n in trees.nodes(path) if isinstance(n, ast.Constant))
         found |= {s for s in strings if isinstance(s, str) and VARIABLE.fullmatch(s)}
     assert len(found) > 30 and found <= {*variables.TABLE, *OF_IMAGES}
 

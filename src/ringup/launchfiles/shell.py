@@ -827,7 +827,6 @@ class _Walk(Expansion):
     def _inside(self, command: Command, scope: Scope, depth: int, document: tuple[str, int] | None) -> None:
         """Walk the text that a command runs: a function, a text, a file written here or available."""
         start, name = command.start, command.words[0].text
-        steps = (*scope.around, *(s for s in start.steps))
         if name in scope.functions and depth < MOST_DEPTH - 10 and self.nested < MOST_NESTED:
             self._call_once(name, command, scope, depth)
             return
@@ -839,7 +838,7 @@ class _Walk(Expansion):
         is_away = any(step.role == "starter" for step in start.steps)
         inner = replace(
             self.copied(scope),
-            around=steps,
+            around=(*scope.around, *start.steps),
             site="task" if is_away else scope.site,
             background=command.background,
         )
@@ -854,7 +853,7 @@ class _Walk(Expansion):
             self._nested_text(start.text, inner)
             return
         shell = start.steps[-1:] and start.steps[-1].role == "shell"
-        texts = command.texts
+        given = tuple(start.arguments if shell else start.rest[1:])
         target = start.script if shell else (start.rest or ("",))[0]
         if (
             document is not None
@@ -865,18 +864,17 @@ class _Walk(Expansion):
             self._nested_text(document[0], inner, directives=name in ("sbatch", "qsub", "bsub"))
             return
         if name == "sbatch":
-            target = next((t for t in texts[1:] if t in self.job.files), "")
+            target = next((t for t in command.texts[1:] if t in self.job.files), "")
         same = next((n for n in self.job.files if n.removeprefix("./") == target.removeprefix("./")), "")
         written = self.job.files.get(same)
         if written is not None:
             above = self.job.written_below.get(same, -1)
             inner.line_offset, inner.at_line = above, command.line if above < 0 else 0
-            inner.arguments = tuple(start.arguments if shell else start.rest[1:])
+            inner.arguments = given
             self._nested_text(written, inner, directives=name == "sbatch")
             return
         if not target.endswith((".sh", ".bash")) or _SPEAKING.fullmatch(name):
             return
-        given = tuple(start.arguments if shell else start.rest[1:])
         other = self.sibling(self.own_file(target))
         boxed = any(posixpath.basename(step.program) in (*DOCKER, *APPTAINER) for step in start.steps)
         # Another file is judged separately, unless this one decides where it runs or with which arguments.

@@ -7,6 +7,7 @@ function that finds it; a problem that several functions find has its text in `p
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import re
@@ -233,6 +234,11 @@ def run_checks(
     return findings, [answer for answer in answers if isinstance(answer, Skipped)]
 
 
+@functools.cache
+def _parameters(function: Callable[..., object]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
+
 def _answers(rule: Rule, cluster: Cluster) -> Iterator[Finding | Skipped]:
     """The results of the rule's function, called with the parameters that it names."""
     from ringup.network.predictions import uses_nccl
@@ -242,7 +248,7 @@ def _answers(rule: Rule, cluster: Cluster) -> Iterator[Finding | Skipped]:
         return
     if rule.scope in ("gpus", "rdma") and cluster.job.backend == "gloo":
         return
-    names = inspect.signature(rule.function).parameters
+    names = _parameters(rule.function)
     given = {name: GIVEN[name](cluster) for name in names if name in GIVEN}
     each = [{**given, "node": node} for node in cluster.nodes] if "node" in names else [given]
     for answer in itertools.chain.from_iterable(rule.function(**one) for one in each):
