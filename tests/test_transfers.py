@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ringup.agent.proc import netlink
+from ringup.agent.proc import netlink, sockets
 from ringup.agent.snapshot import machine, transfers
 from ringup.agent.snapshot import main as snapshot_main
 
@@ -91,6 +91,35 @@ def test_a_child_lists_only_its_own_connections(pair: tuple[socket.socket, socke
     assert named[os.getpid()][1][inode(pair[1])] // 10 == 900
     assert rest and child not in rest
     assert {700, 900} <= {size // 10 for size in rest[os.getpid()][1].values()}
+
+
+def test_a_table_of_connections_is_read_once_for_all_that_wait(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = []
+    read = sockets.read
+
+    def counted(path: str, most: int) -> bytes:
+        tables.append(path)
+        return read(path, most)
+
+    monkeypatch.setattr(sockets, "read", counted)
+    calls = [f"recvfrom of socket:[{inode(end)}]" for end in pair]
+    calls += ["recvfrom of socket:[1]", "read of /data/in.fifo", ""]
+    waiting = [{"pid": os.getpid(), "syscall": call} for call in calls]
+    snapshot_main.name_connections(waiting)
+    address, port = pair[0].getpeername()[:2]
+    assert waiting[0]["syscall"] == f"recvfrom of the connection to {address} port {port}"
+    assert waiting[1]["syscall"] == f"recvfrom of the connection to {address} port {pair[1].getpeername()[1]}"
+    assert [one["syscall"] for one in waiting[2:]] == calls[2:]
+    assert tables == [f"/proc/{os.getpid()}/net/{name}" for name in ("tcp", "tcp6")]
+
+
+def test_a_line_that_the_bound_of_a_table_cuts_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = b"0: 0100007F:0016 0100007F:0017 01 0:0 0:0 0 0 0 1234 1\n"
+    cut = b"head\n" + line + line.partition(b"34 1")[0]
+    monkeypatch.setattr(sockets, "read", lambda path, most: cut)
+    assert [inode for *_, inode in sockets.tcp()] == ["1234", "1234"]  # of both tables
 
 
 def test_only_the_busiest_connections_are_listed() -> None:

@@ -11,10 +11,10 @@ ESTABLISHED, ASKED_FOR, LISTENING = b"01", b"03", b"0A"
 MOST_TABLE_BYTES = 64 << 20
 
 
-def tcp(state=b"", folder="/proc"):
+def tcp(state=b"", folder="/proc", most_bytes=MOST_TABLE_BYTES):
     """(local end, other end, user id, inode) of TCP sockets in a network namespace; `end` parses ends."""
     for name in ("tcp", "tcp6"):
-        for line in read("%s/net/%s" % (folder, name), MOST_TABLE_BYTES).splitlines()[1:]:
+        for line in read("%s/net/%s" % (folder, name), most_bytes).split(b"\n")[1:-1]:  # the last may be cut
             fields = line.split(None, 10)
             if len(fields) > 9 and fields[3] == (state or fields[3]):
                 yield fields[1], fields[2], int(fields[7]), fields[9].decode()

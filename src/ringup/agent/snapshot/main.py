@@ -30,6 +30,9 @@ MOST_RANKS = 512
 MOST_CHILDREN = 64
 MOST_THREADS = 512
 READS = ("rchar", "syscr", "voluntary_ctxt_switches")
+ON_SOCKET = " of socket:["
+MOST_TABLES, MOST_TABLE_BYTES = 16, 4 << 20
+"""Network namespaces whose connections are read, and bytes of a table (28,000 connections)."""
 STACKS_S = 20.0
 """For all ranks of a node together; ranks that come later are shown without a stack."""
 SYSCALLS = {
@@ -159,17 +162,23 @@ def waits(pid):
         call = SYSCALLS.get(os.uname().machine, {}).get(int(fields[0]), "")
         if call in BY_DESCRIPTOR:
             file = link("/proc/%d/fd/%d" % (pid, int(fields[1], 16)))
-            file = peer(pid, file) if file.startswith("socket:") else file
             call += " of " + file[:300] if file else ""
     return state(pid) or "?", "" if channel == "0" else channel, call
 
 
-def peer(pid, link):
-    """The connection of a process's TCP socket, by its other end; the link itself for other sockets."""
-    for _, other, _, inode in tcp(folder="/proc/%d" % pid):
-        if link == "socket:[%s]" % inode:
-            return "the connection to " + "%s port %d" % end(other)
-    return link
+def name_connections(processes):
+    """Replace the TCP socket that a process waits in by the other end; each table is read once for all."""
+    by_namespace = {}
+    for one in processes:
+        if ON_SOCKET in one["syscall"]:
+            by_namespace.setdefault(link("/proc/%d/ns/net" % one["pid"]), []).append(one)
+    for waiting in list(by_namespace.values())[:MOST_TABLES]:
+        table = tcp(folder="/proc/%d" % waiting[0]["pid"], most_bytes=MOST_TABLE_BYTES)
+        ends = {inode: other for _, other, _, inode in table}
+        for one in waiting:
+            call, _, inode = one["syscall"].rstrip("]").partition(ON_SOCKET)
+            if inode in ends:
+                one["syscall"] = "%s of the connection to %s port %d" % ((call,) + end(ends[inode]))
 
 
 def python(pid):
@@ -253,6 +262,7 @@ def snapshot(ranks, mode, with_details=True, parents=()):
     `with_details`: also bytes over TCP, the processes below the ranks (else of `parents`), NCCL's own report.
     """
     found = [entry(ranks, pid, key, with_details or pid in parents) for pid, key in ranks.all]
+    name_connections([process for one in found for process in [one] + one["children"]])
     answer = {
         "type": "look",
         "mode": mode,
