@@ -17,6 +17,8 @@ Value = TypeVar("Value")
 MIB, GIB = 1024**2, 1024**3
 _SIZE = re.compile(r"^\s*([0-9.]+)\s{0,8}([KMGTPE]?)(i?)B?\s*$", re.IGNORECASE)
 _RATE = re.compile(r"^\s*([0-9.]+)\s*([KMGT]?)b(?:it)?(?:/s(?:ec)?|ps)?\b", re.IGNORECASE)
+_DURATION = re.compile(r"\s{0,8}([0-9]{1,9}\.?[0-9]{0,9}|\.[0-9]{1,9})\s{0,8}(s|m|min|h|d)\s{0,8}")
+_UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
 
@@ -46,6 +48,17 @@ def parse_rate_gbit_s(text: str) -> float:
     if not (match := _RATE.match(text)):
         raise ValueError(f"not a rate: {text!r}")
     return float(match[1]) * 1000.0 ** (_POWERS[match[2].upper()] - 3)
+
+
+def duration_s(text: str) -> float | None:
+    """
+    Seconds of a number with its unit, None for any other text.
+
+    >>> duration_s("90s"), duration_s("1.5h"), duration_s("90"), duration_s("08:30")
+    (90.0, 5400.0, None, None)
+    """
+    match = _DURATION.fullmatch(text)
+    return float(match[1]) * _UNITS_S[match[2]] if match else None
 
 
 def show_bytes(size_bytes: float) -> str:

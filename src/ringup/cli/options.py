@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ringup.errors import UsageError
+from ringup.units import duration_s
 
 # -- values --------------------------------------------------------------------------------------
 
@@ -35,18 +36,10 @@ def number(
     return read
 
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
 def seconds(text: str) -> float:
-    """
-    Seconds, or a number with its unit.  Raises ValueError.
-
-    >>> seconds("90"), seconds("1.5m"), seconds("2h")
-    (90.0, 90.0, 7200.0)
-    """
-    unit_s = _UNITS_S.get(text[-1:])
-    return float(text[:-1]) * unit_s if unit_s else float(text)
+    """Seconds, or a number with its unit.  Raises ValueError."""
+    found = duration_s(text)
+    return float(text) if found is None else found
 
 
 above_zero = number("a number above 0", 5e-324, sys.float_info.max)

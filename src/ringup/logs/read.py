@@ -27,9 +27,9 @@ from ringup.logs.files import FileInfo, Unreadable
 from ringup.logs.forms import Reference
 from ringup.logs.lines import LINE_BYTES, clean, excerpt
 from ringup.logs.scan import BELOW_A_FRAME, Scan, Scanner, joined, on_lines
-from ringup.logs.since import duration_s, is_before, moment_s, since, times_in
+from ringup.logs.since import is_before, moment_s, since, times_in
 from ringup.logs.wrapped import MOST_BYTES, Wrapped, joined_lines
-from ringup.units import plural, show_bytes
+from ringup.units import duration_s, plural, show_bytes
 
 if TYPE_CHECKING:
     from ringup.logs import quick_scan

@@ -9,21 +9,8 @@ from ringup.errors import UsageError
 from ringup.logs.lines import seconds_of
 
 DAY_S = 86400.0
-_DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(s|m|min|h|d)")
-_UNIT_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
 _HEAD_BYTES = 400
-
-
-def duration_s(text: str) -> float | None:
-    """
-    Seconds of a duration, None for anything else.
-
-    >>> duration_s("90s"), duration_s("1.5h"), duration_s("08:30")
-    (90.0, 5400.0, None)
-    """
-    match = _DURATION.fullmatch(text.strip())
-    return float(match[1]) * _UNIT_S[match[2]] if match else None
 
 
 def moment_s(text: str) -> float:
