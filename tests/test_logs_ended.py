@@ -22,7 +22,7 @@ DIFFER = (
 
 
 def run_folder(folder: Path, outcome: str, verdict: dict[str, Any] | None, last: str) -> str:
-    record = {"ringup": "0", "outcome": outcome, "started": 1.0, "verdict": verdict}
+    record = {"ringup": "0", "run": "r", "outcome": outcome, "started": 1.0, "verdict": verdict}
     (folder / "run.json").write_text(json.dumps(record))
     (folder / "ringup.log").write_text(f"a note\n{last}\n")
     (folder / "node0-launcher.log").write_text(TERMINATED)

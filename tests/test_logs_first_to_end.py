@@ -60,7 +60,7 @@ def causes(folder: Path, record: dict[str, Any] | None = None, **logs: str) -> t
     for name, text in logs.items():
         (folder / f"{name.replace('_', '-')}.log").write_text(text, encoding="utf-8")
     if record:
-        (folder / "run.json").write_text(json.dumps({"ringup": "0", "started": 1.0, **record}))
+        (folder / "run.json").write_text(json.dumps({"ringup": "0", "run": "r", "started": 1.0, **record}))
     return (*read_logs([str(folder)]).causes,)
 
 

@@ -448,7 +448,7 @@ def test_a_script_that_refuses_its_arguments_is_named_as_such(tmp_path: Path) ->
 
 
 def test_a_rank_that_ringup_ended_before_it_had_saved_is_not_ended_from_outside(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"outcome": "not-saved"}')
+    (tmp_path / "run.json").write_text('{"run": "r", "outcome": "not-saved", "started": 1.0}')
     end = "first failure: rank 1 on n0: ended by ringup with SIGTERM (15), 8.5 s after the start\n"
     (tmp_path / "ringup.log").write_text(end)
     first = read_logs([str(tmp_path / "ringup.log")]).causes[0]

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
+from ringup import saved_run
 from ringup.logs import files
 from ringup.logs.lines import Event
 from ringup.rules import Finding
-from ringup.saved_run import SavedFailure, SavedRank, SavedVerdict
+from ringup.saved_run import SavedFailure, SavedVerdict
 from ringup.units import printable
 
 MOST_BYTES = 16 << 20
@@ -19,14 +18,6 @@ INTERRUPTED = ("interrupted", "not-saved")
 """Outcomes of a run that its user ended."""
 MOST_LINES = 5
 """Lines of proof above the last line."""
-
-
-class _Record(msgspec.Struct):
-    outcome: str
-    ranks: list[SavedRank] | None = None
-    verdict: SavedVerdict | None = None
-    first_failure: SavedFailure | None = None
-    findings: list[Finding] = []
 
 
 class RunEnd(NamedTuple):
@@ -51,13 +42,12 @@ def end_of_run(paths: Sequence[str]) -> RunEnd | None:
     if len(own) != 1:
         return None
     path = Path(paths[own[0]])
+    record = saved_run.read(path.parent)
     try:
-        data, _ = files.whole(str(path.with_name("run.json")), MOST_BYTES)
-        record = msgspec.json.decode(data, type=_Record)
         lines = files.whole(str(path), MOST_BYTES)[0].decode("utf-8", "replace").splitlines()
-    except (OSError, msgspec.DecodeError, RecursionError):
+    except OSError:
         return None
-    if not lines:
+    if not (record and lines):
         return None
     if record.outcome == "check-stopped":
         errors = [one for one in record.findings if one.severity == "error"]
@@ -70,8 +60,7 @@ def end_of_run(paths: Sequence[str]) -> RunEnd | None:
         Event("run-ended", own[0], n, printable(text.strip(), 300)) for n, text in [*shown, numbered[-1]]
     )
     names: Sequence[str] = (record.first_failure or SavedFailure()).left_before
-    ranks = record.ranks or ()
-    if record.outcome in INTERRUPTED and any(one.code for one in ranks):
-        names = tuple(f"rank {one.rank} on {one.node}" for one in ranks if one.code == 0)
+    if record.outcome in INTERRUPTED and any(one.code for one in record.ranks):
+        names = tuple(f"rank {one.rank} on {one.node}" for one in record.ranks if one.code == 0)
     left = tuple(printable(one, 120) for one in names[:8])
     return RunEnd(record.outcome, record.verdict or SavedVerdict(), line, tuple(proof), left)
