@@ -275,11 +275,11 @@ def head_of(text: str, labels: Labels = NO_LABELS) -> Head:
     return Head(host, pid, device, rank, label, seconds_of(text))
 
 
-def body_of(text: str, labels: Labels = NO_LABELS) -> str:
+def body_of(text: str, labels: Labels) -> str:
     """
     A line without the prefixes of launchers and log collectors, for patterns on a message's beginning.
 
-    >>> body_of("worker-0: [rank3]:   exitcode  : -9")
+    >>> body_of("worker-0: [rank3]:   exitcode  : -9", NO_LABELS)
     '  exitcode  : -9'
     """
     for _ in range(4):

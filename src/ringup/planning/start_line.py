@@ -210,7 +210,7 @@ def _started_by(line: StartLine, found: start.CommandLine, words: Sequence[str])
     if program in _INSTEAD:
         _refuse(" ".join(left[:2]), _INSTEAD[program])
     if launcher in OPTIONS:
-        return _launched(replace(line, launcher=launcher), found, left)
+        return _launched(replace(line, launcher=launcher), found)
     if launcher == "llamafactory":
         if left[2:] and left[2].startswith("--"):  # options in place of a YAML file
             return _started(
@@ -450,7 +450,7 @@ def _interpreted(line: StartLine, left: list[str]) -> StartLine:
     return _ending(replace(line, kind="module"), left[1:])
 
 
-def _launched(line: StartLine, found: start.CommandLine, left: list[str]) -> StartLine:
+def _launched(line: StartLine, found: start.CommandLine) -> StartLine:
     kept: list[str] = []
     for option in found.options:
         name = option.written.split()[0].partition("=")[0]
@@ -657,7 +657,7 @@ _BY_OTHERS = {"axolotl": _axolotl, "tune": _tune, "fabric": _fabric, "trl": _trl
 def _started(line: StartLine, words: list[str]) -> StartLine:
     """The line of a program that starts a launcher, with the words that it would pass to the launcher."""
     words = ["accelerate", "launch", *words[1:]] if words[0] == "accelerate" else words
-    return _launched(line, start.take_apart(words), words)
+    return _launched(line, start.take_apart(words))
 
 
 SINGLE, NOT_STARTED = ("NO", "no", "false"), ("MULTI_CPU", "XLA", "TPU", "AMAZON_SAGEMAKER")

@@ -81,7 +81,7 @@ def memory(world):
     return first_difference(back, written ^ 255)
 
 
-def wrong_results(world, members, group, counts=COUNTS):
+def wrong_results(world, members, group, counts):
     """Operations with a wrong result here, each with its first difference; an exception ends the list."""
     found = []
     for name, check in CHECKS.items():

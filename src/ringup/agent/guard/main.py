@@ -243,5 +243,5 @@ class Guard:
 
 
 if __name__ == "__main__":
-    order, rest = read_order(0)
+    order, rest = read_order()
     sys.exit(sentinel(order, lambda *surroundings: Guard(order, rest, *surroundings).run()))

@@ -25,14 +25,14 @@ CLEAN, DETACHED, SILENT = b"!", b"d", b"?"
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def read_order(fd):
-    """The first line on `fd` as an object, and the bytes after it; exits if there is none."""
+def read_order():
+    """The first line of standard input as an object, and the bytes after it; exits if there is none."""
     data = b""
     poll = select.poll()
-    poll.register(fd, select.POLLIN)
+    poll.register(0, select.POLLIN)
     while b"\n" not in data:
         # A cut network closes no pipe, and the lease comes with the order: this wait needs its own limit.
-        piece = os.read(fd, 65536) if poll.poll(int(ORDER_WITHIN_S * 1000)) else b""
+        piece = os.read(0, 65536) if poll.poll(int(ORDER_WITHIN_S * 1000)) else b""
         if not piece or len(data) > LONGEST_ORDER_BYTES:
             sys.exit(0)
         data += piece

@@ -10,7 +10,7 @@ LONGEST_COMMAND = 300
 EXEC_TRIES = 200  # reads a millisecond apart: under load an exec waits for a CPU
 
 
-def name_and_fields(pid, root=""):
+def name_and_fields(pid, root):
     """The name and later fields of /proc/PID/stat from the state on: parent [1], session [3], start [19]."""
     # The name in parentheses may contain anything, even a parenthesis.
     head, _, tail = read("%s/proc/%s/stat" % (root, pid), 4096).rpartition(b")")
