@@ -176,7 +176,7 @@ def test_the_head_compares_clocks_that_drift_again_but_seldom() -> None:
 )  # fmt: skip
 def test_whatever_a_node_says_is_taken_or_left_out(line: bytes) -> None:
     it = node_run()
-    it.on_output("node1", line + b"\n" + json.dumps(READY).encode() + b"\n")
+    it.on_output(line + b"\n" + json.dumps(READY).encode() + b"\n")
     assert it.refused == (line != b"")
 
 
@@ -236,10 +236,10 @@ def test_a_flood_from_a_node_takes_no_memory_and_its_loss_is_counted(message: di
     it = node_run()
     line, count = json.dumps(message).encode() + b"\n", 10_000
     for _ in range(messages.MOST_RANKS):
-        it.on_output("node1", line)
+        it.on_output(line)
     tracemalloc.start()
     for number in range(count):
-        it.on_output("node1", json.dumps({**message, "rank": number}).encode() + b"\n")
+        it.on_output(json.dumps({**message, "rank": number}).encode() + b"\n")
     kept_bytes, _peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept_bytes < 1 << 20
@@ -250,7 +250,7 @@ def test_line_without_end_is_not_kept_for_ever() -> None:
     it = node_run()
     tracemalloc.start()
     for _ in range(100):
-        it.on_output("node1", b"x" * 1_000_000)
+        it.on_output(b"x" * 1_000_000)
     kept_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept_bytes <= 2 * messages.LONGEST_LINE_BYTES

@@ -144,9 +144,9 @@ def test_a_number_beyond_any_float_is_no_answer() -> None:
     peer = PairClient(local(1)[0], "00" * 16)
     for number in (f"1{'0' * 400}", "1e999", "NaN", "-1"):
         row = f'[0, "routed", "", true, true, "", "", {number}, 1.0, "", false, 1, 0]'
-        peer.on_output("n1", b'{"op": "links", "links": [%s]}\n' % row.encode())
+        peer.on_output(b'{"op": "links", "links": [%s]}\n' % row.encode())
         look_up = b'{"op": "looked-up", "names": [{"name": "n1", "took_s": %s}], "reverse_s": []}\n'
-        peer.on_output("n1", look_up % number.encode())
+        peer.on_output(look_up % number.encode())
     assert (peer.rows, peer.names) == ([], ())
 
 
@@ -159,7 +159,7 @@ def test_a_result_of_an_attempt_that_nobody_asked_for_is_no_link() -> None:
 def test_nonsense_of_one_node_hides_no_failure_of_another() -> None:
     head, peer = (PairClient(node, "00" * 16) for node in local(2))
     peer.targets = [Target("n1", head.endpoints[0], 40000, "interface", 3.6)]
-    head.on_output("n0", b'{"op": "half", "seen": [[[1], 2, 3]]}\n')
+    head.on_output(b'{"op": "half", "seen": [[[1], 2, 3]]}\n')
     row = Row(0, "routed", "", False, None, "timed out", "", 0, 0, "", False, 0, 0)
     link = read_row(row, peer, {}, {"n0": head, "n1": peer})
     assert link is not None and link.error == "timed out"
@@ -167,7 +167,7 @@ def test_nonsense_of_one_node_hides_no_failure_of_another() -> None:
 
 def test_a_node_that_says_too_much_is_not_believed() -> None:
     client = PairClient(local(1)[0], "00" * 16)
-    client.on_output("n0", b"x" * (ANSWER_LIMIT_BYTES + 1))
+    client.on_output(b"x" * (ANSWER_LIMIT_BYTES + 1))
     assert client.failure == "printed more than 16 MiB"
 
 

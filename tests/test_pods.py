@@ -668,13 +668,13 @@ class Recorder:
         self.out, self.err = bytearray(), bytearray()
         self.end: tuple[int | None, Any] | None = None
 
-    def on_output(self, _node: str, data: bytes) -> None:
+    def on_output(self, data: bytes) -> None:
         self.out += data
 
-    def on_errors(self, _node: str, data: bytes) -> None:
+    def on_errors(self, data: bytes) -> None:
         self.err += data
 
-    def on_exit(self, _node: str, code: int | None, error: Any) -> None:
+    def on_exit(self, code: int | None, error: Any) -> None:
         self.end = (code, error)
 
 

@@ -235,7 +235,7 @@ def test_rows_that_do_not_fit_are_counted_and_the_chosen_one_is_shown() -> None:
 
 
 def told(node: WatchedNode, answer: Mapping[str, Any]) -> None:
-    node.on_output(node.name, json.dumps(answer).encode() + b"\n")
+    node.on_output(json.dumps(answer).encode() + b"\n")
 
 
 def watched(name: str = "node0") -> WatchedNode:
@@ -297,11 +297,11 @@ def test_hostile_words_of_a_node_are_shown_and_not_sent() -> None:
     node, answer = watched(), look(0, 1, "stacks", 10.0)
     answer["ranks"][0]["threads"] = [[[["/x/\x1b[2Jtrain.py", 3, "ma\u202ein"]], "main"]]
     told(node, answer)
-    node.on_errors("node0", b"first\n\x1b[31mlast\x07 words\n")
+    node.on_errors(b"first\n\x1b[31mlast\x07 words\n")
     known = JobState(now=[node.now], stacks=node.stacks)
     (row,) = [row for row in rank_rows(known, job_of(known, "")) if row.rank == 0]
     assert row.where.isprintable() and "train.py" in row.where
-    node.on_exit("node0", 1, None)
+    node.on_exit(1, None)
     assert node.now.problem == "last words" and node.state == "closed"
 
 
@@ -380,9 +380,8 @@ def opened(world_size: int, *words: str, job: WatchedJob | None = None) -> tuple
     found = top.Top(job or WatchedJob("r", hosts, None), transport, Typed(), args)  # type: ignore[arg-type]
     for node in transport.nodes:
         for at_s, mode in (10.0, "count"), (12.0, "stacks"):
-            node.listener.on_output(
-                node.name, json.dumps(look(node.first, world_size, mode, at_s)).encode() + b"\n"
-            )
+            answer = look(node.first, world_size, mode, at_s)
+            node.listener.on_output(json.dumps(answer).encode() + b"\n")
     found.update(time.monotonic())
     return found, transport
 
@@ -457,7 +456,7 @@ def test_the_verdict_ripens_and_names_the_rank_that_is_missing() -> None:
 def test_no_hang_is_judged_where_a_rank_cannot_be_seen() -> None:
     shown, _ = opened(512, "--hang-report", "10")
     lost = shown.nodes[3]
-    lost.on_exit(lost.name, None, None)
+    lost.on_exit(None, None)
     shown.update(shown.seen_s)
     assert shown.hang
     began = shown.hang._began_s

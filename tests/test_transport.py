@@ -41,13 +41,13 @@ class Recorder:
         self.errors = b""
         self.exits: list[tuple[int | None, Unreached | None]] = []
 
-    def on_output(self, node: str, data: bytes) -> None:
+    def on_output(self, data: bytes) -> None:
         self.output += data
 
-    def on_errors(self, node: str, data: bytes) -> None:
+    def on_errors(self, data: bytes) -> None:
         self.errors += data
 
-    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+    def on_exit(self, code: int | None, error: Unreached | None) -> None:
         self.exits.append((code, error))
 
     def until_exit(self, transport: Transport) -> None:
@@ -205,8 +205,8 @@ def test_a_closed_door_answers_that_it_is_closed() -> None:
 @pytest.mark.slow
 def test_a_listener_may_close_the_door() -> None:
     class Closing(Recorder):
-        def on_output(self, node: str, data: bytes) -> None:
-            super().on_output(node, data)
+        def on_output(self, data: bytes) -> None:
+            super().on_output(data)
             transport.close()
 
     recorder = [Closing(), Closing()]
@@ -432,10 +432,10 @@ def test_a_silent_node_gets_one_second_connection_and_none_is_left(
 @pytest.mark.parametrize("stage", ["on_answer", "on_output", "on_exit", "close"])
 def test_whatever_raises_no_client_and_no_descriptor_is_left(stage: str, new_children: Children) -> None:
     class Failing(Recorder):
-        def on_output(self, node: str, data: bytes) -> None:
+        def on_output(self, data: bytes) -> None:
             fail("on_output")
 
-        def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+        def on_exit(self, code: int | None, error: Unreached | None) -> None:
             fail("close" if error else "on_exit")
 
     def fail(now: str) -> None:

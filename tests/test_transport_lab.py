@@ -126,19 +126,19 @@ import os, sys, time
 from ringup import hosts
 from ringup.transport import Transport
 class Recorder:
-    def on_output(self, node, data): print("up", node, flush=True)
-    def on_errors(self, node, data): pass
-    def on_exit(self, node, code, error): print("exit", node, code, error and error.kind, flush=True)
+    def __init__(self, node): self.node = node
+    def on_output(self, data): print("up", self.node, flush=True)
+    def on_errors(self, data): pass
+    def on_exit(self, code, error): print("exit", self.node, code, error and error.kind, flush=True)
 program = '''
 import sys
 print("up", flush=True)
 sys.stdin.read()
 open(sys.argv[1], "w").close()
 '''
-recorder = Recorder()
 with Transport(hosts.expand("node0,node1")) as transport:
     for node in ("node0", "node1"):
-        transport.start(node, program, (sys.argv[1] + node,), recorder, label="ringup-guard r1")
+        transport.start(node, program, (sys.argv[1] + node,), Recorder(node), label="ringup-guard r1")
     while True:
         transport.turn(1.0)
 """

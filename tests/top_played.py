@@ -37,7 +37,7 @@ class PlayedNode:
             "number": number,
             "printed": [],
         }
-        self.listener.on_output(self.name, json.dumps(answer).encode() + b"\n")
+        self.listener.on_output(json.dumps(answer).encode() + b"\n")
 
     def on_time(self, now_s: float) -> None:
         if now_s >= self.due_s:

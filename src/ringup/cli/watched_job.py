@@ -106,14 +106,14 @@ class _Reply:
     def __init__(self) -> None:
         self.words, self._data = "", b""
 
-    def on_output(self, node: str, data: bytes) -> None:
+    def on_output(self, data: bytes) -> None:
         self._data = (self._data + data)[-(1 << 16) :]
         if b'"ending"' in self._data:
             self.words = "The run is ending: the head node has the order."
 
-    def on_errors(self, node: str, data: bytes) -> None: ...
+    def on_errors(self, data: bytes) -> None: ...
 
-    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+    def on_exit(self, code: int | None, error: Unreached | None) -> None:
         self.words = self.words or f"Not ended: {error.words if error else 'the head node has no such run'}."
 
 

@@ -120,7 +120,7 @@ class PairClient:
         if self.channel is not None:
             self.channel.write(json.dumps(order).encode() + b"\n")
 
-    def on_output(self, node: str, data: bytes) -> None:
+    def on_output(self, data: bytes) -> None:
         self._came_bytes += len(data)
         if self._came_bytes > ANSWER_LIMIT_BYTES:
             self.fail(f"printed more than {ANSWER_LIMIT_BYTES >> 20} MiB")
@@ -131,16 +131,16 @@ class PairClient:
                 self._take(_decode(line))
             except (ValueError, TypeError, OverflowError, RecursionError):
                 # A login script may print.  Any other program never becomes ready.
-                self.on_errors(node, line + b"\n")
+                self.on_errors(line + b"\n")
 
-    def on_errors(self, node: str, data: bytes) -> None:
+    def on_errors(self, data: bytes) -> None:
         """Bytes of stderr: the last ones are the reason for a failure."""
         self._errors = (self._errors + data)[-ERRORS_KEPT_BYTES:]
 
     def fail(self, reason: str) -> None:
         self.failure = self.failure or reason
 
-    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+    def on_exit(self, code: int | None, error: Unreached | None) -> None:
         last = self._errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
         if error is not None:
             self.fail(error.words)

@@ -79,7 +79,7 @@ class WatchedNode:
     def tell(self, *, type: str, number: int, mode: str) -> None:
         self.send(b"%s %d\n" % (mode.encode(), number))
 
-    def on_output(self, node: str, data: bytes) -> None:
+    def on_output(self, data: bytes) -> None:
         for line in self._lines.feed(data):
             self._answered(messages.parse(line) or {})
 
@@ -112,10 +112,10 @@ class WatchedNode:
         if isinstance(printed, list):
             self.printed += [line for line in printed if isinstance(line, str)]
 
-    def on_errors(self, node: str, data: bytes) -> None:
+    def on_errors(self, data: bytes) -> None:
         self._words = clean(data.decode("utf-8", "replace").strip().rpartition("\n")[2], 300) or self._words
 
-    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+    def on_exit(self, code: int | None, error: Unreached | None) -> None:
         self.state = "closed"
         self.now = silent(self.name, error.words if error else self._words or f"watching ended with {code}")
 

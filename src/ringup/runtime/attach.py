@@ -109,16 +109,16 @@ class Follower(Followed):
         self._acknowledged = self._received
         self._tell(type="beat", acknowledged=self._received)
 
-    def on_output(self, node: str, data: bytes) -> None:
+    def on_output(self, data: bytes) -> None:
         for line in self._lines.feed(data):
             self._read(line)
         if self._received - self._acknowledged > messages.ACKNOWLEDGE_EVERY_BYTES:
             self.beat()
 
-    def on_errors(self, node: str, data: bytes) -> None:
+    def on_errors(self, data: bytes) -> None:
         self.error = printable(data.decode("utf-8", "replace").strip()[-400:])
 
-    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+    def on_exit(self, code: int | None, error: Unreached | None) -> None:
         if error is not None or code != 0:
             self.state, self.error = "lost", error.words if error else self.error or f"exit code {code}"
         elif self.state != "gone":

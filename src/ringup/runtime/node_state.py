@@ -156,7 +156,7 @@ class NodeRun:
         self._acknowledged = self.received_bytes
         self.tell(type="beat", sent=now_s, acknowledged=self.received_bytes)
 
-    def on_output(self, node: str, data: bytes) -> None:
+    def on_output(self, data: bytes) -> None:
         self.heard_s = time.monotonic()
         for line in self._lines.feed(data):
             if line.strip():
@@ -165,11 +165,11 @@ class NodeRun:
             self._acknowledged = self.received_bytes
             self.tell(type="ack", acknowledged=self.received_bytes)
 
-    def on_errors(self, node: str, data: bytes) -> None:
+    def on_errors(self, data: bytes) -> None:
         """Bytes of stderr: errors of the guard or of ssh."""
         self.errors = (self.errors + data)[-ERRORS_KEPT_BYTES:]
 
-    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+    def on_exit(self, code: int | None, error: Unreached | None) -> None:
         if self.state == "closed":
             return
         if self.state != "over":

@@ -343,10 +343,10 @@ class _Question:
         self.came_bytes = 0
         self._answer: Answer | None = None
 
-    def on_output(self, node: str, data: bytes) -> None:
+    def on_output(self, data: bytes) -> None:
         self._keep(self._stdout, data, self._limit_bytes)
 
-    def on_errors(self, node: str, data: bytes) -> None:
+    def on_errors(self, data: bytes) -> None:
         self._keep(self._stderr, data, self.ERRORS_LIMIT_BYTES)
 
     def _keep(self, kept: bytearray, data: bytes, limit_bytes: int) -> None:
@@ -361,7 +361,7 @@ class _Question:
         much = show_bytes(self.came_bytes)
         return Unreached("no-answer", f"its output does not end: {much} and no complete answer")
 
-    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+    def on_exit(self, code: int | None, error: Unreached | None) -> None:
         now, said = time.monotonic(), (bytes(self._stdout), bytes(self._stderr))
         took_s, silent_s = now - self._asked, now - self.session.last_byte_s
         self._answer = Answer(self.node, *said, code, error, took_s, silent_s, self._truncated)
@@ -374,7 +374,7 @@ class _Question:
             if self.session.state == "waiting" or now - began < self._deadline_s:
                 return None
             self.request.listener = None
-            self.on_exit(self.node, None, self._overdue())
+            self.on_exit(None, self._overdue())
         return self._answer
 
     def _overdue(self) -> Unreached:

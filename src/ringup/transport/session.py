@@ -60,15 +60,15 @@ class Answer:
 
 
 class Listener(Protocol):
-    """Called with the output of a script or program, only from `Transport.turn` and `Transport.ask`."""
+    """Called with the output of one node's program, only from `Transport.turn` and `Transport.ask`."""
 
-    def on_output(self, node: str, data: bytes) -> None:
+    def on_output(self, data: bytes) -> None:
         """Bytes of stdout, split anywhere."""
 
-    def on_errors(self, node: str, data: bytes) -> None:
+    def on_errors(self, data: bytes) -> None:
         """Bytes of stderr (the node's or ssh's), split anywhere."""
 
-    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+    def on_exit(self, code: int | None, error: Unreached | None) -> None:
         """The program ended with `code`, or the connection was lost (`code` None, `error` has the reason)."""
 
 
@@ -228,7 +228,7 @@ class Session:
     def _on_data(self, number: int, data: bytes) -> None:
         if self.state != "connecting":
             if self.current is not None and (listener := self.current.listener) is not None:
-                (listener.on_output if number == STDOUT else listener.on_errors)(self.host.name, data)
+                (listener.on_output if number == STDOUT else listener.on_errors)(data)
         elif number == STDOUT or self.errors.phase is Phase.LOGGED_IN:  # before it only ssh writes errors
             self.noise = (self.noise + data)[:NOISE_KEPT_BYTES]
             self._noise_bytes += len(data)
@@ -251,7 +251,7 @@ class Session:
                 request, self.current = self.current, None
                 if request.listener is not None:
                     code = int(words[2]) if words[2].isdecimal() else None
-                    request.listener.on_exit(self.host.name, code, None)
+                    request.listener.on_exit(code, None)
                 self._next()
 
     def on_time(self, now: float, connect_timeout_s: float, answer_timeout_s: float, crowd: int = 0) -> None:
@@ -322,7 +322,7 @@ class Session:
         self.queue.clear()
         for request in requests:
             if request.listener is not None:
-                request.listener.on_exit(self.host.name, None, self.failure)
+                request.listener.on_exit(None, self.failure)
 
     def end(self) -> None:
         """
