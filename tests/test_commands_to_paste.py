@@ -18,6 +18,7 @@ from ringup.collectors import lying_here
 from ringup.model import Cluster, Job
 from ringup.output.console import on_all_nodes
 from ringup.rules import Fix, run_checks, ssh, with_ssh_config
+from tests import clusters
 from tests.rule_cases import FIRES
 
 HOSTILE = "e$(id)`id`;id #"
@@ -136,6 +137,40 @@ def test_a_copy_is_offered_only_of_what_lies_here(rule: str) -> None:
     assert elsewhere.commands == () and "copy it there from" in elsewhere.text
     (command,) = here.commands
     assert command.startswith(f"rsync -a {path}") and "copy it there" in here.text
+
+
+def test_a_script_that_exists_and_cannot_be_read_is_an_error() -> None:
+    nodes = FIRES["script-missing"]().nodes
+    script = dataclasses.replace(nodes[1].script, exists=True, error="Permission denied")
+    cluster = dataclasses.replace(
+        FIRES["script-missing"](), nodes=(nodes[0], dataclasses.replace(nodes[1], script=script))
+    )
+    (finding,) = run_checks(cluster)[0]
+    assert (finding.rule, finding.where) == ("script-missing", "node1")
+    assert finding.found == "/home/ada/project/train.py: Permission denied"
+    assert finding.fix and finding.fix.commands == ("ssh node1 namei -l /home/ada/project/train.py",)
+
+
+def test_a_changed_host_key_is_removed_under_the_name_that_ssh_keeps_it() -> None:
+    words = (
+        "Host key for [10.0.0.11]:2222 has changed and you have requested strict checking. / "
+        "Offending ED25519 key in /home/ada/.ssh/known_hosts:2"
+    )
+    node = clusters.unreached("node1", "ssh-host-key-changed", words)
+    (finding,) = run_checks(clusters.cluster(clusters.plain(0), node))[0]
+    assert finding.fix and finding.fix.commands == (
+        "ssh-keygen -f /home/ada/.ssh/known_hosts -R '[10.0.0.11]:2222'",
+        "ssh node1 true",
+    )
+
+
+def test_an_environment_that_a_node_lacks_is_not_replaced_by_the_systems() -> None:
+    """The node falls back to its own python3; pip there would not make the environments equal."""
+    cluster = FIRES["torch-missing"]()
+    (finding,) = [one for one in run_checks(cluster)[0] if one.rule == "torch-missing"]
+    usual = cluster.nodes[0].interpreter.path
+    assert finding.wanted.endswith(f"as on the other nodes: {usual}") and finding.fix
+    assert finding.fix.commands == (f"ssh node1 ls -lL {usual}",)
 
 
 def test_another_version_of_the_script_is_not_copied_over_the_nodes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import hashlib
 import importlib.util
 import os
@@ -207,6 +208,13 @@ def test_a_directory_is_a_script_where_python_would_run_it(tmp_path: Path) -> No
     (tmp_path / "job" / "__main__.py").write_bytes(b"print(1)")
     node = ask(request_of(chdir=str(tmp_path), script="job"), parts=("work",))
     assert node.script.exists and node.script.sha256 == hashlib.sha256(b"print(1)").hexdigest()
+
+
+def test_a_script_that_cannot_be_read_is_no_missing_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").symlink_to("train.py")  # also root cannot open it
+    node = ask(request_of(chdir=str(tmp_path), script="train.py"), parts=("work",))
+    assert not node.script.exists and node.script.error == os.strerror(errno.ELOOP)
+    assert dict(node.unknown) == {}
 
 
 @pytest.mark.parametrize("name", ["a b", "it's", "$(touch x)", "-rf", "new\nline", ";touch x", "ü"])

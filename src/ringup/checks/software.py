@@ -78,13 +78,20 @@ def torch_of(node: Node, _: str = "torch") -> str:
 def lacking(cluster: Cluster, package: str, value: Callable[[Node], str]) -> Iterator[Finding]:
     wanted = usual(cluster, value)
     exact = f"{package}=={wanted.partition('+')[0]}" if wanted else package
+    elsewhere = usual(cluster, lambda n: n.interpreter.path if value(n) else "")
     for node in cluster.nodes:
-        if package and node.interpreter.path and not value(node):
+        own = node.interpreter.path
+        if package and own and not value(node):
+            by, run = "", f"{shlex.quote(own)} -m pip install {shlex.quote(exact)}"
+            fix = "use the environment that has it (--python, --setup), or install it"
+            if elsewhere not in ("", own):
+                by, run = f": {printable(elsewhere, 200)}", f"ls -lL {shlex.quote(elsewhere)}"
+                fix = "the same environment under the same path on every node, or --python, --setup"
             yield at(node).finding(
-                found=f"{printable(node.interpreter.path, 200)} has no {package}",
-                wanted=f"{package} {printable(wanted, 80)}, as on the other nodes" if wanted else package,
-                fix="use the environment that has it (--python, --setup), or install it",
-                run=f"{shlex.quote(node.interpreter.path)} -m pip install {shlex.quote(exact)}",
+                found=f"{printable(own, 200)} has no {package}",
+                wanted=f"{package} {printable(wanted, 80)}, as on the other nodes{by}" if wanted else package,
+                fix=fix,
+                run=run,
             )
 
 
@@ -251,7 +258,7 @@ def directory_missing(cluster: Cluster) -> Iterator[Finding]:
 @check("script-missing", reads=("script",))
 def script_missing(cluster: Cluster) -> Iterator[Finding]:
     """
-    The training script does not exist on a node.
+    The training script does not exist on a node, or the user of the job may not read it.
 
     Why: the ranks of that node die at once, all others wait for them.
     Fix: the same files on every node: a shared file system, or rsync.
@@ -260,7 +267,14 @@ def script_missing(cluster: Cluster) -> Iterator[Finding]:
     having = [n for n in cluster.nodes if n.script.exists]
     for node in cluster.nodes:
         no_directory = node.chdir.path and not node.chdir.exists
-        if node.script.path and not node.script.exists and not no_directory:
+        if node.script.error:
+            yield at(node).finding(
+                found=f"{printable(node.script.path, 200)}: {printable(node.script.error, 80)}",
+                wanted="a script that the user of the job can read",
+                fix="allow it for the file and every directory above it",
+                run=f"namei -l {shlex.quote(node.script.path)}",
+            )
+        elif node.script.path and not node.script.exists and not no_directory:
             yield at(node).finding(
                 found=f"no file {printable(node.script.path, 200)}",
                 wanted="the script on every node",

@@ -17,6 +17,9 @@ from ringup.units import printable
 SLOW_ANSWER_S = 5.0
 """Seconds; a healthy node, even a busy one, sends its whole answer in one to three."""
 TRY_SLOW = ("time ssh {target} true", "ssh {target} uptime", "ping -c 50 -i 0.2 {host}")
+_KEY_NAME = re.compile(r"Host key for (\S{1,300}) has changed")
+_KEY_FILE = re.compile(r"Offending \S{1,40} key in ([^:\n]{1,400}):\d")
+"""sshconnect.c of OpenSSH: the name under which it keeps the key (an address, [name]:port), and the file."""
 _NO_BANNER = re.compile(r"no banner of sshd|banner exchange")
 
 
@@ -70,6 +73,10 @@ def unreached(node: Node, kind: str) -> Iterator[Finding | Skipped]:
             wanted, lines = "sshd's banner, its first line", lines[1:]
             why = "the node accepts the connection but sshd does not respond: it hangs or gets no CPU time"
             fix = "check the node's load and sshd, on the console or through its BMC"
+        if kind == "ssh-host-key-changed" and (name := _KEY_NAME.search(failure.words)):
+            file = _KEY_FILE.search(failure.words)
+            named = f"-f {shlex.quote(file[1])} " if file else ""
+            lines[0] = f"ssh-keygen {named}-R {shlex.quote(name[1])}"
         if kind == "ssh-name-unknown" and "Temporary failure" in failure.words:  # EAI_AGAIN
             why = "the hosts file does not have the name, and this machine's name server does not answer"
             fix = "check the spelling, then the name server (`/etc/resolv.conf`); or use the node's address"

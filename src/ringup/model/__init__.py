@@ -83,6 +83,8 @@ class FileFact:
     exists: bool
     sha256: str = ""
     size_bytes: int = 0
+    error: str = ""
+    """Why it cannot be read ("Permission denied")."""
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,17 @@ def sha256(path, size):
 
 
 def file_fact(path):
-    """Existence, size and content; a directory has no content."""
-    if not os.path.exists(path):
-        return {"path": path, "exists": False}
-    size = os.path.getsize(path)
-    regular = os.path.isfile(path)
-    return {"path": path, "exists": True, "size_bytes": size, "sha256": sha256(path, size) if regular else ""}
+    """Existence, size and content, or why they cannot be read; a directory has no content."""
+    fact = {"path": path, "exists": False}
+    try:
+        fact.update(size_bytes=os.path.getsize(path), exists=True)
+        if os.path.isfile(path):
+            fact["sha256"] = sha256(path, fact["size_bytes"])
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        fact["error"] = error.strerror or str(error)
+    return fact
 
 
 def looks(paths):
