@@ -207,6 +207,16 @@ def test_ranks_that_save_and_exit_with_0_when_torchrun_gets_sigterm_have_not_fin
     assert [end.kind for end in ended([0, 0], 1, said).ends] == ["launcher"]
 
 
+@pytest.mark.parametrize(("late", "told_s", "is_done"), [(15, 1.5, True), (9, 1.5, False), (0, 1.5, False)])
+def test_a_rank_whose_script_had_ended_when_sigterm_came_has_left_before(
+    late: int, told_s: float, is_done: bool
+) -> None:
+    it = node_run()
+    it.hear({"type": "exit", "rank": 1, "local_rank": 1, "pid": 8, "code": 0, "at": 2.0, "traceback_at": 0,
+             "sigterm_at": told_s, "lost": False, "tail": "", "late": late})  # fmt: skip
+    assert (8 in it.done_s) == is_done
+
+
 def test_a_launcher_that_exits_with_0_and_has_started_no_ranks_has_failed() -> None:
     (end,) = ended([], 0).ends
     assert end.kind == "launcher" and "0 of its 2 ranks" in end.words

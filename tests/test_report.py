@@ -258,6 +258,16 @@ def test_a_value_from_a_node_or_a_log_does_nothing_when_its_export_is_pasted() -
         assert f"<pre>{escape(pasted)}</pre>" in html
 
 
+def test_a_warning_before_a_run_says_what_is_wanted_unless_it_is_worked_around() -> None:
+    style = console.Style(io.StringIO())
+    clock = Finding("node1", "90 s ahead", "clocks within 1 s", severity="warning", rule="clock-skew")
+    told = ["warning node1: 90 s ahead", "  wanted: clocks within 1 s (`ringup explain clock-skew`)"]
+    assert console.brief_lines(clock, style) == told
+    assert console.brief_lines(replace(clock, severity="note"), style) == ["note node1: 90 s ahead"]
+    avoided = console.brief_lines(replace(clock, worked_around_by="it is ignored"), style)
+    assert avoided[1:] == ["  worked around: it is ignored"]
+
+
 def test_a_run_that_was_ended_as_hung_says_last_who_was_missing() -> None:
     missing = [{"rank": n, "node": f"node{n // 2}", "where": f"train.py:4: wait({NASTY})"} for n in (1, 2)]
     hangs = [{"verdict": "busy", "missing": [], "collective": ""}]
@@ -267,6 +277,14 @@ def test_a_run_that_was_ended_as_hung_says_last_who_was_missing() -> None:
     assert lines[-1] == "hung after 13 s: ranks 1, 2 on node0, node1 missing from all_reduce"
     assert lines[0] == "where each was in the code:"
     assert lines[1].startswith("  rank 1: train.py:4: wait(") and "\x1b" not in "".join(lines)
+    there = (
+        "2 ranks (0, 3): all_reduce, train.py:9",
+        f"rank 1 (node0): {missing[0]['where']}",
+        "  its process 7: read",
+    )
+    known = replace(result, record={"hangs": [{**hangs[1], "lines": there}]})
+    shown = console.run_lines(known, console.Style(io.StringIO()))[:-1]
+    assert [line.partition(": ")[0] for line in shown[1:]] == ["  rank 1", "  rank 2", "  2 ranks (0, 3)"]
     unknown = replace(result, record={"hangs": hangs[:1]})
     assert console.run_lines(unknown, console.Style(io.StringIO())) == ["hung after 13 s"]
 

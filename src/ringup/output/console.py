@@ -179,11 +179,15 @@ def on_all_nodes(commands: Sequence[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def brief_lines(finding: Finding, style: Style) -> list[str]:
-    """A finding before a run: its text, and how ringup works around it."""
+    """A finding before a run: its text, and how ringup works around it or what it wants."""
     severity: Severity = finding.severity or "error"
     found, how = safe(finding.found, 300), printable(finding.worked_around_by or "", 300)
-    head = f"{style(severity, severity)} {printable(finding.where, 200)}: {found}"
-    return [head, f"  worked around: {how}"] if how else [head]
+    lines = [f"{style(severity, severity)} {printable(finding.where, 200)}: {found}"]
+    if how:
+        lines.append(f"  worked around: {how}")
+    elif severity != "note" and finding.rule:
+        lines.append(f"  wanted: {printable(finding.wanted, 300)} (`ringup explain {finding.rule}`)")
+    return lines
 
 
 def kept_json(kept: Iterable[Kept]) -> list[dict[str, Any]]:
@@ -287,15 +291,21 @@ def held_up(result: RunResult) -> str:
     return f": rank{'s' * (len(missing) != 1)} {ranks} on {nodes}{words}"
 
 
+_GROUP = re.compile(r"(?:\d+ ranks|rank \d+|process \d+) \(")
+"""Ranks with the same stack (`ringup.hang.grouping.group_line`)."""
+
+
 def places(result: RunResult) -> list[str]:
-    """Where each rank is that held a run up, and what torch's flight recorder has about it."""
+    """Where each rank of a run that hung is, the missing ones first, and torch's flight recorder of these."""
     hang, missing = _last_hang(result)
     if hang is None:
         return []
-    lines = [f"  rank {one['rank']}: {printable(one['where'], 300)}" for one in missing[:8] if one["where"]]
-    own = tuple(f"flight recorder: rank {one['rank']} " for one in missing)
-    recorded = [line for line in hang.get("lines", ()) if line.startswith((*own, "flight recorder: ranks "))]
-    lines += [f"  {printable(line, 300)}" for line in recorded[:2]]
+    known, own = hang.get("lines", ()), tuple(f"flight recorder: rank {one['rank']} " for one in missing)
+    shown = [f"rank {one['rank']}: {one['where']}" for one in missing[:8] if one["where"]]
+    ends = tuple(one["where"] for one in missing if one["where"])
+    shown += [line for line in known if _GROUP.match(line) and not line.endswith(ends)][:4]
+    shown += [line for line in known if line.startswith((*own, "flight recorder: ranks "))][:2]
+    lines = [f"  {printable(line, 300)}" for line in shown]
     return ["where each was in the code:", *lines] if lines else []
 
 

@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -309,7 +310,7 @@ class NodeRun:
             self.notes.append(f"{self.name}: {words}")
         if code != 0:
             self._fail(self._end(message, "rank", code, rank))
-        elif not message["sigterm_at"]:
+        elif not message["sigterm_at"] or late == signal.SIGTERM:  # SIGTERM came when its script had ended
             self.done_s[pid] = self._time(message)
 
     def _on_world(self, message: Message) -> None:
