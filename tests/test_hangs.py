@@ -139,7 +139,9 @@ def test_a_rank_that_calls_another_shape_is_named_and_so_it_is_when_the_user_int
         assert run.process.wait(PATIENCE_S) == 130, run.said()
         record = run.record()
         assert (record["outcome"], record["verdict"]["text"]) == ("interrupted", hang["headline"])
-        assert f"no progress before it was interrupted: {hang['headline']}" in run.said()
+        held = f"no progress before it was interrupted: {hang['headline']}"
+        (end,) = run.log_dir.rglob("ringup.log")
+        assert held in end.read_text() and held not in run.said()
         (cause,) = read_logs([str(run.log_dir)]).causes
         assert cause.rule == "collective-mismatch", cause
 

@@ -44,6 +44,13 @@ def test_a_user_is_kept_apart_from_the_name() -> None:
     )
 
 
+@pytest.mark.parametrize("text", ["node1:2222", "node0,node1:2"])
+def test_a_number_behind_a_name_is_a_port_or_a_count_that_has_another_place(text: str) -> None:
+    with pytest.raises(NodesError, match="is not a host name") as refused:
+        hosts.expand(text)
+    assert "~/.ssh/config" in str(refused.value.hint) and "--nproc" in str(refused.value.hint)
+
+
 @pytest.mark.parametrize(
     "text", ["node[1-999999999]", "a[1-10001]", "a[1-101]b[1-100]", "a[1-6000],b[1-6000]"]
 )

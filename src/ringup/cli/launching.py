@@ -307,5 +307,8 @@ def show_end(result: RunResult, more: Sequence[str], write: RankLines, args: arg
         shown = replace(result, notes=(result.problem,) if result.problem else (), findings=findings)
     quoted = f"{END_FILE}:"  # evidence from the lines of `run_lines`
     end = console.run_lines(shown, terminal.Style(sys.stderr))
+    held = printable((result.record.get("verdict") or {}).get("text", ""))
+    if held and held in " ".join(" ".join(more).split()):  # the cause repeats it
+        end = [line for line in end if console.HELD not in line]
     terminal.say(*end, *(line for line in more if quoted not in line))
     return write.code(result.exit_code)

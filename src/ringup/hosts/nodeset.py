@@ -29,6 +29,7 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\$?")
 _RANGE_WORD = re.compile(r"[A-Za-z0-9_.\-\[\],/]+")
 _RANGE = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15})(?:/([0-9]{1,15}))?)?")
 _HINT = "for example -H node[1-8],gpu3 or -H alice@10.0.0.5"
+_NUMBER_HINT = "ssh's port is set in ~/.ssh/config, the number of ranks with --nproc or --hostfile (node0 slots=2)"
 
 
 def refuse(what: str, hint: str = _HINT) -> NoReturn:
@@ -101,7 +102,8 @@ def named_host(name: str, user: str) -> Host:
         size = f"{len(name)} characters long; a host name has {LONGEST_NAME} at most"
         refuse(f"{printable(name, 40)!r} is {size}")
     if not NAME.fullmatch(name):
-        refuse(f"{printable(name, 80)!r} is not a host name")
+        has_number = re.fullmatch(r"[^:]+:\d+", name)
+        refuse(f"{printable(name, 80)!r} is not a host name", _NUMBER_HINT if has_number else _HINT)
     return Host(name, user)
 
 

@@ -219,6 +219,7 @@ WISHED = {
     "not-saved": "; not every rank saved its state",
 }
 """Outcomes of a run that was ended from outside."""
+HELD = "no progress before it was interrupted: "
 
 
 def run_lines(result: RunResult, style: Style) -> list[str]:
@@ -240,7 +241,7 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
         see_above = "see above for what is left on the nodes"
         left = see_above if result.findings else "nothing left behind on any node"
         if stuck := result.record.get("verdict"):
-            what = f"no progress before it was interrupted: {printable(stuck['text'], 300)}"
+            what = f"{HELD}{printable(stuck['text'], 300)}"
             lines += [*places(result), style("error", what)]
         if result.failure:
             lines.append(style("error", failure_line(result.failure)))
