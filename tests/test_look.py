@@ -234,6 +234,23 @@ def test_a_rank_that_reads_a_fifo_is_seen_with_the_fifo(tmp_path: Path) -> None:
         assert doing(rank.seen()) == f"in read of {tmp_path}/in.fifo"
 
 
+@pytest.mark.parametrize("call", ["flock", "lockf"])
+def test_the_process_that_holds_a_file_lock_is_named(tmp_path: Path, call: str) -> None:
+    lock = (
+        f"import fcntl, time; f = open({str(tmp_path / 'cache.lock')!r}, 'a'); fcntl.{call}(f, fcntl.LOCK_EX)"
+    )
+    holder = subprocess.Popen(
+        [PYTHON, "-c", f"{lock}; print(flush=True); time.sleep(60)"], stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdout
+        holder.stdout.readline()
+        with Rank(tmp_path, lock) as rank:
+            held = f"cache.lock, held by process {holder.pid} ("
+            wait_for(lambda: held in doing(rank.seen()), "the holder")
+        holder.kill()
+
+
 @pytest.mark.parametrize("call", ["recv(9)", "send(bytes(99 << 20))"])
 def test_the_other_end_of_a_connection_that_does_not_answer_is_named(tmp_path: Path, call: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -54,7 +54,7 @@ SYSCALLS = {
 }  # fmt: skip
 BY_DESCRIPTOR = (
     "read", "write", "pread64", "connect", "sendto", "recvfrom", "recvmsg", "fsync", "fdatasync", "syncfs",
-    "flock",
+    "flock", "fcntl",
 )  # fmt: skip
 
 
@@ -163,7 +163,18 @@ def waits(pid):
         if call in BY_DESCRIPTOR:
             file = link("/proc/%d/fd/%d" % (pid, int(fields[1], 16)))
             call += " of " + file[:300] if file else ""
+            call += lock_holder(pid) if call.startswith(("flock", "fcntl")) else ""
     return state(pid) or "?", "" if channel == "0" else channel, call
+
+
+def lock_holder(pid):
+    """The process that has the file lock for which this one waits ("1: -> FLOCK" in proc_locks(5)), or ""."""
+    rows = [line.replace("->", "", 1).split() for line in text("/proc/locks", 1 << 20).splitlines()]
+    # "1: FLOCK ADVISORY WRITE PID ...": the holder's line comes first, then those that wait for it.
+    heads = {row[0]: row[4] for row in reversed(rows) if len(row) > 4}
+    named = (heads[row[0]] for row in rows if row[4:5] == [str(pid)] and heads[row[0]] != row[4])
+    holder = integer(next(named, ""))
+    return ", held by process %d (%s)" % (holder, command(holder)[:80]) if holder > 0 else ""
 
 
 def name_connections(processes):
