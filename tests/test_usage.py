@@ -130,9 +130,19 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
             "add --slurm to submit the run as a job",
         ),
         (
-            "explain clock-skew now",
-            "ringup explain: unexpected argument now",
-            "`ringup explain --help` shows",
+            "explain address already in use",
+            "ringup: no problem is named 'address already in use'",
+            "did you mean port-in-use, ephemeral-ports-exhausted?",
+        ),
+        (
+            "explain no words of a rule",
+            "ringup: no problem is named 'no words of a rule'",
+            "`ringup logs FILE` finds the cause",
+        ),
+        (
+            "schema run now",
+            "ringup schema: unexpected argument now",
+            "`ringup schema --help` shows",
         ),
     ],
 )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 OPTIONS = (
-    options.value("name", "name", "a problem's name, as check and logs print it", nargs="?"),
+    options.words("name", "name", "a problem's name, as check and logs print it"),
     options.flag("--json", "JSON on stdout"),
 )
 
@@ -47,21 +47,23 @@ def run(args: argparse.Namespace) -> int:
         told = {name: value for name, value in vars(problem).items() if name != "parts"}
         return {**told, "help": problem.page, "restart": row.sentence if row else None}
 
-    if args.name is None and args.json:
+    asked = " ".join(args.name)
+    if not asked and args.json:
         terminal.print_json(problems=[as_json(p) for p in PROBLEMS.values()])
         return 0
-    if args.name is None:
+    if not asked:
         print("\n".join(listed(PROBLEMS.values())))
         return 0
-    if args.name not in PROBLEMS:
-        near = [name for name in PROBLEMS if args.name.lower() in name]
-        near += difflib.get_close_matches(args.name, PROBLEMS, n=3, cutoff=0.7)
-        texts = {n: f"{p.summary} {p.why} {p.in_logs}".lower() for n, p in PROBLEMS.items()}
-        near += [name for name, text in texts.items() if args.name.lower() in text]
+    if asked not in PROBLEMS:
+        near = [name for name in PROBLEMS if asked.lower() in name]
+        near += difflib.get_close_matches(asked, PROBLEMS, n=3, cutoff=0.7)
+        texts = {n: f"{n} {p.summary} {p.why} {p.fix} {p.in_logs}".lower() for n, p in PROBLEMS.items()}
+        near += [name for name, text in texts.items() if asked.lower() in text]
+        near += [name for name, text in texts.items() if all(word in text for word in asked.lower().split())]
         hint = f"did you mean {summarize_names(dict.fromkeys(near), 5)}?"
-        hint = hint if near else "`ringup explain` lists all"
-        raise UsageError(f"no problem is named {args.name!r}", hint=hint)
-    problem = PROBLEMS[args.name]
+        hint = hint if near else "`ringup explain` lists all; `ringup logs FILE` finds the cause in a log"
+        raise UsageError(f"no problem is named {asked!r}", hint=hint)
+    problem = PROBLEMS[asked]
     if args.json:
         terminal.print_json(problem=as_json(problem))
         return 0
