@@ -135,8 +135,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
             "did you mean port-in-use, ephemeral-ports-exhausted?",
         ),
         (
-            "explain no words of a rule",
-            "ringup: no problem is named 'no words of a rule'",
+            "explain xyzzy of nothing",
+            "ringup: no problem is named 'xyzzy of nothing'",
             "`ringup logs FILE` finds the cause",
         ),
         (
