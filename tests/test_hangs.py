@@ -132,9 +132,8 @@ def test_a_rank_that_calls_another_shape_is_named_and_so_it_is_when_the_user_int
         assert [one["rank"] for one in hang["missing"]] == [3], run.said()
         assert any("all_reduce [3] Float on rank 3" in line for line in hang["lines"]), run.said()
         assert line_of("other_shape") in hang["missing"][0]["where"], run.said()
-        wait_for(
-            lambda: "nothing ends or restarts it: `--hang-timeout S` does" in run.said(), "that it stays"
-        )
+        stays = "the run continues; `--hang-timeout S` ends and restarts a run that hangs"
+        wait_for(lambda: stays in run.said(), "that it stays")
         run.process.send_signal(signal.SIGINT)
         assert run.process.wait(PATIENCE_S) == 130, run.said()
         record = run.record()

@@ -137,7 +137,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
         (
             "explain xyzzy of nothing",
             "ringup: no problem is named 'xyzzy of nothing'",
-            "`ringup logs FILE` finds the cause",
+            "`ringup explain` lists all; `ringup logs FILE` finds the cause",
         ),
         (
             "schema run now",

@@ -184,9 +184,10 @@ class RankLines:
 
 def follow_events(world_size: int, args: argparse.Namespace) -> Callable[[Event], None]:
     style = terminal.Style(sys.stderr)
-    # Otherwise the user may wait for a restart that never comes.
-    no_end = "\n  nothing ends or restarts it: `--hang-timeout S` does"
-    of_hang = no_end if getattr(args, "max_restarts", 0) and not args.hang_timeout else ""
+    # Otherwise the user may wait for an end or a restart that never comes.
+    ends = "ends and restarts" if getattr(args, "max_restarts", 0) else "ends"
+    goes_on = f"\n  the run continues; `--hang-timeout S` {ends} a run that hangs"
+    of_hang = "" if getattr(args, "hang_timeout", True) else goes_on
 
     def on_event(event: Event) -> None:
         if event.kind == "hang" and event.text.startswith("no progress"):

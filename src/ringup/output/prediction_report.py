@@ -44,12 +44,12 @@ def as_text(made: Prediction, nodes: str = "") -> str:
         ("bootstrap", f"{boot.interface} {shown(boot)}" if boot else "-"),
         ("network", made.network or "-"),
         ("devices", " ".join(made.interfaces) or "-"),
-        ("out of band", made.oob or "-"),
-        ("used", ", ".join(f"GPU {u.gpu}: {u.device}" for u in made.used) or "-"),
+        ("out of band", made.oob),
+        ("used", ", ".join(f"GPU {u.gpu}: {u.device}" for u in made.used)),
         ("NCCL will say", made.log_line or "-"),
         ("confidence", made.confidence),
     ]
-    lines = [f"  {name:<14} {printable(value, 4000)}" for name, value in rows]
+    lines = [f"  {name:<14} {printable(value, 4000)}" for name, value in rows if value]
     lines += [f"  - {printable(reason)}" for reason in reasons(made)]
     return "\n".join([printable(nodes or made.name), *lines])
 

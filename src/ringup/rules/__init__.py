@@ -367,14 +367,15 @@ def with_ssh_config(command: str, file: str) -> str:
 
 def typed_here(finding: Finding) -> Finding:
     """
-    A finding about simulated nodes on this machine: its commands need no ssh.
+    A finding about simulated nodes on this machine: its commands need no ssh and no `-H`.
 
-    >>> typed_here(Finding("n", "", "", fix=Fix("", commands=("ssh n 'id; ls'", "ping n")))).fix.commands
-    ('id; ls', 'ping n')
+    >>> fix = Fix("", commands=("ssh n 'id; ls'", "ringup clean -H n"))
+    >>> typed_here(Finding("n", "", "", fix=fix)).fix.commands
+    ('id; ls', 'ringup clean')
     """
     if finding.fix is None:
         return finding
-    words = [(shlex.split(c), c) for c in finding.fix.commands]
+    words = [(shlex.split(c), c.partition(" -H ")[0]) for c in finding.fix.commands]
     # ssh joins its arguments with blanks, and the node's shell parses the result.
     commands = (" ".join(w[2:]) if w[:1] == ["ssh"] else c for w, c in words)
     return replace(finding, fix=replace(finding.fix, commands=tuple(dict.fromkeys(commands))))
