@@ -258,8 +258,10 @@ def test_the_start_of_ranks_is_not_shown_below_their_output() -> None:
 
 
 def test_a_hang_is_not_described_twice(capsys: pytest.CaptureFixture[str]) -> None:
-    args = Namespace(quiet=False, hang_timeout=0.0)
+    args = Namespace(quiet=False, hang_timeout=600.0)
     what = "collective 4 is barrier on rank 0, all_reduce on the others"
     lines = [f"no progress for 12 s: {what}", "  rank 0 (n0): barrier, t.py:19", f"  flight recorder: {what}"]
     launching.follow_events(2, args)(Event("hang", "\n".join(lines)))
     assert capsys.readouterr().err.split("\n") == [f"ringup: {lines[0]}", lines[1], ""]
+    launching.follow_events(2, Namespace(quiet=False, hang_timeout=0.0))(Event("hang", "\n".join(lines)))
+    assert "`--hang-timeout S` ends a run that hangs\n" in capsys.readouterr().err

@@ -292,7 +292,7 @@ def held_up(result: RunResult) -> str:
     return f": rank{'s' * (len(missing) != 1)} {ranks} on {nodes}{words}"
 
 
-_GROUP = re.compile(r"(?:\d+ ranks|rank \d+|process \d+) \(")
+_GROUP = re.compile(r"(?:\d{1,7} ranks|(?:rank|process) \d{1,7}) \(")
 """Ranks with the same stack (`ringup.hang.grouping.group_line`)."""
 
 
