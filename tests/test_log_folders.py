@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ringup.cli.launching import new_run_id
 from ringup.errors import LaunchError
 from ringup.runtime import claims
 
@@ -60,16 +61,20 @@ def test_runs_that_start_at_one_moment_do_not_share_a_folder(tmp_path: Path) -> 
 def test_the_run_inside_a_submitted_job_takes_the_folder_of_its_job_file_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logs = claims.claim(tmp_path / "logs", "submitted")
+    own = "20260131-142530-9f3c05d1"
+    logs = claims.claim(tmp_path / "logs", own)
     (logs / "job.sh").touch()
     (logs / "job.out").touch()
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert claims.submitted(logs) == ""
     assert claims.claim(logs, "stranger") == logs / "stranger"
     (logs / "stranger" / claims.OWNER).unlink()
     (logs / "stranger").rmdir()
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert claims.claim(logs, "inside") == logs == claims.newest(logs)
+    assert new_run_id(str(logs)) == own  # the name of the folder is that of the run
+    assert claims.claim(logs, own) == logs == claims.newest(logs)
     (logs / "run.json").touch()
+    assert new_run_id(str(logs)) != own
     again = claims.claim(logs, "requeued")
     assert again == logs / "requeued"
     os.utime(again / claims.OWNER, ns=(1, (logs / claims.OWNER).stat().st_mtime_ns + 1))

@@ -39,9 +39,15 @@ FACTS_FILE = "facts.json"
 """The facts of the check before the run, in the folder of the run."""
 
 
-def new_run_id() -> str:
-    """Sortable by time, unique without coordination, a hundred a second: `20260131-142530-9f3c05d1`."""
-    return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(4)
+def new_run_id(log_dir: str | None = None) -> str:
+    """
+    Sortable by time, unique without coordination, a hundred a second: `20260131-142530-9f3c05d1`.
+
+    Inside a job of `ringup run --slurm` that run's id, by its `log_dir`.
+    """
+    return (log_dir and claims.submitted(Path(log_dir))) or time.strftime(
+        "%Y%m%d-%H%M%S-"
+    ) + secrets.token_hex(4)
 
 
 @contextlib.contextmanager

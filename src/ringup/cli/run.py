@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         hint = "add --dry-run, or leave --from out"
         raise UsageError("--from contacts no node, so nothing can run", hint=hint)
     restarting.check_options(args)
-    run_id = launching.new_run_id()
+    run_id = launching.new_run_id(args.log_dir)
     log_dir = Path(args.log_dir or f"runs/{run_id}")
     if args.slurm:
         return submit.run(args, OPTIONS, words, run_id, log_dir)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 from ringup.errors import LaunchError, writing
@@ -39,11 +40,7 @@ def _is_ours(folder: Path, run_id: str) -> bool:
     with contextlib.suppress(FileNotFoundError):
         if owner.read_text(encoding="utf-8", errors="replace") == run_id:
             return True
-    names = {p.name for p in folder.iterdir() if not p.name.startswith(".")}
-    if names and names <= SUBMITTED and "SLURM_JOB_ID" in os.environ:
-        owner.write_text(run_id, encoding="utf-8")
-        return True
-    if names:
+    if _names(folder):
         return False
     try:
         with owner.open("x", encoding="utf-8") as file:
@@ -51,6 +48,19 @@ def _is_ours(folder: Path, run_id: str) -> bool:
     except FileExistsError:  # the folder of a run that starts at the same time
         return False
     return True
+
+
+def submitted(folder: Path) -> str:
+    """The id of the run that `ringup run --slurm` submitted as this job with `folder`, else ""."""
+    with contextlib.suppress(OSError):
+        if "SLURM_JOB_ID" in os.environ and (names := _names(folder)) and names <= SUBMITTED:
+            known = (folder / OWNER).read_text(encoding="utf-8", errors="replace")
+            return known if re.fullmatch(r"[0-9a-f-]{1,40}", known) else ""
+    return ""
+
+
+def _names(folder: Path) -> set[str]:
+    return {p.name for p in folder.iterdir() if not p.name.startswith(".")}
 
 
 def newest(folder: Path) -> Path:
