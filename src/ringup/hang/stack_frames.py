@@ -177,20 +177,8 @@ def reads(look: RankLook) -> bool:
     return look.state == "D" or look.wchan.startswith(("fuse_", "request_wait", "nfs", "rpc_", "folio_wait"))
 
 
-_CALLS = (
-    "read",
-    "write",
-    "openat",
-    "close",
-    "wait4",
-    "flock",
-    "fcntl",
-    "recv",
-    "send",
-    "connect",
-    "pread",
-    *_SYNC,
-)
+_LOCKS = ("flock", "fcntl")
+_CALLS = ("read", "write", "openat", "close", "wait4", "recv", "send", "connect", "pread", *_LOCKS, *_SYNC)
 
 
 def _call(syscall: str, wchan: str) -> str:
