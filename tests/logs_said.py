@@ -683,4 +683,32 @@ SAID += [
         "no-gpu-visible",
         'Traceback (most recent call last):\n  File "/w/t.py", line 2, in <module>\nRuntimeError: Distributed package doesn\'t have NCCL built in',
     ),
+    (
+        "gpu-out-of-memory",
+        "oneCCL: ze_call.cpp:28 do_call: EXCEPTION: ze error at zeMemAllocDevice, code: ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
+    ),
+    (
+        "gpu-out-of-memory",
+        "E tensorflow/compiler/xla/xla_client/xla_util.cc:88] (1) RESOURCE_EXHAUSTED: Attempting to reserve 3.10G at the bottom of memory. That was not possible.",
+    ),
+    (
+        "parallel-sizes-do-not-divide",
+        "[rank0]: RuntimeError: decoder world_size (12) is not divisible by expert_tensor_model_pipeline_parallel size (8)",
+    ),
+    (
+        "parallel-sizes-do-not-divide",
+        "AssertionError: Invalid parallel dims: dp_replicate(1) * dp_shard(3) * cp(1) * tp(4) * pp(1) != WORLD_SIZE(16)",
+    ),
+    (
+        "parallel-sizes-do-not-divide",
+        "ValueError: The number of heads is fine\nAssertionError: num_layers should be divisible by pipeline_model_parallel_size",
+    ),
+    (
+        "parallel-sizes-do-not-divide",
+        "RuntimeError: Mesh should not be bigger than default world size 4, but found 8 ranks!",
+    ),
+    (
+        "store-unreachable",
+        "[E socket.cpp:922] [c10d] The client socket has timed out after 1800s while trying to connect to (10.3.4.5\n, 44737).",
+    ),
 ]

@@ -178,6 +178,8 @@ STALLED = (
     [
         ("> building sample index map ...\n", True),
         ("> building sample index map ...\n> finished\ntraining ...\n", False),
+        ("Loading checkpoint shards: 100%|####| 38/38 [00:33<00:00,  1.15it/s]\n", False),
+        ("Loading checkpoint shards:  50%|##  | 19/38 [00:16<00:16,  1.15it/s]\n", True),
         ("  tokenizer_type .................................. GPT2BPETokenizer\n", False),
     ],
 )

@@ -117,10 +117,30 @@ def test_a_size_that_the_end_of_the_log_cuts_off_is_no_other_size(tmp_path: Path
 
 def test_the_message_above_a_traceback_that_is_cut_tells_most(tmp_path: Path) -> None:
     head = "2025-05-22 03:33:36 - [ERROR] - "
-    said = f"{head}An error occurred during training: World size 2 must be divisible by 8\n"
+    said = f"{head}An error occurred during training: 2 and 8 do not go together\n"
     cause = diagnose(tmp_path, f"{said}{head}{FRAMES}").causes[0]
     assert (cause.rule, cause.evidence[0].line) == ("unnamed-failure", 1)
     assert diagnose(tmp_path, FRAMES).causes[0].evidence[0].line == 2
+    pasted = "ValueError: saved size 6561, current size 5533\n\nFull traceback of one rank of eight:\n\n"
+    assert diagnose(tmp_path, pasted + FRAMES).causes[0].evidence[0].line == 1
+
+
+@pytest.mark.parametrize(
+    "command, is_shown",
+    [("g++', 'a.cpp'", True), ("/usr/bin/ninja', '-v'", True), ("torchrun', 't.py'", False)],
+)
+def test_a_compiler_that_fails_ends_a_rank_by_itself(tmp_path: Path, command: str, is_shown: bool) -> None:
+    said = f"{FRAMES}subprocess.CalledProcessError: Command '['{command}]' returned non-zero exit status 1."
+    causes = diagnose(tmp_path, "".join(f"[rank2]: {line}\n" for line in said.splitlines())).causes
+    assert [c.rule for c in causes] == ["unnamed-failure"] * is_shown
+
+
+def test_the_way_of_an_error_through_old_nccl_is_no_failure_of_its_own(tmp_path: Path) -> None:
+    text = (
+        "w0:15:91 [3] include/socket.h 398 NCCL WARN Call to recv failed : Connection reset by peer.\n"
+        "w0:15:91 [3] transport.cu:153 NCCL WARN transport.cu:153 ->2 [Proxy thread error]\n"
+    )
+    assert diagnose(tmp_path, text).causes[0].rule == "peer-died-first"
 
 
 @pytest.mark.parametrize("end", ["", "torch.distributed.elastic.mult"])

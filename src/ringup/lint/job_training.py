@@ -295,17 +295,6 @@ _ONE_BY_DEFAULT = re.compile(r"\$\{\w{0,30}(?:NNODES|NUM_NODES|NODE_COUNT):-[\"'
 
 @fault("parallel-sizes-do-not-divide", SHELL, each="launches")
 def parallel_sizes_do_not_divide(job: JobFile, launch: Launch) -> Found:
-    """
-    Tensor, pipeline, context or expert parallel sizes do not divide the number of ranks, or a batch does not.
-
-    Why: Megatron asserts that the ranks are a multiple of tensor x pipeline x context sizes
-    (`megatron/training/arguments.py`), and the global batch a multiple of micro batch x data-parallel size
-    (`num_microbatches_calculator.py`), and splits heads, layers and experts evenly; verl, EasyR1 and
-    OpenRLHF assert the same of theirs: every rank ends at the start.  In torchtitan the product of all
-    degrees is the number of ranks (`distributed/parallel_dims.py`), with one of -1 for the rest.
-
-    Fix: sizes whose product divides the ranks.
-    """
     yield from _of_torchtitan(job, launch)
     is_default = launch.nnodes == 1 and bool(_ONE_BY_DEFAULT.search(job.text))
     given = {n: launch.number(v) for n, v in launch.arguments.items()}

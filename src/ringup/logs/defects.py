@@ -65,7 +65,6 @@ def numbers(version: str) -> tuple[int, ...]:
 
 @functools.cache
 def defects() -> tuple[Defect, ...]:
-    """The table."""
     from importlib.resources import files  # a tenth of the start of `ringup logs`, for failures only
 
     text = files("ringup.logs").joinpath("known_defects.json").read_text(encoding="utf-8")

@@ -28,8 +28,6 @@ _RANK = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w{0,30}){0,4}$")
 
 @dataclass(frozen=True)
 class Dump:
-    """One rank's dump."""
-
     path: str
     rank: int
     flight: flight_recorder.Flight

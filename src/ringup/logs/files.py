@@ -50,8 +50,6 @@ class Unreadable(NamedTuple):
 
 @dataclass
 class FileInfo:
-    """One input file."""
-
     path: str
     lines: int = 0
     last_line: str = ""

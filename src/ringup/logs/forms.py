@@ -55,7 +55,6 @@ class Clue:
     specific: int = 0
     """Number of concrete things in it: an errno, an object, an address, a setting, a number."""
     follows: bool = False
-    """Whether it reports another process's end, or wraps another message."""
     tags: frozenset[str] = frozenset()
     count: int = 1
     last_line: int = 0
@@ -224,7 +223,9 @@ class Clues:
                 event = Event("clue", 0, number, excerpt(text, 0), {}, *head[:5], head.time_s)
                 clue = Clue(form, event, message.strip()[:400], severity, last_line=number)
                 clue.specific, clue.tags = specific(message[:1000]), frozenset(tags)
-                clue.follows = bool(words.FOLLOWS.regex.search(message[:1000]))
+                clue.follows = bool(
+                    words.FOLLOWS.regex.search(message[:1000]) and not words.OF_A_COMPILER.search(message)
+                )
                 near_line, near_source, near = self._near
                 if near and (near_line, near_source, near.form) == (number - 1, source, form):
                     clue.specific = min(clue.specific, near.specific)  # the first of a block is its title

@@ -190,7 +190,6 @@ def looks_like_host(name: str) -> bool:
 
 
 def short_name(host: str) -> str:
-    """A host's name without its domain."""
     return host.split(".")[0]
 
 
@@ -233,7 +232,6 @@ def begins_a_record(text: str) -> bool:
 
 
 def unstamped(text: str) -> str:
-    """A line without the time stamp at its beginning."""
     stamp = _STAMP.match(text) or _SINCE_1970.match(text)
     return text[stamp.end() :] if stamp else text
 

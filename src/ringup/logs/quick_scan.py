@@ -57,8 +57,6 @@ class Stuck(NamedTuple):
 
 @dataclass
 class _File:
-    """One rank's file."""
-
     name: str
     rank: int | None = None
     nranks: int = 0

@@ -194,7 +194,6 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
 
 
 def _clues_of(log: LogEvidence, cause: Cause) -> list[Clue]:
-    """The clues on the lines that a cause quotes."""
     places = {e.place for e in cause.evidence}
     return [clue for clue in log.clues if clue.event.place in places]
 
@@ -267,10 +266,13 @@ def _cut_traceback(log: LogEvidence) -> Cause | None:
         # The frame is stored only if no exception came below it.
         is_end = log.files[last.file].lines - last.line < (BELOW_A_FRAME if last.tag == "frame" else 2)
         if is_end and last.file in begun and last.file not in ended:
-            above = (
-                c for c in standing(log) if c.severity in ("error", "fatal") and c.event.file == last.file
+            start = begun[last.file]
+            above = [c for c in standing(log) if c.event.file == last.file and c.event.line < start]
+            near = (
+                c for c in above if c.severity in ("error", "fatal") and start - c.event.line <= MOST_ABOVE
             )
-            if head := next((c for c in above if 0 < begun[last.file] - c.event.line <= MOST_ABOVE), None):
+            # People also paste an exception first, and below it its traceback.
+            if head := next(near, None) or next((c for c in above if c.form == Form.EXCEPTION), None):
                 return described(log, head)
             text = "the log ends inside a traceback: the line with the exception is missing"
             one = report([last], text, "low", fix=Fix("look for the rest of this output, or run it again"))

@@ -109,6 +109,15 @@ Why: torch 2.0 changed the underscore to a dash; argument parsers refuse what th
 Fix: torchrun and `LOCAL_RANK` from the environment, or accept both spellings.
 In logs: `unrecognized arguments: --local-rank=0`.
 
+parallel-sizes-do-not-divide, error: Tensor, pipeline, context or expert parallel sizes do not divide the
+number of ranks, or a batch does not.
+Why: Megatron's ranks are a multiple of tensor x pipeline x context sizes (`megatron/training/arguments.py`),
+its global batch one of micro batch x data-parallel size (`num_microbatches_calculator.py`); heads, layers and
+experts are split evenly.  verl, EasyR1 and OpenRLHF assert the like, and in torchtitan the product of all
+degrees is the number of ranks: every rank ends at the start.
+Fix: sizes whose product divides the ranks.
+In logs: `world_size (4) is not divisible by 8`, `Invalid parallel dims`.
+
 launcher-argument-misread, error: The launcher does not know an option, or takes a value for something else.
 Why: an option of another launcher or release, or of the script; the first word that a launcher does not know
 is the script, and a flag that needs no value takes none.

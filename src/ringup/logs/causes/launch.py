@@ -209,7 +209,7 @@ def ssh_not_passwordless(log: LogEvidence) -> Found:
         broken = [e for e in connect if not e["reason"]]  # another cause has the reason
         return report([*broken, *code] if broken else [], "ssh's connection to a node breaks", "medium")
     if denied or code:
-        text = "a node refuses the launcher's ssh login"
+        text = "the launcher's ssh login to a node fails"
         return report([*denied, *code], text, "high" if denied else "low")
     text = "mpirun cannot start its daemon on a node, and does not say why"
     return report(log.all("mpi-unreachable"), text, "low")

@@ -105,6 +105,7 @@ def _who(events: list[Event]) -> str:
     return f"local rank {local}" if local else "a rank"
 
 
+_ABOVE = "; that rank's output above has the reason"
 _COUNTED = re.compile(r"(?i)Detected \d+ oom")
 
 
@@ -224,7 +225,7 @@ def rank_crashed(log: LogEvidence) -> Found:
     if own_exceptions(log) or any(len(log.tags_at(e)) > 1 for e in log.all("cpp-what")):
         return None
     aborted = [e for number, e in exits(log) if number == 6]
-    text = f"{_who(aborted)} aborted (SIGABRT); that rank's output above has the reason"
+    text = f"{_who(aborted)} aborted (SIGABRT){_ABOVE}"
     # Python's handler of the signal and C++ print on the rank that died, not on its peers.
     words = log.all("abort-word", has="Fatal Python error|terminate called", lacks="c10::|gloo::|nccl")
     return report([*aborted, *words], text, "medium" if aborted and words else "low")
@@ -252,7 +253,7 @@ def aborted_with_a_word(log: LogEvidence) -> Found:
     what = first_value(log.all("cpp-what"), "text")[:120]
     if not ends or log.has("work", "watchdog-stuck") or "Process group watchdog" in what:
         return None
-    text = f"{_who(ends)} aborted (SIGABRT){': ' + what if what else '; its last words stand above'}"
+    text = f"{_who(ends)} aborted (SIGABRT){': ' + what if what else _ABOVE}"
     return report([*ends, *log.all("cpp-what")], text, "low")
 
 

@@ -96,8 +96,8 @@ def store_unreachable(log: LogEvidence) -> Found:
         return _no_store_made(log)
     reasons = sorted({_UNREACHABLE.get(e["errno"], "") for e in events} - {""})
     how = f" ({', '.join(reasons)})" if reasons else ""
-    peer = next((f"{e['host']}:{e['port']}" for e in events if e["host"]), "") or first_value(events, "peer")
-    peer = peer or "the store or coordinator address"
+    hosts = [f"{e['host']}:{e['port']}".rstrip(":") for e in events if e["host"]]
+    peer = next(iter(hosts), first_value(events, "peer")) or "the store or coordinator address"
     if any(e.tag == "tcpstore-retry" for e in events):
         how = ": it, or a proxy before it, accepts connections and ends them at once"
     unanswered = [e for e in log.all("syn-sent") if f"{e['address']}:{e['port']}" == peer]

@@ -39,7 +39,7 @@ TAGS = (
     tag("client-failed-any", "establishing",
         r"failed to connect to any network address of \((?P<host>[^,)]+), (?P<port>\d+)\)"),
     tag("client-timeout", "failure hang establishing",
-        r"client socket has timed out after (?P<waited>[\d.]+ ?m?s)\w* while trying to connect to \(?(?P<host>[^,:)\s]+|\[[^\]]*\])[,:] ?(?P<port>\d+)",
+        r"client socket has timed out after (?P<waited>[\d.]+ ?m?s)\w* while trying to connect to \(?(?P<host>[^,:)\s]+|\[[^\]]*\])(?:[,:] ?(?P<port>\d+)|$)",
         r"connect\(\) timed out(?:\.? Original timeout was (?P<waited>\d+ ms)|\.?\s*$)",
         r"Timed out (?:trying|waiting) to connect to (?:the )?(?:store|master|server|rendezvous)"),
     tag("store-timeout", "",
