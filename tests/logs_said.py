@@ -711,4 +711,39 @@ SAID += [
         "store-unreachable",
         "[E socket.cpp:922] [c10d] The client socket has timed out after 1800s while trying to connect to (10.3.4.5\n, 44737).",
     ),
+    # Schedulers and platforms around a run, as users paste them.
+    ("gpu-missing", "[   84.3] NVRM: GPU6 _kgspLogRpcTimeout: ******** GSP Timeout **********"),
+    ("node-lost", "   State=DOWN+NOT_RESPONDING\n   Reason=Not responding [slurm@2026-05-02T10:11:12]"),
+    (
+        "node-lost",
+        "REASON               USER      TIMESTAMP           NODELIST\nNode unexpectedly re slurm     2026-05-02T10:11:12 n7",
+    ),
+    (
+        "node-lost",
+        "n7      1     gpu*       down*   12   12:1:1  64267        0      1   (null) Not responding",
+    ),
+    ("rank-killed", "[2026-05-02T11:37:57.377] _job_complete: JobId=127 WTERMSIG 9"),
+    (
+        "rank-killed",
+        "/var/spool/slurm/job7/slurm_script: line 31:  6521 Killed singularity exec a.sif python -W ignore t.py",
+    ),
+    ("rank-crashed", "job.sh: line 9:  77 Segmentation fault      python -W ignore t.py"),
+    ("oom-killer-ran", "[2026-05-02T11:37:57.377] _job_complete: JobId=127 OOM failure"),
+    (
+        "job-cancelled",
+        "step 1 loss 2\nstep 2 loss 1\n[2026-05-02T11:37:57] Time limit exhausted for JobId=127",
+    ),
+    (
+        "job-step-not-launched",
+        "salloc: Prolog failure on node n7\nsalloc: Job allocation 9 has been revoked.",
+    ),
+    ("disk-full", "worker-3   0/1   Evicted   0   3m   Pod The node had condition: [DiskPressure]."),
+    (
+        "unnamed-failure",
+        "n0:9:8 [2] process_err_completion:15 NCCL WARN NET/OFI Request 0x7f completed with error. RC: 5. Error: Invalid receiver queue pair number (QPN) My EFA addr: fi_addr_efa://[fe80::1]:0:6 My host id: i-00",
+    ),
+    (
+        "unnamed-failure",
+        "(head, rank=0, pid=9) Epoch: 0\nERROR: Job 7 failed with return code list: [137, 1, 137] (A worker failed with return code 1, SkyPilot cleaned up the processes on other nodes with return code 137)",
+    ),
 ]

@@ -188,6 +188,7 @@ def test_the_end_of_a_program_that_prepares_a_container_is_no_end_of_a_rank(tmp_
         ("[ERROR] Background srun 'ray-worker-1' died (pid=9). Attempting to exit.", "unnamed-failure"),
         ("ibgda.cpp:2234: NULL value Unable to create ah.", "rdma-peer-unreachable"),
         ("ping: local error: message too long, mtu=1500", "unnamed-failure"),
+        ("[2026-06-26 07:25:31 DP4 TP4] Watchdog timeout (self.watchdog_timeout=300)", "unnamed-failure"),
     ],
 )
 def test_a_line_without_a_reason_is_shown_and_its_name_is_not_sure(
@@ -272,3 +273,26 @@ def test_the_subjects_of_commits_are_no_failures(tmp_path: Path) -> None:
 )
 def test_a_process_that_ends_below_a_models_text_has_failed(tmp_path: Path, end: str) -> None:
     assert diagnose(tmp_path, f"### Response:\nIt is the sum of both.\n{end}\n").causes[0].severity == "error"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[2026-06-26 07:25:31 TP4] Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=True)",
+        "libfabric:2:17::core:core:cuda_hmem_dl_init():499<warn> Failed to dlopen libx.so.  Trying libx.so.1",
+        "libfabric:2:17::core:core:cuda_gdrcopy_hmem_init():192<warn> gdrcopy_dl_hmem_init failed!",
+        "2026-03-03 17:06:40,101 sagemaker-training-toolkit INFO     Cannot connect to host algo-2",
+        "systemd[1]: s: PID file /run/s.pid not readable (yet?) after start: No such file or directory",
+    ],
+)
+def test_a_line_of_a_program_that_tries_again_is_no_failure(tmp_path: Path, said: str) -> None:
+    assert not diagnose(tmp_path, f"{said}\nstarting\n").causes
+
+
+def test_an_address_of_no_known_family_has_two_possible_reasons(tmp_path: Path) -> None:
+    said = (
+        "n0:7:9 [4] m.cc:397 NCCL WARN Net : connecting to address  with family 33621 is neither AF_INET(2)"
+    )
+    first = diagnose(tmp_path, said).causes[0]
+    assert (first.rule, first.confidence) == ("interface-name-missing", "low")
+    assert "or it runs another NCCL" in first.text

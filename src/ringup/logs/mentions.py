@@ -31,7 +31,7 @@ CODE = re.compile(
     r"|(?:raise|return(?! code| value| status)|assert|yield)\b[ (]|self\.\w"
     r"|(?:print|echo|export|import|trap)\b\W{1,3}\S{1,200}[=('\"]"
     r"|from \S{1,80} import\b)"
-    r"|[-+]?\s+\w[\w.]{0,80}\(.{0,400}[,)](?:\s{1,4}#.{0,200})?$"
+    r"|[-+]?\s+(?!what\(\): )\w[\w.]{0,80}\(.{0,400}[,)](?:\s{1,4}#.{0,200})?$"
     r"|[*|\\/ ]{0,12}(?=\d{0,9}[a-f])(?=[a-f]{0,9}\d)[0-9a-f]{7,10} (?:\([^)]{1,200}\) )?[A-Za-z\[]"
 )
 """A shell's trace, prompt or comment, Python, its patch, an option's help, a remedy, `grep -n`, `git log`."""
@@ -54,8 +54,8 @@ _OF_A_MODEL = re.compile(
 )
 """In front of text that a model reads or writes."""
 _BY_A_PERSON = re.compile(
-    r"(?:^|\s)(?:[Mm]y|I'm|I've|I (?:am|was|have|had|get|got|can|cannot|tried|try|see|saw|use|used|run|ran"
-    r"|think|want|set|installed|followed|found))\s|\b[Aa]ny (?:help|ideas?|suggestions?|advice)\b"
+    r"(?:^|\s)(?:[Mm]y(?! EFA| host id)|I'm|I've|I (?:am|was|have|had|get|got|can|cannot|tried|try|see|saw"
+    r"|used?|run|ran|think|want|set|installed|followed|found))\s|\b[Aa]ny (?:help|ideas?|suggestion|advice)"
 )
 """Words in which people write of themselves, and programs do not."""
 

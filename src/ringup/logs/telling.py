@@ -48,7 +48,8 @@ BY_A_WORD = {"rank-killed"}
 """Causes that may rest on a single word, which a launcher prints about a process that it ended itself."""
 
 _ENDED_WITH = re.compile(
-    r"(?i)\b(?:exited|completed|terminated|finished) with (?:exit )?(?:code|status):? [1-9]"
+    r"(?i)\b(?:exited|completed|terminated|finished|failed) with (?:(?:exit|return) )?(?:code|status)"
+    r"(?: list)?:? \[?[1-9]"
 )
 _BUILD = re.compile(r"\S{1,160} (?:fatal )?(?:error|fatal) {0,8}: ")
 """A compiler's or a linker's error."""
@@ -290,7 +291,7 @@ def _of_a_clue(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Caus
     if best is None or best.severity in ("warning", "info") or best.form > SURE:
         return None
     # A line that follows from another end may yet prove that the job failed.
-    proves = bool(best.tags & {"exit", "child-failed"} or _ENDED_WITH.search(best.message))
+    proves = bool(best.tags & {"exit", "child-failed", "wrapping"} or _ENDED_WITH.search(best.message))
     proves = proves or any(e["uncaught"] for e in log.at(*best.event.place))
     if (follows(best) and not proves) or best.message.startswith("wandb: "):
         return None

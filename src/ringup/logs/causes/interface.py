@@ -27,9 +27,9 @@ def interface_name_missing(log: LogEvidence) -> Found:
     if not (nccl or gloo):
         garbage = [e for e in log.all("address-family") if e.number("family") not in (0, 2, 10)]
         if garbage:
-            text = "another rank published no address at all: its interface setting matches nothing; "
-            text += "read that rank's log"
-            return report(garbage, text, "medium", nodes=(), ranks=())
+            text = "another rank published no address: its interface setting matches nothing, or it runs"
+            text += " another NCCL; read that rank's log"
+            return report(garbage, text, "low", nodes=(), ranks=())
         text = "there is no address to make a socket for: no usable interface here"
         return report(log.all("no-address"), text, "medium")
     first = (nccl or gloo)[0]

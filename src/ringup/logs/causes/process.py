@@ -49,8 +49,15 @@ _EITHER_WAY = (
 )
 """Sentences that list possible causes (Ray prints one for every dead worker): they prove nothing."""
 
-_OF_A_HANDLER = r"\bhandlers?\b(?! called)|\b(?:un)?regist|\binstall|\bignor|\btrap(?:s|ping)\b|\bmask|pyxis:"
-"""Sentences on the effect of a signal that may come: none has; and pyxis' log of a container's start."""
+_OF_A_HANDLER = (
+    r"pyxis:|^(?!.{0,300}: line \d{1,6}: {1,4}\d{1,10} [A-Z]).*?(?:\bhandlers?\b(?! called)|\b(?:un)?regist"
+    r"|\binstall|\bignor|\btrap(?:s|ping)\b|\bmask)"
+)
+"""
+Sentences on the effect of a signal that may come: none has; and pyxis' log of a container's start.
+
+A shell prints the command of the process that ended: its words are none of these.
+"""
 
 _OF_A_HANDLER_CALLED = re.compile(
     r"(?i)caught signal|\*{3}|fatal python error|signal:? ?(?:\d|\(|seg|bus)|\breceived"
@@ -91,9 +98,13 @@ def _ended_by_itself(log: LogEvidence, ends: list[Event]) -> list[Event]:
     A launcher ends the rest after the first exit with a code above 0.  Where ranks lost a peer, that exit may
     follow from the signal.
     """
-    if log.has(*OF_ROLE["consequence"]):
-        return ends
     own = [e for number, e in exits(log) if not number]
+    if lost := log.all(*OF_ROLE["consequence"]):
+        if any(e.tag != "wrapping" for e in lost):
+            return ends
+        # Horovod and Open MPI name the first end below such a line.
+        below = {(e.file, e.line + n) for e in lost for n in range(_BELOW_A_TITLE)}
+        own = [e for e in own if e.place in below]
     first = first_of_each((e.file, e.line) for e in own)
     return [e for e in ends if e["first"] or e.line < first.get(e.file, e.line + 1)]
 
@@ -148,6 +159,15 @@ def _ended_for_a_node(log: LogEvidence) -> list[Event]:
     if not re.fullmatch("node(?: failure|_fail|lost)", log.outcome.limit):
         return []
     return [e for e in log.outcome.from_outside if re.search("CANCELLED|NODE_FAIL|NodeLost", e.text)]
+
+
+@cause("node-lost", overcome=None, fallback=True)
+def listed_as_down(log: LogEvidence) -> Found:
+    """Nodes that Slurm lists as down; they need not be the job's."""
+    down = log.all("node-down")
+    nodes = [e["host"] for e in down if e["host"]]
+    text = f"Slurm lists {', '.join(nodes[:4]) or 'a node'} as down: {first_value(down, 'why')}"
+    return report(down, text, "medium", nodes=nodes)
 
 
 _OF_A_CRASH = (4, 5, 6, 7, 8, 11)
@@ -225,10 +245,12 @@ def rank_crashed(log: LogEvidence) -> Found:
     if own_exceptions(log) or any(len(log.tags_at(e)) > 1 for e in log.all("cpp-what")):
         return None
     aborted = [e for number, e in exits(log) if number == 6]
-    text = f"{_who(aborted)} aborted (SIGABRT){_ABOVE}"
     # Python's handler of the signal and C++ print on the rank that died, not on its peers.
     words = log.all("abort-word", has="Fatal Python error|terminate called", lacks="c10::|gloo::|nccl")
-    return report([*aborted, *words], text, "medium" if aborted and words else "low")
+    what = log.all("cpp-what") if aborted or words else []
+    reason = f": {first_value(what, 'text')[:120]}" if what else "; that rank's output above has the reason"
+    text = f"{_who(aborted)} aborted (SIGABRT){reason}"
+    return report([*aborted, *words, *what], text, "medium" if aborted and words else "low")
 
 
 def _aborted_first(log: LogEvidence) -> Cause | None:

@@ -47,7 +47,7 @@ LIBRARY = Pattern(
 )
 GOES_ON = Pattern(
     "goes_on",
-    r"^Lmod has detected|\(load will be required after|Could not run slurm task_prolog|^slurmstepd: error: (?:TMPDIR \[|Setting TMPDIR)|\b(?:module|ml): command not found|severity=Corrected\b|: \d{1,6}, Non-fatal\b|\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
+    r"^Lmod has detected|\. {1,3}Trying lib|gdrcopy_\w{1,20}_init failed|not readable \(yet\?\)|\(load will be required after|Could not run slurm task_prolog|^slurmstepd: error: (?:TMPDIR \[|Setting TMPDIR)|\b(?:module|ml): command not found|severity=Corrected\b|: \d{1,6}, Non-fatal\b|\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
     r"|deprecat|will (?:be removed|fail (?:in|if))|can (?:potentially )?cause|optional|not (?:an|a fatal) error|is expected|to silence|perf may be"
     r"|attempt(?:ing)? to (?!exit|abort|stop|terminate)|has already been registered|not set, using|defaulting to|going to /tmp|consider |recommend|for better performance|is experimental|\btreat(?:ed|ing)? (?:it|them) as|accepting this",
 )
@@ -73,7 +73,7 @@ NAMES_ERRNO = Pattern(
 ENDED = Pattern(
     "ended",
     r"(?:exit(?:ed|s)?(?: with)?|return(?:ed)?|status) ?(?:exit )?(?:code|status)s? ?[=:]?\s*\(?-?[1-9]|\bexitcode\W{1,6}-?[1-9]|Segmentation fault|Bus error|core dumped"
-    r"|[Cc]aught signal \d|(?<![,|/\[])(?<![,|/\[] )SIG(?:SEGV|BUS|ABRT|KILL|FPE|ILL|QUIT)\b|sigquit|^\W*Killed\W*$|terminate called|Fatal Python error|signal \d+ \(",
+    r"|[Cc]aught signal \d|(?<![,|/\[])(?<![,|/\[] )SIG(?:SEGV|BUS|ABRT|KILL|FPE|ILL|QUIT)\b|sigquit|watchdog timeout \(self\.watchdog_timeout=\d{1,6}(?!.{0,30}soft=True)|\bWEXITSTATUS [1-9]|^\W*Killed\W*$|terminate called|Fatal Python error|signal \d+ \(",
 )
 FAILED = Pattern("failed", FAILING + r"|\berror\b|\bfatal\b|\bexception\b")
 FAILS = Pattern("fails", FAILED.source + r"|\b(?:must (?:not )?be|should be|expected|requires?)\b")
@@ -97,7 +97,7 @@ FOLLOWS = Pattern(
     r"|exitcode\W{1,6}(?:-15|1|2|143)\b|Job step aborted|Terminating (?:StepId|process|remaining)|CANCELLED|Back-off|CrashLoopBackOff|spank: required plugin|spank plugin stack"
     r"|Primary job +terminated|non-?zero exit (?:code|status)|job has been aborted|unhandled (?:system|cuda) error|internal error - please|ncclSystemError|ncclInternalError"
     r"|Test NCCL failure|Test failure|file:\d+ -> \d|\.(?:cc|cu):\d{1,5} ?-> ?\d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some NCCL operations have failed|received sigquit|Root Cause \(first|\.py FAILED\s*$|\btask failed\b|connect EPS failed|setup connections failed"
-    r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|raised (?:error|exception)|stack trace (?:of|above)|failure detected by watchdog"
+    r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|\(status: FAILED|\bNo such container: |raised (?:error|exception)|stack trace (?:of|above)|failure detected by watchdog"
     r"|mpi_abort|call to MPI_Finalize|ORTE was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed"
     r"|Polled an error|WatchTasksAsync failed|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error"
     r"|(?:DistBackend|DistStore|DistNetwork|ProcessRaised|ProcessExited|Rendezvous\w{0,40}|Worker\w{0,20})(?:Error|Exception)|Engine core initialization",
@@ -141,7 +141,7 @@ SEVERITY = re.compile(
 )
 WRAPPING = re.compile(
     r"\s{0,8}(?:(?:slurmstepd|srun|slurmd|sbatch)(?:-[\w.-]{1,63})?: (?:error: )?(?=pyxis:|\S{1,80}: tasks? )|pyxis: {1,8}(?=\S)|\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|FATAL)\]:? |##\[(?:error|warning)\](?=\S)"
-    r"|(?:INFO|WARNING|ERROR|CRITICAL|FATAL|DEBUG|WARN):? {1,8}(?:\d{2,4}-\d\d-\d\d[T ])?[\d:.,]{0,18}Z?(?: {1,3}(?=\S)|$)|\[[\w./-]{1,80}\.(?:py|cc|cpp|cu|h):\d{1,6}(?::\w{1,60})?\]:? "
+    r"|(?:INFO|WARNING|ERROR|CRITICAL|FATAL|DEBUG|WARN):? {1,8}(?:\d{2,4}-\d\d-\d\d[T ])?[\d:.,]{0,18}Z?(?: {1,3}(?=\S)|$)|[\w.-]{2,60} (?=(?:DEBUG|INFO|WARNING|ERROR) {2,8}\S)|(?:<[a-z]{0,8}> {1,8})?\[[\dTZ:., +-]{10,40}\] [0-9a-f]{8} \|\| {1,2}|\[[\w./-]{1,80}\.(?:py|cc|cpp|cu|h):\d{1,6}(?::\w{1,60})?\]:? "
     r"|\[[a-z][\w.]{1,60}: [\w./-]{1,80}\] |\[\d{4}-\d\d-\d\d[T ][\d:.,]{5,18}(?: [A-Z]{2}\d{1,4}){1,4}\] |\[(?:[\w-]{1,40}\d)\] "
     r"|[\w.-]{1,80}:\d{1,10}:\d{1,10} (?:\[-?\d{1,4}\] )?(?=.{0,160}(?:NCCL|NET/))|\[\d{10}\.\d{1,9}\] |(?:\d{1,10}:){0,2}\d{0,10} ?\[-?\d{1,4}\] (?=.{0,160}NCCL )|\[[\w.-]{1,80}:\d{1,10} ?:\d{1,6}\] {1,16}"
     r"|(?:[\w./-]{1,60}\.(?:cc|cpp|cu|c|h):\d{1,6} {1,3})(?=NCCL |UCX )|(?:\[Rank \d{1,7}\]|\[PG [^\]]{1,80}\]) {0,2}"
