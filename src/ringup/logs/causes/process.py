@@ -165,8 +165,8 @@ def _ended_for_a_node(log: LogEvidence) -> list[Event]:
 def listed_as_down(log: LogEvidence) -> Found:
     """Nodes that Slurm lists as down; they need not be the job's."""
     down = log.all("node-down")
-    nodes = [e["host"] for e in down if e["host"]]
-    text = f"Slurm lists {', '.join(nodes[:4]) or 'a node'} as down: {first_value(down, 'why')}"
+    nodes = {e["host"]: e for e in down if e["host"]}
+    text = f"Slurm lists {', '.join([*nodes][:4]) or 'a node'} as down: {first_value(down, 'why')}"
     return report(down, text, "medium", nodes=nodes)
 
 

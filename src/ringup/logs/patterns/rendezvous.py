@@ -33,7 +33,6 @@ TAGS = (
     tag("eaddrinuse", "failure establishing",
         r"EADDRINUSE|errno: 98\b|code: -98\b|\[Errno 98\]|Address already in use|address already in use|another process is utilizing|trying to use a port number \d+ that is used by|port \d+ is already (?:in use|allocated)(?!\W{1,3}(?:us|try)ing)|Only one usage of each socket address|bind\(\) failed.*\b98\b|errno ?= ?98\b|\[Errno 48\]|port already in use|whether the port (?:is|has) been? us|Ray is trying to start at \S+, but is already running"),
     tag("listen-failed", "establishing", r"server socket has failed to (?:listen|bind)(?:.*?port: (?P<port>\d+))?"),
-    tag("no-ipv6", "context", r"errno: 97\b|Address family not supported by protocol"),
     tag("client-refused", "establishing",
         r"client socket has failed to connect to (?P<peer>\S+) \(errno: (?P<errno>\d+)"),
     tag("client-failed-any", "establishing",
