@@ -1119,3 +1119,134 @@ _OFFLOAD = '{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_p
 )
 def test_what_several_nodes_do_not_get(rule: str, line: str, more: dict[str, str]) -> None:
     assert rule in {one.rule for one in lint.lint({"job.sh": f"{line}\n", **more})}
+
+
+_SPLIT = "NODE_RANK=0\nexport NODE_RANK\nMASTER_ADDR=$HEAD\nexport MASTER_PORT=29500\nsrun python t.py\n"
+_TWO_OF_COMPOSE = "services:\n  a: {{image: x, command: {0} 0}}\n  b: {{image: x, command: {0} {1}}}\n"
+_SKY = (
+    "resources:\n  accelerators: {}\nnum_nodes: 2\nrun: |\n"
+    "  torchrun --nproc_per_node=$SKYPILOT_NUM_GPUS_PER_NODE --nnodes=$SKYPILOT_NUM_NODES "
+    '--node_rank=$SKYPILOT_NODE_RANK --master_addr=$(echo "$SKYPILOT_NODE_IPS" | head -n1) t.py\n'
+)
+_MPI_JOB = (
+    "kind: MPIJob\nspec:\n  slotsPerWorker: 4\n  mpiReplicaSpecs:\n"
+    "    Launcher: {{template: {{spec: {{containers: [{{command: [mpirun, -np, '{}', python, t.py]}}]}}}}}}\n"
+    "    Worker: {{replicas: 2}}\n"
+)
+_MAKE = (
+    "N ?= 2\nHOST = $(shell head -1 hosts)\nifdef p\nP = ${p}\nelse\nP = 4\nendif\n\ntrain: deps\n"
+    "\t@torchrun --nnodes=$(N) --nproc_per_node=$(P) \\\n\t  --node_rank=$$RANK --master_addr=$(HOST) t.py\n"
+)
+_JUST = (
+    'n := "2"\nhost := env("HOST")\n\ntrain rank gpus="4":\n'
+    "    NCCL_DEBUG=INFO torchrun --nnodes={{n}} --nproc_per_node={{gpus}} --node_rank={{rank}} \\\n"
+    "        --master_addr={{host}} t.py\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "summary"),
+    [
+        (
+            "job.slurm",
+            "srun torchrun --nproc_per_node={{ gpus }} --nnodes {{nodes}} --rdzv_backend c10d "
+            "--rdzv_endpoint {{ head | first }}:29500 t.py\n",
+            "srun torchrun: ? nodes x ? ranks, number of worlds unknown",
+        ),
+        ("Makefile", _MAKE, "torchrun: 2 nodes x ? ranks, one world"),
+        ("justfile", _JUST, "torchrun: 2 nodes x ? ranks, one world"),
+        ("a.yaml", _SKY.format("H100:8"), "SkyPilot torchrun: 2 nodes x 8 ranks, one world"),
+        ("a.yaml", _SKY.format("H100"), "SkyPilot torchrun: 2 nodes x 1 rank, one world"),
+        ("a.yaml", _MPI_JOB.format(8), "mpirun python: 2 nodes x 4 ranks, one world"),
+        ("a.yaml", _MPI_JOB.format(3), "mpirun python: 1 node x 3 ranks, one world"),
+        ("a.yaml", _MPI_JOB.format(6), "mpirun python: ? nodes x ? ranks, number of worlds unknown"),
+        (
+            "a.yaml",
+            "num_nodes: 2\nrun: |\n  if [ $SKYPILOT_NODE_RANK = 0 ]; then\n    python train.py\n  fi\n",
+            "SkyPilot python: ? nodes x 1 rank, number of worlds unknown",
+        ),
+        (
+            "job.sh",
+            "oumi distributed torchrun -m oumi train -c a.yaml\n",
+            "oumi torchrun: ? nodes x ? ranks, one world",
+        ),
+        (
+            "job.sh",
+            f"{TWO}#SBATCH --gpus-per-node=4\nsrun tune run --nnodes 2 --nproc_per_node 4 {C10D} "
+            "--rdzv_endpoint $H:1 full_finetune --config a.yaml\n",
+            "srun tune: 2 nodes x 4 ranks, number of worlds unknown",
+        ),
+        (
+            "job.sh",
+            f"{TWO}#SBATCH --gpus-per-node=4\n{HEAD}srun bash -c 'FORCE_TORCHRUN=1 NNODES=2 "
+            "NODE_RANK=$SLURM_NODEID MASTER_ADDR='$HEAD' MASTER_PORT=1 llamafactory-cli train a.yaml'\n",
+            "srun llamafactory: 2 nodes x 4 ranks, one world",
+        ),
+        (
+            "job.sh",
+            "cat <<EOF > run.sh\ntorchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=a:1 $@ > log\nEOF\nbash run.sh\n",
+            "bash torchrun: 2 nodes x ? ranks, one world",
+        ),
+    ],
+)
+def test_values_that_a_template_make_or_a_service_fills_in(path: str, text: str, summary: str) -> None:
+    assert only(text, path).summary.removeprefix("bash ") == summary.removeprefix("bash ")
+    assert errors(text, path) == set()
+
+
+@pytest.mark.parametrize(
+    ("rule", "severity", "text", "right"),
+    [
+        (
+            "rendezvous-endpoint-list",
+            "error",
+            f"{TWO}LIST=$(scontrol show hostnames)\nHEAD=$(echo \"$LIST\" | awk '{{print $NF,$1}}')\n"
+            f"srun torchrun --nnodes=2 {C10D} --rdzv_endpoint=$HEAD:1 t.py\n",
+            ("$NF,$1", "$1"),
+        ),
+        (
+            "rendezvous-endpoint-own",
+            "warning",
+            "torchrun --standalone --nnodes=$WORLD_SIZE --node_rank=$RANK --master_addr=$A t.py\n",
+            ("--standalone ", ""),
+        ),
+        (
+            "container-on-own-network",
+            "error",
+            "docker run --gpus all x torchrun --nnodes=2 --node_rank=1 --master_addr=172.25.0.81 t.py\n",
+            ("--gpus", "--network=host --gpus"),
+        ),
+        (
+            "node-rank-duplicate",
+            "error",
+            "# node 0\ntorchrun --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 t.py\n"
+            "# node 1\ntorchrun --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 t.py\n",
+            ("# node 1", "# with profiling"),
+        ),
+        (
+            "master-address-not-exported",
+            "warning",
+            f"{TWO}{HEAD}{_SPLIT}",
+            ("MASTER_ADDR", "export MASTER_ADDR"),
+        ),
+    ],
+)
+def test_one_node_left_to_itself(rule: str, severity: str, text: str, right: tuple[str, str]) -> None:
+    found = {f.rule for f in lint.lint({"job.sh": text}) if f.severity == severity}
+    assert rule in found
+    assert rule not in errors(text.replace(*right), severities=("error", "warning"))
+
+
+def test_two_services_of_compose_with_one_rank() -> None:
+    line = "python t.py --world-size 2 --rank"
+    assert "node-rank-duplicate" in errors(_TWO_OF_COMPOSE.format(line, 0), "compose.yaml")
+    assert "node-rank-duplicate" not in errors(_TWO_OF_COMPOSE.format(line, 1), "compose.yaml")
+    assert "node-rank-duplicate" not in errors(
+        _TWO_OF_COMPOSE.format("python t.py --rank", 0), "compose.yaml"
+    )
+
+
+def test_the_address_behind_the_script_is_the_cause() -> None:
+    text = "torchrun --nnodes 2 --nproc-per-node 8 generate.py --node-rank $R --master-addr $A\n"
+    (found,) = (f for f in lint.lint({"job.sh": text}) if f.severity == "error")
+    assert found.found.startswith("--master-addr behind the script")

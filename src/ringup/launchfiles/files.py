@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ringup.launchfiles import manifests, shell
+from ringup.launchfiles import make, manifests, shell
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch, NotRead, launches_of, not_read
 from ringup.launchfiles.settings_file import settings
@@ -50,7 +50,9 @@ def read(path: str, text: str, others: Files | None = None, nearby: Nearby | Non
 
     if path.endswith(YAML):
         return LaunchFile(*manifests.read(path, text, sibling))
-    job = shell.read(path, text, sibling)
+    is_make = make.is_makefile(path)
+    job = shell.read(path, make.as_shell(text) if is_make else text, sibling)
+    job.sources += [path] if is_make else []  # who calls make may set more
     launches = launches_of(job)
     for document, line in job.unread if not launches else ():
         inner = _inner(path, "\n" * line + document, sibling)

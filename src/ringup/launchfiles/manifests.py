@@ -250,6 +250,8 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling, document: Node)
     items = {"run": node} if node.id == "scalar" else dict(pairs(node))
     by = container.around.kind or ("SkyPilot" if node is document and "run" in items else "")
     env = {marks.without_marks(k): v for k, v in _environment(items, by, container, job.marks).items()}
+    if by == "SkyPilot" and (count := accelerators(document)):
+        env["SKYPILOT_NUM_GPUS_PER_NODE"] = str(count)
     before = len(job.commands)
     for words, text, line in _commands(items, by):
         if not by and "run" not in items:  # compose writes $$ for $
@@ -273,7 +275,17 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling, document: Node)
         made = launch_of(job, command, replicas, by or "manifest", tasks)
         if made and (made.launcher != "python" or made.start.script.endswith(".py") or made.module):
             made.pod = _of_container(pod, node) if pod else None if by else _of_service(job.text, node)
+            if kind == "MPIJob" and made.nodes is None:
+                made.nodes, made.per_node = _of_workers(document, made)
             yield made
+
+
+def _of_workers(document: Node, launch: Launch) -> tuple[int | None, int | None]:
+    """(pods, ranks in each) of an MPIJob, whose ranks fill the slots of a worker before the next."""
+    slots = number(value_at(document, "spec", "slotsPerWorker") or "1") or 1
+    step = next((s for s in launch.steps if s.program in ("mpirun", "mpiexec")), None)
+    total = launch.number((step and step.option("-np", "-n", "--np", "-c")) or "") or 0
+    return (1, total) if 0 < total <= slots else (None, None) if total % slots else (total // slots, slots)
 
 
 def _of_container(pod: PodShare, container: Node) -> PodShare:
@@ -319,8 +331,8 @@ def accelerators(document: Node) -> int:
     """GPUs of each node that a task of SkyPilot asks for; 0 if that is open."""
     node = node_at(document, "resources", "accelerators")
     name, colon, count = scalar(node).partition(":")
-    named = pairs(node) or ([(name, node)] if colon else [])
-    text = count or "".join(scalar(value) for _, value in named)
+    named = pairs(node) or ([(name, node)] if name else [])
+    text = count or ("1" if name and not colon else "".join(scalar(value) for _, value in named))
     return number(text) or 0 if len(named) == 1 and "tpu" not in named[0][0].lower() else 0
 
 

@@ -86,7 +86,7 @@ class Marks:
 
 def _shown(mark: Mark | None) -> str:
     name = mark.name if mark else "?"
-    return SHOWN.get(name) or (name if name.startswith("$") else f"${name}")
+    return SHOWN.get(name) or (name if name[:1] in ("$", "{") else f"${name}")
 
 
 def is_mark(text: str) -> bool:

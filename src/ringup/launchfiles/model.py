@@ -232,7 +232,7 @@ class Launch:
     def nnodes(self) -> int | None:
         """Nodes of a world by the launcher's own options; None if unknown."""
         if self.start.option("standalone") is not None:
-            return 1
+            return None if has_mark(self.nnodes_text) else 1
         if self.launcher == "colossalai" and self.option("host"):
             return len(self.option("host").split(","))
         if self.nnodes_text:
@@ -270,7 +270,7 @@ class Launch:
             if any(mark.site == "loop" for mark in counted):
                 return None
             return self.per_node if self.is_away else 1
-        if text in ("gpu", "auto"):
+        if text in ("gpu", "auto") or (self.launcher == "llamafactory" and not text):
             return gpus_per_node(self.asked)[0] or None
         if not text and self.launcher in TORCH:
             return None if self.is_opaque or self.is_set_outside else 1
@@ -478,7 +478,9 @@ class Launch:
     @property
     def nodes_shown(self) -> int | None:
         """Nodes of the launch: those on which it starts, else the launcher's own number."""
-        if not self.is_away or self.is_part or (self.left_out and self.backend == "c10d"):
+        is_of_some = self.command.is_of_some and self.launcher != "ray"
+        is_fewer = self.is_part or is_of_some or (self.left_out and self.backend == "c10d")
+        if not self.is_away or is_fewer:
             return self.nnodes
         if self.most_nodes and self.nodes == self.allocated and not self.of_srun("-N", "--nodes"):
             return None

@@ -82,6 +82,8 @@ _AT_THE_END = re.compile(
     + rb"(?:[ \t]{0,9}\([^()\n]{0,99}\))?(?=[ \t]{0,9}(?:\\[ \t]{1,9})?$|[ \t]{1,99}#)"
 )
 """A placeholder at a line's end, or before a comment, with a remark in parentheses."""
+_OF_TEMPLATE = re.compile(rb"(?<![$\w{])\{\{-? ?[A-Za-z_][\w.]{0,60}(?: ?\| ?[\w.]{1,40}){0,3} ?-?\}\}")
+"""A value that a template is filled with: `{{ nodes }}`."""
 _CONTINUED = re.compile(rb"(?m)^([^#\n]{0,999}[\w,:=/.}])((?:\\\n[^\s\\;|&()<>#'\"`]{1,200}){1,99})")
 """A word that goes on at the beginning of the next lines: the grammar ends it at the backslash."""
 MOST_PLACEHOLDERS = 100
@@ -254,6 +256,7 @@ class _Walk(Expansion):
             given = _FENCE.sub(lambda m: b"#" * len(m[0]), given)
         if not self.nested and _PROMPT.search(given):
             given = _PROMPT.sub(_blank, _SECOND_PROMPT.sub(_blank, given))
+        given = _OF_TEMPLATE.sub(lambda m: self.marks.make(m[0].decode(), scope.site).encode(), given)
         with self.reading(_CONTINUED.sub(_joined, _AT_THE_END.sub(_as_a_word, given))):
             self.whole = self.whole or self.source
             root = parser().parse(self.source).root_node
@@ -436,7 +439,10 @@ class _Walk(Expansion):
                 parts.append(self.value(child, scope, 0, True).replace(BREAK, " ").replace(EMPTY, ""))
                 at = child.end_byte
         parts.append(self.source[at : node.end_byte].decode("utf-8", "replace"))
-        return re.sub(r"\\([$`\\])", r"\1", "".join(parts))
+        # The grammar leaves `$@` in a here-document as it is.
+        given = " ".join(_listed(self.lookup("@", scope)))
+        text = re.sub(r"(?<!\\)\$[@*]", lambda _: given, "".join(parts))
+        return re.sub(r"\\([$`\\])", r"\1", text)
 
     def _if_statement(self, node: Node, scope: Scope, depth: int) -> None:
         bodies: list[list[Node]] = [[]]

@@ -374,6 +374,8 @@ def _unknown(made: CommandLine, words: Sequence[str], at: int) -> None:
         _step(made, words, further, posixpath.basename(words[further]))
     else:
         _launcher(made, words, further)
+    if posixpath.basename(words[at]) == "oumi":  # it gives the launcher its numbers
+        made.opaque.append(words[at])
 
 
 def _interpreted(made: CommandLine, words: Sequence[str], at: int) -> None:

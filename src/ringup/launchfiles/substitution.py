@@ -18,9 +18,12 @@ _FIRST = re.compile(r"(?:^|\s)(?:-n\s*)?-?1(?:\s|$)|1p|1q|NR==1|NR ?== ?1")
 def substituted(stages: Sequence[Sequence[str]], site: str, known: Marks) -> str:
     """The output of a pipeline: a text or one mark; "" if unknown."""
     value = ""
-    for words in stages:
+    for at, words in enumerate(stages):
         if not words:
             return ""
+        is_first = words[0] == "awk" and re.fullmatch(r" ?\{ ?print \$1 ?\} ?", words[-1])
+        if is_first and at and stages[at - 1][:1] == ["echo"] and known.of(value):
+            words = ["head", "-1"]  # echo has put the list in one line
         value = _stage(list(words), value, site, known)
         if not value:
             return ""

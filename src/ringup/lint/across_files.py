@@ -29,26 +29,33 @@ from ringup.units import lines_of, plural, printable
 
 _ADDRESS = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){3})(?![\d.])")
 
+_NUMBERED = re.compile(r"(?i)\b(?:node|rank|machine|host|server|worker)[ #_-]?(\d{1,3})\b")
+
 
 class Part:
     """One node's launch line, with its rendezvous settings; "" for those that it leaves to the shell."""
 
-    def __init__(self, job: JobFile, launch: Launch, hosts: Sequence[str]) -> None:
+    def __init__(self, job: JobFile, launch: Launch, hosts: Sequence[str], named: Sequence[str]) -> None:
         self.job, self.launch = job, launch
         self.hosts = hosts
         """Addresses in the comments above it: the hosts to run it on."""
         step = next((s for s in launch.steps if s.program in ON_HOST), None)
         is_own = launch.is_part and launch.command.detached and not launch.command.branches
-        self.machines = step.positionals if step and is_own else hosts
-        """These, or the host of its starter, if it runs there while others do on theirs."""
+        numbered = named if len(named) == 1 and (launch.nnodes or 0) > 1 else ()
+        self.machines = step.positionals if step and is_own else hosts or numbered
+        """These, or the host of its starter, if it runs there while others do on theirs, or `# node 1`."""
         variable = {n: v for n, v in launch.command.variables.items() if isinstance(v, str)}.get
         is_bare = launch.launcher == "python"
         address, colon, port = launch.endpoint.rpartition(":")
-        self.rank = _literal((variable("RANK") or "") if is_bare else launch.node_rank_text)
+        is_told = is_bare and {"rank", "world-size"} <= launch.arguments.keys()
+        given = launch.arguments if is_told else {}
+        rank = (variable("RANK") or given.get("rank", "")) if is_bare else launch.node_rank_text
+        self.rank = _literal(rank)
         self.address = _literal((address if colon else launch.endpoint) or (variable("MASTER_ADDR") or ""))
         own_port = launch.option("master-port", "main-process-port")
         self.port = _literal(own_port or (port if colon else "") or (variable("MASTER_PORT") or ""))
-        self.count = _literal((variable("WORLD_SIZE") or "") if is_bare else launch.nnodes_text)
+        count = variable("WORLD_SIZE") or given.get("world-size", "") if is_bare else launch.nnodes_text
+        self.count = _literal(count)
         """Number of nodes, or the world size of a bare script."""
         self.id = _literal(launch.option("rdzv-id"))
         self.ranks = _literal(launch.option("nproc-per-node", "num-gpus"))
@@ -120,7 +127,7 @@ def _is_shown_again(part: Part, parts: Sequence[Part]) -> bool:
     if not (same := [other for other in parts if other.rank == part.rank]):
         return False
     is_elsewhere = (part.address, part.port) != (same[0].address, same[0].port)
-    if part.launch.replicas is not None and (part.launch.nnodes or 0) > 1:
+    if part.launch.replicas is not None and (part.launch.nnodes or part.launch.number(part.count) or 0) > 1:
         return is_elsewhere  # a manifest's services run at once
     if any(other.job is part.job for other in same):
         return not any(part.machines and o.machines and not {*part.machines} & {*o.machines} for o in same)
@@ -132,7 +139,8 @@ def _parts(job: JobFile) -> Iterator[Part]:
     for launch in job.launches:
         above = " ".join(t for t in texts[before + 1 : launch.line] if t.lstrip().startswith("#"))
         before = launch.line
-        yield Part(job, launch, tuple(dict.fromkeys(_ADDRESS.findall(above))))
+        found = (tuple(dict.fromkeys(form.findall(above))) for form in (_ADDRESS, _NUMBERED))
+        yield Part(job, launch, *found)
 
 
 @fault("head-is-elsewhere", ACROSS, each="parts")

@@ -120,7 +120,7 @@ def container_on_own_network(job: JobFile) -> Iterator[Finding]:
         for step in launch.steps:
             made = _container_of(job, step)
             opened = ("--network", "--net", "-p", "--publish", "-P", "--publish-all", "--pod")
-            is_local = launch.host.startswith("172.") or launch.host_is_own
+            is_local = launch.host.startswith("172.17.") or launch.host_is_own
             if made and not made.has(*opened) and _several(launch) and not is_local:
                 found = "no --network=host: other nodes cannot reach a container on docker's own network"
                 yield job.finding(launch.line, found, "--network=host")

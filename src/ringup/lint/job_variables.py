@@ -497,8 +497,8 @@ def variable_of_other_scheduler(job: JobFile) -> Found:
             break
 
 
-@fault("master-address-not-exported", ACROSS, each="started")
-def master_address_not_exported(files: All, part: Part, read: Reading) -> Iterator[Finding]:
+@fault("master-address-not-exported", ACROSS)
+def master_address_not_exported(files: All) -> Iterator[Finding]:
     """
     The script takes its rendezvous from MASTER_ADDR and MASTER_PORT, and the job file does not export them.
 
@@ -507,16 +507,34 @@ def master_address_not_exported(files: All, part: Part, read: Reading) -> Iterat
 
     Fix: `export MASTER_ADDR MASTER_PORT`.
     """
+    for part, read in files.started():
+        yield from _without_address(part, read)
+    for part in files.parts:
+        launch, text = part.launch, part.job.text
+        left = [n for n in _MEETING if n in launch.command.variables and n not in launch.env]
+        is_read = any(f"${n}" in text or f"${{{n}" in text for n in left)
+        is_half = len(left) == 1 and not launch.env.keys().isdisjoint(_MEETING)
+        if launch.launcher == "python" and launch.is_away and is_half and not is_read:
+            yield _not_for_the_ranks(part, left, "warning")
+
+
+_MEETING = ("MASTER_ADDR", "MASTER_PORT")
+
+
+def _not_for_the_ranks(part: Part, left: Sequence[str], severity: Severity) -> Finding:
+    fix = Fix(f"`export {' '.join(left)}` in front of the start")
+    names = " and ".join(left)
+    found = f"{names} {'is' if len(left) == 1 else 'are'} set, not exported: the ranks do not see it"
+    return part.job.finding(part.launch.line, found, f"export {' '.join(left)}", fix=fix, severity=severity)
+
+
+def _without_address(part: Part, read: Reading) -> Iterator[Finding]:
     launch, calls = part.launch, read.script.named(INIT)
     if launch.launcher != "python" or not calls or "MASTER_ADDR" in read.script.strings:
         return
     methods = [call.argument("init_method", 1) for call in calls]
     if any(m is not None and read.constants(m) not in (["env://"], [None]) for m in methods):
         return
-    set_here = {n for n in ("MASTER_ADDR", "MASTER_PORT") if n in launch.command.variables}
-    left = sorted(set_here - launch.env.keys())
+    left = [n for n in _MEETING if n in launch.command.variables and n not in launch.env]
     if left and not any(call.argument("store", 5) is not None for call in calls):
-        names = " and ".join(left)
-        fix = Fix(f"`export {' '.join(left)}` in front of the start")
-        found = f"{names} {'is' if len(left) == 1 else 'are'} set, not exported: the ranks do not see it"
-        yield part.job.finding(launch.line, found, f"export {' '.join(left)}", fix=fix)
+        yield _not_for_the_ranks(part, left, "error")

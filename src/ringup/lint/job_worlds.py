@@ -195,8 +195,14 @@ def rendezvous_endpoint_missing(job: JobFile, launch: Launch) -> Found:
         yield launch.line, found, "--rdzv-endpoint", "c10d"
     elif launch.launcher in TORCH and launch.backend == "static":
         ignored = "; torchrun does not read MASTER_ADDR" if launch.env.get("MASTER_ADDR") else ""
-        found = f"no --master-addr: every node takes 127.0.0.1{ignored}"
-        yield launch.line, found, "--master-addr, an address of the first node", "static"
+        missing, wanted = "no --master-addr", "--master-addr, an address of the first node"
+        if "master-addr" in launch.arguments:
+            missing, wanted = (
+                "--master-addr behind the script goes to the script",
+                "it in front of the script",
+            )
+        found = f"{missing}: every node takes 127.0.0.1{ignored}"
+        yield launch.line, found, wanted, "static"
     elif launch.launcher == "accelerate" and not _by_deepspeed(launch):
         yield launch.line, "no --main_process_ip for several machines", "--main_process_ip", "accelerate"
 
@@ -222,6 +228,9 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
             found = f"--standalone: the ranks of {several} nodes meet at localhost:0, each at its own"
             yield launch.line, found, "no --standalone"
             continue
+        if several is None and launch.start.option("standalone") is not None and launch.node_rank_text:
+            found = f"--standalone, and --nnodes {launch.shown(launch.nnodes_text)}: each node meets itself"
+            yield job.finding(launch.line, found, "no --standalone", severity="warning")
         count = launch.nodes if launch.launcher == "python" and launch.is_away else launch.nnodes
         if launch.started_by == "manifest" and launch.env.get("RANK") and "network_mode" not in job.text:
             count = launch.number(launch.env.get("WORLD_SIZE", ""))
