@@ -1172,12 +1172,6 @@ _JUST = (
         ),
         (
             "job.sh",
-            f"{TWO}#SBATCH --gpus-per-node=4\nsrun tune run --nnodes 2 --nproc_per_node 4 {C10D} "
-            "--rdzv_endpoint $H:1 full_finetune --config a.yaml\n",
-            "srun tune: 2 nodes x 4 ranks, number of worlds unknown",
-        ),
-        (
-            "job.sh",
             f"{TWO}#SBATCH --gpus-per-node=4\n{HEAD}srun bash -c 'FORCE_TORCHRUN=1 NNODES=2 "
             "NODE_RANK=$SLURM_NODEID MASTER_ADDR='$HEAD' MASTER_PORT=1 llamafactory-cli train a.yaml'\n",
             "srun llamafactory: 2 nodes x 4 ranks, one world",
