@@ -492,6 +492,22 @@ def test_named_nodes_count_where_the_scheduler_chooses_them(
     assert wanted in short(capsys, "slurm", words=tuple(line.split()))
 
 
+def test_a_value_that_no_shell_can_expand_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job").write_text(
+        "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n"
+        "HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)\nexport URL=tcp://$HEAD:1234\n"
+        "cd {{ folder }}\nsrun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d "
+        "--rdzv_endpoint=$HEAD:29500 t.py --store $HEAD:55 --job $SLURM_JOB_ID\n"
+    )
+    assert command_line.dispatch(["script", "slurm", "--from", str(tmp_path / "job")]) == 0
+    text, said = capsys.readouterr()
+    assert "URL" not in text and "{{" not in text and 'SLURM_JOB_ID"' in text
+    assert "left out: URL=tcp://(first node):1234" in said and "left out: line 6: cd {{ folder }}" in said
+    assert "only the run knows (first node):55:" in said
+
+
 @pytest.mark.parametrize(
     ("line", "module"), [("swift sft", "cli.sft"), ("megatron rlhf", "cli._megatron.rlhf")]
 )

@@ -103,11 +103,16 @@ def _environment(args: argparse.Namespace, launch: Launch) -> tuple[list[str], l
             continue
         if not has_mark(value):
             args.env, args.copied[name] = [*args.env, f"{name}={value}"], Path(launch.job.path).name
-        elif live := _live_text(shown, (*args.live, *_PATHS)):
+        elif _is_shell(launch, [value]) and (live := _live_text(shown, (*args.live, *_PATHS))):
             exports.append(f"export {name}={live}")
         else:
             lost.append(f"{name}={printable(shown, 100)}")
     return exports, lost
+
+
+def _is_shell(launch: Launch, texts: Sequence[str]) -> bool:
+    """Whether a shell expands what is shown of each unknown value: not `(first node)`, not `{{ n }}`."""
+    return all(mark.is_shell for text in texts for mark in launch.job.marks.all_of(text))
 
 
 def _live_text(shown: str, names: Collection[str]) -> str:
@@ -136,7 +141,8 @@ def _setup_text(command: Command, launch: Launch, kind: str) -> str:
     if re.fullmatch(r'eval "?\$\((?:conda|mamba|micromamba) shell[ .][\w .-]+\)"?', raw):
         return raw
     is_module = command.texts[0] in ("module", "ml")
-    if command.texts[0] not in SETS_UP or (is_module and kind in (*PODS, "docker")):
+    is_known = command.texts[0] in SETS_UP and _is_shell(launch, command.texts)
+    if not is_known or (is_module and kind in (*PODS, "docker")):
         return ""
     live = _live_names(launch, kind)
     shown = [(word.raw, launch.shown(text)) for word, text in zip(command.words, command.texts, strict=True)]
@@ -306,9 +312,9 @@ def _words(launch: Launch, live: Collection[str], quiet: bool) -> list[str]:
     texts = [t for n, t in enumerate(launch.command.texts) if n >= start.at and n not in dropped]
     if start.launcher == "python" and not start.python:
         texts = ["python", *texts]
-    own = [launch.shown(text) for text in start.arguments if has_mark(text)]
-    own = [text for text in own if not _live_text(text, live)]
-    if own:
+    unknown = [text for text in start.arguments if has_mark(text)]
+    is_live = (_is_shell(launch, [text]) and _live_text(launch.shown(text), live) for text in unknown)
+    if own := [launch.shown(text) for text, one in zip(unknown, is_live, strict=True) if not one]:
         shown = printable(", ".join(own[:6]), 200)
         say(f"note: only the run knows {shown}: it stays as it is written, fill it in", quiet=quiet)
     return [*_in_front(launch, quiet), *(launch.shown(text) for text in texts)]

@@ -23,6 +23,11 @@ class Mark(NamedTuple):
     site: str
     """here, batch, task or loop."""
 
+    @property
+    def is_shell(self) -> bool:
+        """Whether a shell can expand what people see of it."""
+        return self.name[:1] not in ("@", "{")
+
 
 NODES = "@nodes"
 """The names of the allocation's nodes."""
@@ -77,6 +82,13 @@ class Marks:
     def names(self) -> set[str]:
         """Of all unknown values: variables' names, `$(command)`."""
         return {mark.name for mark in self._signs}
+
+    def as_written(self, text: str) -> str:
+        """With a template's values as the file has them, and all other marks."""
+        named = ((m[0], self.of(m[0])) for m in _PRIVATE.finditer(text))
+        for sign, mark in named:
+            text = text.replace(sign, mark.name) if mark and mark.name[:1] == "{" else text
+        return text
 
     def shown(self, text: str) -> str:
         """For people: `$NAME` in place of each mark, `${NAME}` if a letter follows."""

@@ -703,7 +703,7 @@ class _Walk(Expansion):
         found: list[Word] = []
         end = -1
         for node in nodes:
-            raw, line = self.raw(node), self.line(node, scope)
+            raw, line = self.marks.as_written(self.raw(node)), self.line(node, scope)
             end, is_next = node.end_byte, node.start_byte == end
             if is_next and found and found[-1].raw.endswith("$"):  # the grammar cuts a-$B.c after the sign
                 whole = found[-1].raw + raw
