@@ -248,7 +248,7 @@ def rank_crashed(log: LogEvidence) -> Found:
     # Python's handler of the signal and C++ print on the rank that died, not on its peers.
     words = log.all("abort-word", has="Fatal Python error|terminate called", lacks="c10::|gloo::|nccl")
     what = log.all("cpp-what") if aborted or words else []
-    reason = f": {first_value(what, 'text')[:120]}" if what else "; that rank's output above has the reason"
+    reason = f": {first_value(what, 'text')[:120]}" if what else _ABOVE
     text = f"{_who(aborted)} aborted (SIGABRT){reason}"
     return report([*aborted, *words, *what], text, "medium" if aborted and words else "low")
 
