@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -167,7 +168,8 @@ def test_numbers_in_the_script_that_no_run_of_these_ranks_has_stop_it(
     )
     assert tried(facts, "--", "own.py") == bool(said)
     shown = capsys.readouterr().err
-    assert said in shown and ("world-size-in-code" in shown) == bool(said)
+    is_error = re.search("(?m)^error  own.py:\\d  world-size-in-code$", shown)
+    assert said in shown and bool(is_error) == bool(said)
     bundle.save(c.healthy(1), tmp_path / "one.json")
     alone = ["run", "--from", str(tmp_path / "one.json"), "--dry-run", "--nproc", "1", "--", "own.py"]
     assert command_line.dispatch(alone) == 0
