@@ -262,7 +262,7 @@ def test_fewer_allocated_nodes_than_asked_for_start_nothing(
 
 
 def test_more_ranks_than_a_guard_takes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    guard = Path(options.__file__).parents[1] / "agent" / "guard" / "ranks.py"
+    guard = Path(options.__file__).parents[1] / "agent" / "guard" / "messages.py"
     assert f"\nMOST_RANKS = {options.MOST_RANKS}\n" in guard.read_text(encoding="utf-8")
     what, _ = refused(capsys, "run", "--local", "1", "--nproc", str(options.MOST_RANKS + 1), "--", "train.py")
     assert f"is not a count of ranks from 1 to {options.MOST_RANKS}" in what

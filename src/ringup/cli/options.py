@@ -47,7 +47,7 @@ limit = number("a time above 0, such as 90 or 15m", 5e-324, sys.float_info.max, 
 count = number("a count", 0, sys.maxsize, int)
 positive = number("a count of at least 1", 1, sys.maxsize, int)
 MOST_RANKS = 4096
-"""Of a node; its guard refuses more (agent/guard/ranks.py)."""
+"""Of a node; its guard refuses more (agent/guard/messages.py)."""
 ranks = number(f"a count of ranks from 1 to {MOST_RANKS}", 1, MOST_RANKS, int)
 
 

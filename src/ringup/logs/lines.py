@@ -213,7 +213,7 @@ def seconds_of(text: str) -> float | None:
     else:
         return None
     clock = int(match["h"]) * 3600 + int(match["m"]) * 60 + int(match["s"])
-    return days * 86400.0 + clock + float((match["f"] or "").replace(",", ".") or 0)
+    return float(days * DAY_S) + clock + float((match["f"] or "").replace(",", ".") or 0)
 
 
 def texts_of(raw: bytes) -> list[str]:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ringup.errors import UsageError
-from ringup.logs.lines import seconds_of
+from ringup.logs.lines import DAY_S, seconds_of
 
-DAY_S = 86400.0
 BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
 _HEAD_BYTES = 400
 

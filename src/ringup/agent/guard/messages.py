@@ -121,7 +121,7 @@ class Row:
 
 
 MOST_RANKS = 4096
-"""Ranks of one node; see ranks.py."""
+"""Ranks of one node."""
 
 _COMMON = {
     "beat": Row(a_second=100, sent=seconds, acknowledged=maybe(BYTES)),

@@ -6,13 +6,13 @@ import struct
 import time
 
 import _socket as socket
+from ringup.agent.guard.messages import MOST_RANKS
 from ringup.agent.guard.spool import Tail
 from ringup.agent.guard.tree import note_session
 from ringup.agent.proc.process import stat
 
 SOCKET = "guard.sock"
 READ_BYTES = 64 << 10
-MOST_RANKS = 4096
 LISTEN_BACKLOG = 128
 MOST_IN_WORLD = 1 << 24
 LAST_SIGNAL = 64
