@@ -71,6 +71,15 @@ def judged(*ranks: RankLook, seconds: float = 10.0, **more: Any) -> Verdict:
     return judge(nodes(before, 0.0), nodes(list(ranks), seconds), **options)
 
 
+def test_a_network_that_is_cut_is_named_where_all_ranks_wait() -> None:
+    ranks = [rank(n, waits(), unanswered=("10.0.0.11",) if n == 1 else ()) for n in range(4)]
+    verdict = judged(*ranks)
+    assert verdict.rule == "collective-stalled"
+    assert verdict.headline.endswith("at the same line, and node0 gets no answer from 10.0.0.11")
+    assert any("`ringup check` tests it" in line for line in verdict.lines)
+    assert "node0: no answer from 10.0.0.11, though the kernel sent the data again and again" in verdict.lines
+
+
 SLEEPS = (own(12, "load", "time.sleep(9)"),)
 
 

@@ -45,6 +45,25 @@ def arrive(pair: tuple[socket.socket, socket.socket], size: int) -> None:
     assert len(pair[1].recv(size, socket.MSG_WAITALL)) == size
 
 
+@pytest.mark.parametrize(("timer", "tries", "is_late"), [(1, 6, True), (1, 2, False), (2, 6, False)])
+def test_the_end_that_does_not_acknowledge_is_named(
+    pair: tuple[socket.socket, socket.socket],
+    monkeypatch: pytest.MonkeyPatch,
+    timer: int,
+    tries: int,
+    is_late: bool,
+) -> None:
+    def played(*words: object, **more: object) -> Iterator[bytes]:
+        for data in netlink.dump(*words, **more):
+            yield data[:2] + bytes([timer, tries]) + data[4:]
+
+    monkeypatch.setattr(transfers, "dump", played)
+    one = rank()
+    assert transfers.transfers([one], {}) is not None
+    address = pair[0].getpeername()[0]
+    assert (address in one.get("unanswered", ())) == is_late  # type: ignore[operator]
+
+
 def test_bytes_are_counted_at_both_ends(pair: tuple[socket.socket, socket.socket]) -> None:
     def grown() -> list[int]:
         before = here()

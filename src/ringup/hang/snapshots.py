@@ -101,6 +101,8 @@ class RankLook:
     """Of its other threads that read: id, bytes (part of `io_bytes`), calls, and how often it has slept."""
     namespace: str = ""
     """Its network namespace, if it is another than that of the process that looks."""
+    unanswered: tuple[str, ...] = ()
+    """Addresses that have not acknowledged data for seconds, however often the kernel sent it again."""
 
 
 @dataclass(frozen=True)

@@ -512,13 +512,17 @@ class _Case:
             return self._say("stalled", self._waiters(), is_open=True)
         in_init = all(seen.place.kind == "meeting" for seen in self.waiting) and self.what != END
         hint = "no interface carries data; they may disagree about which call this is, its shape or its type"
+        cut = next((s.look for s in self.ranks if s.look.unanswered), None)
+        if cut:
+            hint = "the network is cut, or a node is down: `ringup check` tests it"
         if in_init:
             hint = "they may wait at an address where nobody listens, or for more ranks than were started"
         if len(groups := grouped((e.group, s.look.rank) for s in self.waiting for e in s.pending[:1])) > 1:
             places = [f"{show_ranks(ranks)} in {show_group(name)}" for name, ranks in groups.items()]
             shown = summarize_names(places, MOST_NAMED, "; ")
             hint = f"flight recorder: {shown} (ranks that share groups must enter them in the same order)"
-        words = f"every rank waits in {self.what}, at the same line, and nothing moves"
+        moves_not = f"{cut.node} gets no answer from {cut.unanswered[0]}" if cut else "nothing moves"
+        words = f"every rank waits in {self.what}, at the same line, and {moves_not}"
         return self._say("stalled", words, lines=[*self.folded, hint], is_open=True, in_init=in_init)
 
 
@@ -574,6 +578,9 @@ def _node_lines(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> Iterab
             yield f"{name}: {node.problem}"
         else:
             yield from (f"{name}: {words}" for words in troubles(before.get(node.node), node.state))
+            if ends := dict.fromkeys(end for rank in node.ranks for end in rank.unanswered):
+                shown = printable(summarize_names(ends, MOST_NAMED))
+                yield f"{name}: no answer from {shown}, though the kernel sent the data again and again"
             if elsewhere := [rank for rank in node.ranks if rank.namespace]:
                 words = "only the traffic of its interfaces is known, not that of each rank"
                 yield f"{name}: another network namespace has {grouping.who(elsewhere)}; {words}"

@@ -15,19 +15,26 @@ from ringup.agent.proc.process import below, descriptors
 
 SOCK_DIAG_BY_FAMILY, INET_DIAG_INFO = 20, 2
 ESTABLISHED, CLOSE_WAIT = 1, 8
-INODE, AFTER_MESSAGE = 68, 72
-"""Offsets in struct inet_diag_msg: its last field, and its end, where the attributes begin."""
+TIMER, TRIES, OTHER, INODE, AFTER_MESSAGE = 2, 3, 24, 68, 72
+"""Offsets in struct inet_diag_msg; at its end the attributes begin.  Timer 1 is that of retransmissions."""
+LEAST_TRIES = 5
+"""Retransmissions in a row: at least six seconds without an answer, as the kernel doubles 0.2 s each time."""
 BYTES_ACKED = 120
 """Offset in struct tcp_info of tcpi_bytes_acked, which tcpi_bytes_received follows (Linux 4.1)."""
 UINT, BOTH = struct.Struct("=I"), struct.Struct("=QQ")
+MOST_ENDS = 8
 MOST_SOCKETS = 256
 """Of a process, those with most bytes."""
 LEAST_BYTES = 4 << 10
 """Connections with fewer bytes are left out: a rank has thousands that were only opened."""
 
 
-def connections():
-    """Link in /proc/PID/fd -> bytes, of the TCP connections in this namespace; None if unknown."""
+def connections(late=None):
+    """
+    Link in /proc/PID/fd -> bytes, of the TCP connections in this namespace; None if unknown.
+
+    `late` gets those whose data was sent again LEAST_TRIES times without an answer: link -> the other end.
+    """
     states, found = 1 << ESTABLISHED | 1 << CLOSE_WAIT, {}
     try:
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -35,9 +42,12 @@ def connections():
             body = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, wanted, states)
             # A partial answer would make old connections look new later.
             for data in dump(SOCK_DIAG_BY_FAMILY, body, protocol=SOCK_DIAG, needs_all=True):
-                size = bytes_moved(data)
+                size, socket_link = bytes_moved(data), "socket:[%d]" % UINT.unpack_from(data, INODE)
                 if size >= LEAST_BYTES:
-                    found["socket:[%d]" % UINT.unpack_from(data, INODE)] = size
+                    found[socket_link] = size
+                if late is not None and data[TIMER] == 1 and data[TRIES] >= LEAST_TRIES:
+                    other = data[OTHER : OTHER + (4 if data[0] == socket.AF_INET else 16)]
+                    late[socket_link] = socket.inet_ntop(data[0], bytes(other)).replace("::ffff:", "")
     except OSError:
         return None
     return found
@@ -63,8 +73,12 @@ def transfers(ranks, children):
     rank's.  Inherited connections are only listed at the rank: a hundred workers would repeat them.
     A rank in another `namespace` has the interfaces there instead.
     """
-    known, found = connections(), {}
+    late = {}
+    known, found = connections(late), {}
     for one in ranks:
+        if late and not one["namespace"]:
+            own = set().union(*map(descriptors, below([one["pid"]], children)))
+            one["unanswered"] = sorted({late[link] for link in own & late.keys()})[:MOST_ENDS]
         if one["namespace"]:
             found[one["pid"]] = [0, {name: sum(both) for name, both in traffic(one["pid"]).items()}]
         elif known is not None:
