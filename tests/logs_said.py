@@ -746,4 +746,57 @@ SAID += [
         "unnamed-failure",
         "(head, rank=0, pid=9) Epoch: 0\nERROR: Job 7 failed with return code list: [137, 1, 137] (A worker failed with return code 1, SkyPilot cleaned up the processes on other nodes with return code 137)",
     ),
+    (
+        "gpu-missing",
+        "|   3  ERR!                           On  |   00000000:5D:00.0 Off |                 ERR! |\n| ERR! ERR! ERR!            ERR! /  ERR!  |       0MiB /  81559MiB |      0%      Default |",
+    ),
+    ("node-lost", "[2026-05-01T10:00:00.000] requeue job JobId=12 due to failure of node n3"),
+    ("node-lost", "[2026-05-01T10:00:00.000] error: Nodes n[1-2] not responding, setting DOWN"),
+    ("node-lost", "3m   Warning   NodeNotReady   pod/train-worker-1    Node is not ready"),
+    ("node-lost", "JobId=471 JobName=train\n   JobState=NODE_FAIL Reason=NodeDown Dependency=(null)"),
+    (
+        "oom-killer-ran",
+        "slurmstepd: error: StepId=1.0 exceeded memory limit (8454444 > 8388608), being killed",
+    ),
+    ("job-cancelled", "JobId=471 JobName=train\n   JobState=TIMEOUT Reason=TimeLimit Dependency=(null)"),
+    ("job-cancelled", "2m  Normal   Preempted    pod/train-worker-1    Preempted by pod 8c8d2 on node gpu-7"),
+    (
+        "job-cancelled",
+        "  Normal   EvictedDueToPreempted  2m   kueue-workload-controller  Preempted to accommodate a workload",
+    ),
+    ("job-cancelled", "Exit_status = 271\nresources_used.walltime = 02:00:12"),
+    ("rank-killed", "Exit_status = 265\nresources_used.walltime = 02:00:12"),
+    (
+        "job-step-not-launched",
+        "JobId=471 JobName=train\n   JobState=PENDING Reason=launch_failed_requeued_held Dependency=(null)",
+    ),
+    (
+        "container-not-started",
+        "  Warning  UnexpectedAdmissionError  2m   kubelet  Allocate failed due to no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu, which is unexpected",
+    ),
+    (
+        "container-restarts",
+        "  Normal   Killing    2m                kubelet  Container vllm failed liveness probe, will be restarted",
+    ),
+    (
+        "disk-full",
+        "ray.exceptions.OutOfDiskError: Local disk is full\nThe object cannot be created because the local object store is full",
+    ),
+    (
+        "rank-killed",
+        "[2026-05-01 10:00:00] Rank 0 scheduler is dead. Please check if there are relevant logs.\n[2026-05-01 10:00:00] Exit code: -9",
+    ),
+    (
+        "rank-killed",
+        "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), a common cause is the OS OOM killer.",
+    ),
+    (
+        "unnamed-failure",
+        "  Warning  BackoffLimitExceeded  5m    job-controller  Job has reached the specified backoff limit",
+    ),
+    (
+        "unnamed-failure",
+        '  Warning  FailedCreate  2m   job-controller  Error creating: pods "train-0" is forbidden: exceeded quota: gpu',
+    ),
+    ("unnamed-failure", "RuntimeError: Did not receive response from front-end process within 5 minutes"),
 ]

@@ -69,7 +69,7 @@ ROWS = (
         until="pod-assigned"),
     Row("container-not-started", "container-unstarted", "a container does not start: {image} {why}",
         until="container-started"),
-    Row("container-restarts", "container-restarts", "a container ends again and again; its own log says why",
+    Row("container-restarts", "container-restarts", "a container is restarted again and again; see its log",
         confidence=_MEDIUM),
     # The program.
     Row("parameter-ready-twice", "ddp-ready-twice", "a parameter's gradient came twice in one iteration"),

@@ -163,10 +163,10 @@ def _ended_for_a_node(log: LogEvidence) -> list[Event]:
 
 @cause("node-lost", overcome=None, fallback=True)
 def listed_as_down(log: LogEvidence) -> Found:
-    """Nodes that Slurm lists as down; they need not be the job's."""
+    """Nodes that a scheduler lists as down; they need not be the job's."""
     down = log.all("node-down")
     nodes = {e["host"]: e for e in down if e["host"]}
-    text = f"Slurm lists {', '.join([*nodes][:4]) or 'a node'} as down: {first_value(down, 'why')}"
+    text = f"{', '.join([*nodes][:4]) or 'a node'} is listed as down: {first_value(down, 'why', 'why2')}"
     return report(down, text, "medium", nodes=nodes)
 
 
@@ -560,6 +560,7 @@ _OF_THE_HOST = re.compile(
 
 _LATE = re.compile(
     r"(?i)within the timeout|failed to (?:start|become ready) (?:with)?in \d|nodes to be ready"
+    r"|did not receive .{1,60} within \d"
 )
 """Of an exception by which a program reports that it waited in vain."""
 

@@ -28,7 +28,7 @@ FAILING = (
 )
 WAIT = (
     r"timed out|times out|timing out|time-?out (?:after|of|expired|exceeded|error|\(|while|waiting)|TimeoutError|watchdog (?:caught|time|got)|detected by watchdog|still waiting|waiting (?:for|on)|been waiting|may be stuck|\b(?:hung|hang(?:ing|s)?|stuck|stall(?:ed|s)?)\b"
-    r"|no progress|No available \w|clients joined|(?:no|lost|missed) heartbeat|deadline.exceeded"
+    r"|no progress|no quorum, only|No available \w|clients joined|(?:no|lost|missed) heartbeat|deadline.exceeded"
 )
 
 KERNEL = Pattern(
@@ -47,7 +47,7 @@ LIBRARY = Pattern(
 )
 GOES_ON = Pattern(
     "goes_on",
-    r"^Lmod has detected|\. {1,3}Trying lib|gdrcopy_\w{1,20}_init failed|not readable \(yet\?\)|\(load will be required after|Could not run slurm task_prolog|^slurmstepd: error: (?:TMPDIR \[|Setting TMPDIR)|\b(?:module|ml): command not found|severity=Corrected\b|: \d{1,6}, Non-fatal\b|\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
+    r"^Lmod has detected|\. {1,3}Trying lib|gdrcopy_\w{1,20}_init failed|not readable \(yet\?\)|Detected insufficient power|\(load will be required after|Could not run slurm task_prolog|^slurmstepd: error: (?:TMPDIR \[|Setting TMPDIR)|\b(?:module|ml): command not found|severity=Corrected\b|: \d{1,6}, Non-fatal\b|\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
     r"|deprecat|will (?:be removed|fail (?:in|if))|can (?:potentially )?cause|optional|not (?:an|a fatal) error|is expected|to silence|perf may be"
     r"|attempt(?:ing)? to (?!exit|abort|stop|terminate)|has already been registered|not set, using|defaulting to|going to /tmp|consider |recommend|for better performance|is experimental|\btreat(?:ed|ing)? (?:it|them) as|accepting this",
 )

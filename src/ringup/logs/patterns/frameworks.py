@@ -69,7 +69,7 @@ TAGS = (
         r"Successfully assigned (?:[\w.-]{1,80}/)?(?P<pod>[\w.-]{1,80}) to ",
         r"^\s*(?:pod/)?(?P<pod>[\w.-]{1,80})\s+\d{1,3}/\d{1,3}\s+(?:Running|Completed)\s+\d"),
     tag("container-unstarted", "",
-        r"(?P<why>error adding container to network .{1,120}|\bplugin type=\S{1,60} .{0,60}failed \(add\): .{1,160})",
+        r"(?P<why>error adding container to network .{1,120}|\bplugin type=\S{1,60} .{0,60}failed \(add\): .{1,160}|Allocate failed due to .{1,120})",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?:Failed to pull|Back-off pulling) image \"(?P<image>[^\"]{1,200})\"(?:: (?P<why>.{1,160}))?",
         r"^\s*(?:pod/)?(?P<pod>[\w.-]{1,80})\s+\d{1,3}/\d{1,3}\s+(?P<why>(?:Init:)?(?:ErrImage\w{1,9}|ImagePullBackOff|InvalidImageName|CreateContainer\w{0,6}Error|RunContainerError)\b)",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?P<why>\b(?:ErrImagePull|ImagePullBackOff|ErrImageNeverPull|InvalidImageName|CreateContainer(?:Config)?Error|RunContainerError)\b)",
@@ -79,7 +79,7 @@ TAGS = (
     tag("step-unlaunched", "",
         r"pyxis: (?P<why>(?:failed to|couldn't) (?:import|create|start) .{1,120})|(?P<why2>task \d{1,7} launch failed: .{1,80})"
         r"|(?P<why3>StepId=\S{1,30} aborted before step completely launched)|Failed to invoke spank plugin stack"
-        r"|Task launch for \S{1,40} failed on node (?P<host>\S{1,80}): (?P<why4>.{1,80})|(?P<why5>Prolog (?:failure|failed|hung) on node \S{1,80})"),
+        r"|Task launch for \S{1,40} failed on node (?P<host>\S{1,80}): (?P<why4>.{1,80})|(?P<why5>Prolog (?:failure|failed|hung) on node \S{1,80}|launch[_ ]failed[_ ]requeued[_ ]held)"),
     tag("mpi-singleton", "",
         r"PMII_singinit|singleton init program attempted|PMI2?_Init\w{0,12} (?:returned|failed)|not built with support for SLURM's PMI"
         r"|was launched without a PMIx? server|OMPI was not built with SLURM's PMI"),
@@ -88,7 +88,7 @@ TAGS = (
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?Started container [\w.-]{1,80}",
         r"^\s*(?:pod/)?(?P<pod>[\w.-]{1,80})\s+\d{1,3}/\d{1,3}\s+(?:Running|Completed)\s+\d"),
     tag("container-restarts", "",
-        r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?Back-off restarting failed container|CrashLoopBackOff"),
+        r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?Back-off restarting failed container|CrashLoopBackOff|failed (?:liveness|startup) probe, will be restarted"),
     # Which collective a rank's traceback went through.
     tag("collective-frame", "context setting",
         r"distributed_c10d\.py\", line \d+, in (?P<op>all_reduce|reduce|all_gather\w*|_?all_gather_base|broadcast\w*|reduce_scatter\w*|all_to_all\w*|gather\w*|scatter\w*|barrier|send|recv)\s*$"),

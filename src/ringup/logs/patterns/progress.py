@@ -61,7 +61,7 @@ TAGS = (
     tag("command-failed", "context",
         r"ERROR conda\.cli\.main_run:execute\(\d+\): `conda run .{1,2000}` failed|^make(?:\[\d+\])?: \*\*\* \[.{1,200}\] (?:Error [1-9]|Killed|Aborted|Segmentation|Terminated|Interrupt)"
         r"|\bProcess completed with exit code [1-9]|^(?:ERROR: )?Job failed(?::| \()|(?:^|\d\d:\d\d:\d\d {1,2})Finished: (?:FAILURE|ABORTED)\s*$|\bscript returned exit code [1-9]"
-        r"|(?:Bash|PowerShell|Cmd\.exe) exited with code '[1-9]|^error: Recipe `.{1,80}` failed .{0,40}with exit code [1-9]",
+        r"|(?:Bash|PowerShell|Cmd\.exe) exited with code '[1-9]|^error: Recipe `.{1,80}` failed .{0,40}with exit code [1-9]|\bBackoffLimitExceeded\b|Error creating: pods .{1,100} is forbidden",
         r"\bNormal termination \(return value [1-9]|\bAbnormal termination \(signal \d|^\d[\w.+]{0,40} .{0,160} (?:FAILED|NODE_FAIL|BOOT_FAIL) +\d{1,3}:\d{1,3}\s*$",
         r"^\s*(?:[a-z][a-z0-9-]{0,62} +)?(?:pod/)?(?P<pod>[a-z0-9][\w.-]{0,200}?)(?P<one>-[a-z0-9]{5})? {1,60}\d{1,3}/\d{1,3} {1,20}"
         r"(?:(?:Init:)?(?:\w{0,30}Error|OOMKilled|ExitCode:[1-9]\d*|Signal:\d+|ContainerCannotRun)|Init:CrashLoopBackOff|ContainerStatusUnknown|Evicted|DeadlineExceeded|NodeLost|NodeShutdown|Failed) {1,20}\d"),
@@ -73,6 +73,6 @@ TAGS = (
         r"|undefined|missing|assert|null value|unexpected|corrupt|closed|reset by|no available|broken|no route|exceeded|not enough|watchdog|heartbeat|too old"
         r"|too many|too small|too large|too few|unknown|requires|required|should be|must be|verification|sigquit|not expected|caught|oomkill|caused by|retry"
         r"|not allowed|forbidden|unauthorized|expired|in use|not known|cancelled|bus error|core dumped|no data|remote i/o|not divisible|not available|not set"
-        r"|not match|not ready|not valid|does not|doesn't|ei00|ej00|ee99|ez99",
+        r"|not match|not ready|not valid|does not|doesn't|no quorum|wexitstatus|ei00|ej00|ee99|ez99",
         keep=0),
 )

@@ -60,7 +60,7 @@ TAGS = (
     tag("group-left", "",
         r"Weight update group already initialized|Call close_communicator first|weights?[ _]update[ _]group .{0,40}already (?:exists|initiali[sz]ed)"),
     tag("disk-failed", "",
-        r"PytorchStreamWriter failed writing|enforce fail at inline_container\.cc.{0,40}unexpected pos|Disk quota exceeded|low on resource: ephemeral-storage|ephemeral (?:local )?storage usage exceeds|exceeded its local ephemeral storage|condition: \[DiskPressure\]|\[Errno 122\]|\[Errno 30\] Read-only file system"),
+        r"PytorchStreamWriter failed writing|enforce fail at inline_container\.cc.{0,40}unexpected pos|Disk quota exceeded|low on resource: ephemeral-storage|ephemeral (?:local )?storage usage exceeds|exceeded its local ephemeral storage|condition: \[DiskPressure\]|\bOutOfDiskError\b|\[Errno 122\]|\[Errno 30\] Read-only file system"),
     tag("no-host-memory", "",
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|enforce fail at alloc_cpu|\bstd::bad_alloc\b|(?:^|[\s.])_?(?:Array)?MemoryError(?::|\s*$)"
         r"|Unable to allocate [\d.]+ [KMGTP]iB for an array|\[Errno 12\] Cannot allocate memory|(?:fork|clone)\S*: (?:retry: )?Cannot allocate memory|(?:malloc|calloc|realloc)\([^)]{0,60}\) returned null"
@@ -94,6 +94,7 @@ TAGS = (
     tag("node-silent", "failure end",
         r"^first failure: (?P<host>[^\s:]{1,80}): (?P<first>no contact for .{1,30}: the node or its network is down)",
         r"\Asrun: error: (?P<first>Node failure on) (?P<host>[\w.-]{1,80})\s*\Z",
+        r"JobId=\S{1,40} (?:due to failure of|on failed) node (?P<host>[\w.-]{1,80})",
         r"(?P<by_ray>The node with node id: \w{1,64} and (?:address|ip): )(?P<host>[\w.:-]{1,80}) .{0,120}has been marked dead"),
     tag("exit", "failure end context local",
         r"^first failure: rank (?P<rank>\d+) on (?P<host>\S+): (?:.{1,400} \()?"
@@ -110,13 +111,15 @@ TAGS = (
         r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.-]+)\S{0,20} exited on signal (?P<signal>\d+)",
         r"^signal (?P<signal>\d+) \([A-Z][\w ]{2,40}\)\.?\s*$",
         r"Process (?P<rank>\d+) exit with status code (?P<code>\d+)",
-        r"exited on signal (?P<signal>\d+)|Exit code: +(?P<code>\d+)(?: *\(| *$)|(?:exit|exited with) (?:code|status)[: =]+(?P<code2>1[3-9]\d)\b",
+        r"exited on signal (?P<signal>\d+)|Exit code: +(?P<code>-?\d+)(?: *\(| *$)|(?:exit|exited with) (?:code|status)[: =]+(?P<code2>1[3-9]\d)\b",
         r"Process (?P<pid>\d+) (?:was )?(?:killed|terminated) by signal (?P<signal>\d+)|terminated by signal (?P<name>SIG\w+)",
         # a program that gives up MPI, in the words of Open MPI
         r"(?:MPI_ABORT was invoked on rank (?P<rank>\d+) in .{1,120})?\bwith errorcode -?(?P<code>\d+)",
         # and of MPICH and Intel MPI
         r"application called MPI_Abort\(.{1,60}, (?P<code>\d+)\) - process (?P<rank>\d+)",
         r"\bAbort\((?P<code>\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm",
+        # SGLang
+        r"scheduler died .{0,40}\(exit code: (?P<code>-?\d+)\)",
         # Composer's launcher
         r"\b[Rr]ank (?P<rank>\d+)(?: \(PID (?P<pid>\d+)\))? (?:crashed with exit|exited with) code (?P<code>-?\d+)",
         # PALS, the launcher of Cray systems
