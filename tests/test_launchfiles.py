@@ -1128,6 +1128,10 @@ _SKY = (
     "  torchrun --nproc_per_node=$SKYPILOT_NUM_GPUS_PER_NODE --nnodes=$SKYPILOT_NUM_NODES "
     '--node_rank=$SKYPILOT_NODE_RANK --master_addr=$(echo "$SKYPILOT_NODE_IPS" | head -n1) t.py\n'
 )
+_DSTACK = (
+    "type: task\nnodes: 2\nresources: {{gpu: {}}}\ncommands:\n  - torchrun --nproc-per-node=$DSTACK_GPUS_PER_NODE "
+    "--node-rank=$DSTACK_NODE_RANK --nnodes=$DSTACK_NODES_NUM --master-addr=$DSTACK_MASTER_NODE_IP t.py\n"
+)
 _MPI_JOB = (
     "kind: MPIJob\nspec:\n  slotsPerWorker: 4\n  mpiReplicaSpecs:\n"
     "    Launcher: {{template: {{spec: {{containers: [{{command: [mpirun, -np, '{}', python, t.py]}}]}}}}}}\n"
@@ -1157,6 +1161,19 @@ _JUST = (
         ("justfile", _JUST, "torchrun: 2 nodes x ? ranks, one world"),
         ("a.yaml", _SKY.format("H100:8"), "SkyPilot torchrun: 2 nodes x 8 ranks, one world"),
         ("a.yaml", _SKY.format("H100"), "SkyPilot torchrun: 2 nodes x 1 rank, one world"),
+        ("a.yaml", _DSTACK.format("H100:80GB:8"), "dstack torchrun: 2 nodes x 8 ranks, one world"),
+        ("a.yaml", _DSTACK.format("{name: H100}"), "dstack torchrun: 2 nodes x 1 rank, one world"),
+        ("a.yaml", _DSTACK.format("1..8"), "dstack torchrun: 2 nodes x ? ranks, one world"),
+        (
+            "job.sh",
+            "ray job submit -- python3 -m verl.trainer.main_ppo trainer.nnodes=2 trainer.n_gpus_per_node=8\n",
+            "ray python: 2 nodes x 8 ranks, one world",
+        ),
+        (
+            "job.sh",
+            "torchrun --standalone --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer model.lora=8\n",
+            "torchrun: 1 node x 8 ranks, one world",
+        ),
         ("a.yaml", _MPI_JOB.format(8), "mpirun python: 2 nodes x 4 ranks, one world"),
         ("a.yaml", _MPI_JOB.format(3), "mpirun python: 1 node x 3 ranks, one world"),
         ("a.yaml", _MPI_JOB.format(6), "mpirun python: ? nodes x ? ranks, number of worlds unknown"),
@@ -1244,3 +1261,11 @@ def test_the_address_behind_the_script_is_the_cause() -> None:
     text = "torchrun --nnodes 2 --nproc-per-node 8 generate.py --node-rank $R --master-addr $A\n"
     (found,) = (f for f in lint.lint({"job.sh": text}) if f.severity == "error")
     assert found.found.startswith("--master-addr behind the script")
+
+
+def test_master_and_worker_with_one_rank_are_one_finding() -> None:
+    pod = "{{replicas: 1, template: {{spec: {{containers: [{{command: [{}]}}]}}}}}}"
+    line = pod.format("torchrun, --nnodes=2, --node_rank=0, --master_addr=x-master-0, t.py")
+    text = f"kind: PyTorchJob\nspec:\n  pytorchReplicaSpecs:\n    Master: {line}\n    Worker: {line}\n"
+    found = [f.where for f in lint.lint({"a.yaml": text}) if f.rule == "node-rank-duplicate"]
+    assert found == ["a.yaml:4"]

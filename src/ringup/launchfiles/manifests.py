@@ -252,6 +252,8 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling, document: Node)
     env = {marks.without_marks(k): v for k, v in _environment(items, by, container, job.marks).items()}
     if by == "SkyPilot" and (count := accelerators(document)):
         env["SKYPILOT_NUM_GPUS_PER_NODE"] = str(count)
+    if by == "dstack" and (count := _gpus_of_dstack(node_at(document, "resources", "gpu"))):
+        env["DSTACK_GPUS_PER_NODE"] = str(count)
     before = len(job.commands)
     for words, text, line in _commands(items, by):
         if not by and "run" not in items:  # compose writes $$ for $
@@ -334,6 +336,13 @@ def accelerators(document: Node) -> int:
     named = pairs(node) or ([(name, node)] if name else [])
     text = count or ("1" if name and not colon else "".join(scalar(value) for _, value in named))
     return number(text) or 0 if len(named) == 1 and "tpu" not in named[0][0].lower() else 0
+
+
+def _gpus_of_dstack(node: Node) -> int:
+    """GPUs of each node: `H100:80GB:8`, `{name: H100, count: 8}`, one without a count; 0 for a range."""
+    count = value_at(node, "count") if pairs(node) else scalar(node).rpartition(":")[2]
+    is_open = ".." in count or not (pairs(node) or scalar(node))
+    return 0 if is_open else number(count) or 1
 
 
 def _ids(device: Node) -> int:

@@ -256,6 +256,11 @@ class Launch:
         is_read = self.is_in_a_pod or "$PET_" in self.job.text or "${PET_" in self.job.text
         return self.started_by in ("PyTorchJob", "TrainJob") or (self.started_by == "shell" and is_read)
 
+    @property
+    def is_by_ray(self) -> bool:
+        """Whether Ray starts the ranks of verl, on the nodes of its cluster."""
+        return self.launcher == "python" and self.module.startswith("verl.") and not self.is_away
+
     @cached_property
     def ranks_per_node(self) -> int | None:
         text = {
@@ -263,7 +268,7 @@ class Launch:
             "deepspeed": self.option("num-gpus", "num-accelerators"),
             **dict.fromkeys(BY_ENVIRONMENT, self.env.get("NPROC_PER_NODE", "")),
         }.get(self.launcher, self.setting("nproc-per-node"))
-        if self.module.startswith("verl.") and not self.is_away:  # Ray starts its ranks
+        if self.is_by_ray:
             return self.number(self.arguments.get("trainer.n-gpus-per-node", ""))
         if self.launcher == "python":
             counted = self.job.marks.all_of(self.env.get(LOCAL_RANKS[0], ""))
@@ -478,6 +483,8 @@ class Launch:
     @property
     def nodes_shown(self) -> int | None:
         """Nodes of the launch: those on which it starts, else the launcher's own number."""
+        if self.is_by_ray:
+            return self.number(self.arguments.get("trainer.nnodes", ""))
         is_of_some = self.command.is_of_some and self.launcher != "ray"
         is_fewer = self.is_part or is_of_some or (self.left_out and self.backend == "c10d")
         if not self.is_away or is_fewer:

@@ -184,7 +184,7 @@ def rendezvous_ids_differ(files: All) -> Iterator[Finding]:
 def node_rank_duplicate(files: All) -> Iterator[Finding]:
     for parts in files.rounds():
         for other, part in itertools.combinations(parts, 2):
-            if other.rank == part.rank:
+            if other.rank == part.rank and (part.launch.replicas or 1) == 1:
                 found = f"rank {part.rank}, as in {other.where}"
                 yield part.finding(found, "a rank of its own for every node")
 

@@ -370,9 +370,12 @@ _EACH_ITS_OWN = {
 @fault("node-rank-duplicate", SHELL)
 def node_rank_not_read(job: JobFile) -> Found:
     """LLaMA-Factory's RANK, which is NODE_RANK since 0.9.1; and a missing one, which torchrun reads as 0."""
-    assigned = names_set(job)
+    assigned, seen = names_set(job), set[str]()
     for launch in job.launches:
         how = has_one_rank_for_all(launch, assigned)
+        if how and launch.replicas is not None:  # once for Master and Worker of one workload
+            how = "" if how + launch.script in seen else how
+            seen.add(how + launch.script)
         parts = {p.node_rank_text for p in job.launches if p.started_by == launch.started_by == "PyTorchJob"}
         if how and len(parts) < 2:
             same = launch.node_rank_text if launch.node_rank_text.isdecimal() else "0"  # SLURM_LOCALID, too
