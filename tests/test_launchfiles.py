@@ -1269,3 +1269,23 @@ def test_master_and_worker_with_one_rank_are_one_finding() -> None:
     text = f"kind: PyTorchJob\nspec:\n  pytorchReplicaSpecs:\n    Master: {line}\n    Worker: {line}\n"
     found = [f.where for f in lint.lint({"a.yaml": text}) if f.rule == "node-rank-duplicate"]
     assert found == ["a.yaml:4"]
+
+
+def test_an_argument_chooses_the_branch_of_a_function() -> None:
+    text = (
+        'run() {\n  local mode="$1"\n  if [[ "$mode" == torchrun:* ]]; then\n'
+        '    torchrun --standalone --nproc_per_node="${mode#torchrun:}" t.py\n'
+        '  elif [ "$mode" != here ]; then\n'
+        '    local rest="${mode#srun:}"\n    srun --nodes="${rest%%:*}" --ntasks="${rest#*:}" python t.py\n'
+        "  else\n    python one.py\n  fi\n}\n"
+    )
+    found = [one.summary for one in launches(f"{text}run torchrun:4\nrun srun:2:8\n")]
+    assert found == ["torchrun: 1 node x 4 ranks, one world", "srun python: 2 nodes x 4 ranks, one world"]
+    assert len(launches(f"{text}run $1\n")) == 2 and errors(f"{text}run torchrun:4\nrun srun:2:8\n") == set()
+
+
+def test_an_installed_module_does_not_need_the_job_files_folder() -> None:
+    text = '#!/bin/bash\n#SBATCH --nodes=1\ncd "$(dirname "$0")"\ntorchrun --nproc_per_node=8 {}\n'
+    assert "job-file-is-a-copy" in errors(text.format("t.py"))
+    assert "job-file-is-a-copy" not in errors(text.format("-m pkg.train"))
+    assert "job-file-is-a-copy" in errors(text.format("-m pkg.train"), severities=("warning",))

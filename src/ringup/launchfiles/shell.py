@@ -19,6 +19,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -70,6 +71,9 @@ _STARTS_A_JOB = re.compile(r"\b(?:sbatch|qsub|bsub|torchrun|accelerate|deepspeed
 _ASKS_WHICH_TASK = re.compile(r"(?i)PROCID|NODEID|LOCALID|RANK|hostname")
 _TESTS_WHICH_TASK = re.compile(
     r"(?:\[\[?|\(\(|test) (?! {0,4}-[nz])[^\n;&|]{0,200}?(?i:PROCID|NODEID|LOCALID|RANK|hostname)"
+)
+_TESTS_ARGUMENT = re.compile(
+    r"(?:el)?if \[\[? \"?\$\{?(\w{1,40})\}?\"? (==?|!=) [\"']?([\w.:*/-]{1,60})[\"']? \]\]?[; \n]{1,9}then"
 )
 _CHANGE = re.compile(
     r"(?P<first>\+\+|--)(?P<before>[A-Za-z_]\w{0,60})"
@@ -446,6 +450,7 @@ class _Walk(Expansion):
 
     def _if_statement(self, node: Node, scope: Scope, depth: int) -> None:
         bodies: list[list[Node]] = [[]]
+        holds = [self._holds(node, scope)]
         condition: list[Node] = []
         seen_then = False
         for child in node.children:
@@ -456,9 +461,20 @@ class _Walk(Expansion):
                 condition.append(child)
             elif child.type in ("elif_clause", "else_clause"):
                 bodies.append(child.named_children)
+                holds.append(child.type == "else_clause" or self._holds(child, scope))
             else:
                 bodies[-1].append(child)
-        self.branch(node, bodies, scope, depth, any(c.type == "else_clause" for c in node.children))
+        last = holds.index(True) if True in holds else len(holds)
+        taken = [body for n, body in enumerate(bodies) if holds[n] is not False and n <= last]
+        self.branch(node, taken, scope, depth, True in holds)
+
+    def _holds(self, clause: Node, scope: Scope) -> bool | None:
+        """Whether an `if` or `elif` that tests an argument of the function applies; None if unknown."""
+        match = _TESTS_ARGUMENT.match(self.raw(clause)) if scope.arguments else None
+        value = first(self.lookup(match[1], scope)) if match else ""
+        if match is None or has_mark(value) or value not in (scope.arguments or ()):
+            return None
+        return fnmatchcase(value, match[3]) == (match[2] != "!=")
 
     def _condition(self, nodes: Sequence[Node], scope: Scope, depth: int) -> None:
         """The commands between `if` and `then`, `while` and `do`: their failure does not end the script."""

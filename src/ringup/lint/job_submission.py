@@ -10,6 +10,7 @@ from ringup.launchfiles.shell import OWN_FOLDER, Command
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
+from ringup.rules import Severity
 from ringup.units import lines_of, printable
 
 _OPTION = re.compile(
@@ -123,9 +124,10 @@ def job_file_is_a_copy(job: JobFile) -> Found:
         read = any(map(OWN_FOLDER.search, (*names, *texts)))
         later = [one for one in job.launches if one.line > command.line]
         name = later[0].start.script if later else ""
+        severity: Severity = "warning" if later and later[0].module else "error"  # it may be installed
         if read and not command.is_nested and name[:1] not in ("/", "") and not has_mark(name):
             found = f"{printable(name, 60)} is looked for where the scheduler's copy of this file is"
-            yield command.line, found, f"cd {start}"
+            yield job.finding(command.line, found, f"cd {start}", severity=severity)
             return
     sourced = [c for c in job.job.commands if c.texts[0] in ("source", ".") and not c.is_nested]
     read_at = [(c.texts[1], c.line) for c in sourced if len(c.texts) > 1]
