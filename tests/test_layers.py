@@ -52,8 +52,12 @@ LAYERS = {
 }
 """Layer of each part; siblings in layer 3 and up never import each other."""
 
-SHARED = ("ringup.agent.guard.messages", "ringup.agent.snapshot.stack_frames")
-"""The files of the agent that the launching side imports: both sides check and choose alike."""
+SHARED = (
+    "ringup.agent.guard.messages",
+    "ringup.agent.guard.tls",
+    "ringup.agent.snapshot.stack_frames",
+)
+"""The files of the agent that the launching side imports: both sides check, trust and choose alike."""
 PURE = ("recovery", "checks", "planning", "nccl", "parse", "network", "draw")
 PURE += ("logs/lines", "logs/evidence", "logs/causes", "logs/counts", "logs/grammar", "logs/quick_scan")
 MODULES = sorted(p for p in SOURCE.rglob("*.py") if "agent" not in p.relative_to(SOURCE).parts)

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ringup.agent.guard import tls
 from ringup.errors import NodesError
 from ringup.hosts import pod as pod_module
 from ringup.hosts.pod import Pod
@@ -459,7 +460,7 @@ def test_a_message_of_another_form_is_refused_and_the_next_pod_comes_in(frame: b
             connection = Link(
                 socket.create_connection(("127.0.0.1", port)),
                 pod_link.client_context(AUTHORITY, 1),
-                demands=pod_link.HEAD,
+                demands=tls.HEAD,
             )
             connection.attach(selector, lambda *frame: heard.append(frame), heard.append)
             connection.send(pod_link.MESSAGE, frame)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from ringup.agent.guard import tls
 from ringup.errors import LaunchError, UsageError, writing
 from ringup.keys import Authority
 from ringup.model import Host
@@ -35,8 +36,6 @@ PORTS = range(29501, 29517)
 """Ports on which the head listens for other guards, in order of preference; the check tests them."""
 SUPERVISOR = ".supervisor"
 """A file in the folder of a run with restarts: locked by its supervisor."""
-HEAD = "head"
-"""The name in the head's certificate (agent/guard/tls.py)."""
 CACHE_HINT = "set XDG_CACHE_HOME to a directory that can"
 
 
@@ -45,7 +44,7 @@ class HandOver:
 
     def __init__(self, plan: Plan, nodes: Sequence[NodeRun]) -> None:
         self._address, self._port, self._nodes = plan.master_addr, plan.master_port, nodes
-        names = [HEAD, *(f"node-{node.plan.rank}" for node in nodes[1:])] if len(nodes) > 1 else []
+        names = [tls.HEAD, *(f"node-{node.plan.rank}" for node in nodes[1:])] if len(nodes) > 1 else []
         authority = Authority()
         # A key and certificate for each node, the head's first; the authority's key ends with this function.
         self._identities = [dataclasses.asdict(authority.issue(name)) for name in names]

@@ -9,23 +9,21 @@ streams of a shell have the numbers of its file descriptors, and an empty frame 
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import socket
 import ssl
 import struct
-import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ringup.keys import Authority, Identity
+from ringup.agent.guard import tls
+from ringup.keys import Authority
 from ringup.units import printable, show_seconds
 
-HEAD = "head"
-"""The name in the first pod's certificate, which every other pod checks."""
 ADMITTED_WITHIN_S = 10.0
 """Seconds from the connection to the welcome, however slowly the bytes arrive."""
 DIAL_S = 5.0
@@ -91,31 +89,17 @@ def decode(kind: int, content: bytes, wanted: Any) -> Any:
 
 
 def server_context(authority: Authority) -> ssl.SSLContext:
-    made = _context(ssl.PROTOCOL_TLS_SERVER, authority.issue(HEAD))
-    made.num_tickets = 0  # sessions are never resumed
+    made: ssl.SSLContext = tls.context(asdict(authority.issue(tls.HEAD)), tls.SERVER)
     return made
 
 
 def client_context(authority: Authority, index: int) -> ssl.SSLContext:
-    return _context(ssl.PROTOCOL_TLS_CLIENT, authority.issue(certified(index)))
+    made: ssl.SSLContext = tls.context(asdict(authority.issue(certified(index))), tls.CLIENT)
+    return made
 
 
 def certified(index: int) -> str:
     return f"pod-{index}"
-
-
-def _context(protocol: int, identity: Identity) -> ssl.SSLContext:
-    made = ssl.SSLContext(protocol)
-    made.minimum_version = ssl.TLSVersion.TLSv1_3
-    made.verify_mode = ssl.CERT_REQUIRED
-    made.load_verify_locations(cadata=identity.authority)
-    # OpenSSL reads keys only from files; a file in memory, if available, needs no writable disk.
-    in_memory = hasattr(os, "memfd_create")
-    with open(os.memfd_create("ringup"), "w") if in_memory else tempfile.NamedTemporaryFile("w") as file:
-        file.write(identity.key + identity.certificate)
-        file.flush()
-        made.load_cert_chain(f"/proc/self/fd/{file.fileno()}" if in_memory else file.name)
-    return made
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -292,7 +276,7 @@ def turn(selector: selectors.BaseSelector, timeout_s: float) -> None:
 
 def dial(address: tuple[str, int], context: ssl.SSLContext, hello: Hello) -> Link:
     """Connect to the first pod.  Raises OSError if none answers or authenticates, Refused if it refuses."""
-    link = Link(socket.create_connection(address, timeout=DIAL_S), context, demands=HEAD)
+    link = Link(socket.create_connection(address, timeout=DIAL_S), context, demands=tls.HEAD)
     until = time.monotonic() + ADMITTED_WITHIN_S
     came: list[Welcome | Refusal | OSError] = []
 

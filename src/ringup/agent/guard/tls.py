@@ -1,15 +1,15 @@
 """
-TLS 1.3 between the guards of a detached run; both sides authenticate by certificates of this run.
+TLS 1.3 between the guards of a detached run, and between pods; both sides authenticate by certificates.
 
-The launcher makes the keys and sends each node its own through ssh.  Nothing here touches a socket:
-bytes go in and come out (link.py), so nothing blocks.
+The launcher makes the keys of a run and sends each node its own through ssh; pods derive theirs from a token.
+Nothing here touches a socket: bytes go in and come out (link.py), so nothing blocks.
 """
 
 import os
 import sys
 
 HEAD = "head"
-"""The name in the head's certificate; node K's is "node-K"."""
+"""The name in the certificate of the head or the first pod; node K's is "node-K"."""
 MOST_HANDSHAKE_BYTES = 64 << 10
 SERVER, CLIENT = True, False
 
@@ -29,8 +29,9 @@ def missing():
 
 
 def context(identity, side):
-    """An SSLContext that accepts this run's certificates and nothing else."""
+    """An SSLContext that accepts the certificates of this identity's authority and nothing else."""
     import ssl
+    import tempfile
 
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if side is SERVER else ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -39,17 +40,12 @@ def context(identity, side):
     if side is SERVER:
         made.num_tickets = 0  # no connection is resumed
     # OpenSSL reads keys only from a path.  In memory if Python was built against glibc 2.27 or later.
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("ringup-key")
-    else:
-        name = "ringup-key"  # in the run's directory (0700)
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.unlink(name)
-    try:
-        os.write(fd, (identity["key"] + "\n" + identity["certificate"]).encode())
-        made.load_cert_chain("/proc/self/fd/%d" % fd)
-    finally:
-        os.close(fd)
+    in_memory = hasattr(os, "memfd_create")
+    named = tempfile.NamedTemporaryFile
+    with open(os.memfd_create("ringup-key"), "w") if in_memory else named("w", prefix="ringup-key") as file:
+        file.write(identity["key"] + "\n" + identity["certificate"])
+        file.flush()
+        made.load_cert_chain("/proc/self/fd/%d" % file.fileno() if in_memory else file.name)
     return made
 
 
