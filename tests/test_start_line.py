@@ -187,6 +187,19 @@ def test_llamafactorys_own_words_may_stand_before_the_file(words: str) -> None:
     assert (job.launcher, job.script, job.arguments) == ("llamafactory", "sft.yaml", ("lr=1",))
 
 
+@pytest.mark.parametrize(
+    ("text", "python"),
+    [
+        ("python3.9 train.py", "python3.9"),
+        ("python3.9 -m torch.distributed.run train.py", "python3.9"),
+        ("apptainer exec x.sif python3.9 train.py", "python3.9"),
+        ("python3 train.py", ""),
+    ],
+)
+def test_a_version_of_python_is_not_replaced_by_another(text: str, python: str) -> None:
+    assert take_apart(shlex.split(text)).python == python
+
+
 def test_a_line_in_quotes_is_the_same_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     args, job = asked("-- 'torchrun --nproc_per_node 4 t.py -x'")

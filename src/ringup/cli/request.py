@@ -28,6 +28,7 @@ from ringup.planning.launchers import LAUNCHERS
 from ringup.planning.start_line import NODES_ITSELF, StartLine, configured, take_apart
 from ringup.secrets import holds_secret
 from ringup.transport import Transport
+from ringup.transport.interpreters import default_interpreter
 from ringup.units import assignment, printable, summarize_names
 
 _WITH = f"launcher that starts the ranks: {', '.join(LAUNCHERS)} (auto: as the script asks)"
@@ -284,6 +285,9 @@ def take_over(args: argparse.Namespace, line: StartLine) -> None:
         args.wrap = f"{getattr(args, 'wrap', '')} {shlex.join(line.wrapper)}".strip()
     _contained(args, line)
     args.python, args.chdir = args.python or line.python, args.chdir or line.chdir
+    own = Path(default_interpreter(os.environ) or "/").parent / args.python
+    if "." in args.python and own.exists() and not (line.image or line.container or line.wrapper):
+        args.python = str(own)  # `python3.11` of an environment that is active here, but not on the nodes
     args.setup = " && ".join(part for part in (line.setup, args.setup) if part)
     args.env = [*(f"{name}={value}" for name, value in line.env.items()), *line.forwarded, *args.env]
     replaced = [f"{what}: {why}" for what, why in line.replaced] + _scheduled(args, line)

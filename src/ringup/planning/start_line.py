@@ -167,6 +167,8 @@ WRAPPERS = (*_KEPT, *_ENVIRONMENTS, "uv", "rye", "conda", "mamba", "micromamba")
 _TASKS = ("pdm", "hatch", "pixi", "rye")
 """Tools whose `run` also takes names of tasks."""
 VENV = ".venv/bin/python"
+_ONE_PYTHON = re.compile(r".{0,4096}/|python\d\.\d")
+"""An interpreter that is not just any: `/opt/conda/bin/python`, `python3.9`."""
 
 
 def take_apart(words: Sequence[str]) -> StartLine:
@@ -201,7 +203,7 @@ def _started_by(line: StartLine, found: start.CommandLine, words: Sequence[str])
     for step, end in zip(found.steps, ends, strict=False):
         line = _stepped(line, step, bool(launcher), words[step.at : end if end > step.at else len(words)])
     line = replace(line, wrapper=(*line.wrapper, *inside))
-    if "/" in found.python and not line.python:
+    if _ONE_PYTHON.match(found.python) and not line.python:
         line = replace(line, python=found.python)
     if line.image or line.container or any(map(_is_container, line.wrapper)):
         line = replace(line, python=line.python or found.python or "python3")
@@ -442,7 +444,7 @@ def _interpreted(line: StartLine, left: list[str]) -> StartLine:
         if option not in _PYTHON_OPTIONS:
             _refuse(f"python {option}", "-- python train.py, or -- python -m pkg.train")
         env |= _PYTHON_OPTIONS[option]
-    line = replace(line, python=python if "/" in python else line.python, env=env)
+    line = replace(line, python=python if _ONE_PYTHON.match(python) else line.python, env=env)
     if left[:1] != ["-m"]:
         return _ending(line, left)
     if _SERVERS.match("".join(left[1:2])):
