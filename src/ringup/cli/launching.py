@@ -89,18 +89,13 @@ def show_before(judged: Judgement, plan: Plan, args: argparse.Namespace) -> None
     style = terminal.Style(sys.stderr)
     shown = judged.findings if args.unfolded else console.folded(judged.findings, judged.cluster)
     nodes, found = plural(len(judged.cluster.nodes), "node"), console.counts(shown)
-    if any(one.severity == "note" and not one.worked_around_by for one in shown):
+    if any(one.severity == "note" for one in shown):
         script = judged.cluster.job.script
-        found += (
-            f" (`ringup check` and `ringup lint {script}` show notes)"
-            if script
-            else " (`ringup check` shows notes)"
-        )
+        found += f" (`ringup check`{f' and `ringup lint {script}` show' if script else ' shows'} notes)"
     terminal.say(f"checked: {nodes}, {found}; {console.network_line(judged.cluster)}", quiet=args.quiet)
     for finding in shown:
-        if finding.severity == "note" and (args.quiet or not finding.worked_around_by):
-            continue
-        terminal.say(*console.brief_lines(finding, style))
+        if finding.severity != "note":
+            terminal.say(*console.brief_lines(finding, style))
     terminal.say(*console.plan_lines(plan, style), quiet=args.quiet)
 
 
