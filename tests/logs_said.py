@@ -799,4 +799,16 @@ SAID += [
         '  Warning  FailedCreate  2m   job-controller  Error creating: pods "train-0" is forbidden: exceeded quota: gpu',
     ),
     ("unnamed-failure", "RuntimeError: Did not receive response from front-end process within 5 minutes"),
+    (
+        "rank-fell-behind",
+        'Traceback (most recent call last):\n  File "/job/train.py", line 8, in step\nRuntimeError: InnerRun:torch_npu/csrc/framework/OpParamMaker.cpp:281 OPS function error: HcclAllreduce, error code is 6\nEI0006: [PID: 5] 2026-04-08-18:07:20.444.436 Getting socket times out. Reason: Remote Rank did not send the data in time.',
+    ),
+    (
+        "ecc-uncorrectable",
+        "RuntimeError: npuSynchronizeDevice:torch_npu.dir/compiler_depend.ts:508 NPU function error: AclrtSynchronizeDeviceWithTimeout, error code is 507054\n        rtDeviceSynchronize execute failed, reason=[hbm Multi-bit ECC error]",
+    ),
+    (
+        "ssh-not-passwordless",
+        "Error: failed to run torchrun --nnodes=2 t.py on n1, is localhost: False, exception: not a valid RSA private key file",
+    ),
 ]

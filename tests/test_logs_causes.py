@@ -404,6 +404,25 @@ DEATHS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("error", "variable"),
+    [
+        ("CUDA error: an illegal memory access was encountered", "CUDA_LAUNCH_BLOCKING"),
+        ("CUDA error: an illegal instruction was encountered", "CUDA_LAUNCH_BLOCKING"),
+        ("NPU function error: AclrtSynchronizeDevice, error code is 507035", "ASCEND_LAUNCH_BLOCKING"),
+    ],
+)
+def test_the_variable_that_shows_a_broken_kernel(tmp_path: Path, error: str, variable: str) -> None:
+    trace = 'Traceback (most recent call last):\n  File "/w/train.py", line 3, in <module>\n    x()\n'
+    cause = diagnose(tmp_path, f"{trace}RuntimeError: {error}\n").causes[0]
+    assert cause.rule == "rank-raised-exception" and variable in cause.text
+
+
+def test_a_key_that_cannot_be_read_is_not_refused_by_the_node(tmp_path: Path) -> None:
+    said = "Error: failed to run torchrun t.py on n1, exception: not a valid RSA private key file\n"
+    assert "refuse" not in diagnose(tmp_path, said).causes[0].text
+
+
 @pytest.mark.parametrize("listed", [LISTED, MOSTLY], ids=["one", "most"])
 @pytest.mark.parametrize("death", DEATHS)
 def test_a_rank_that_died_of_something_comes_before_an_interface_that_was_merely_listed(
@@ -471,10 +490,28 @@ def test_a_file_that_hides_a_module_is_named(tmp_path: Path, words: str, file: s
 
 
 @pytest.mark.parametrize(
+    ("inner", "module", "hides"),
+    [
+        ("/opt/lib/python3.11/functools.py", "types", True),
+        ("/opt/lib64/python3.9/site-packages/old/a.py", "inspect", False),  # a name that Python has dropped
+        ("/opt/lib/python3.11/functools.py", "numpy", False),
+    ],
+)
+def test_python_lacks_no_name_of_its_own_modules(
+    tmp_path: Path, inner: str, module: str, hides: bool
+) -> None:
+    frames = "".join(f'  File "{file}", line 3, in <module>\n    x()\n' for file in ("/w/train.py", inner))
+    error = f"AttributeError: module '{module}' has no attribute 'MethodType'\n"
+    cause = diagnose(tmp_path, f"Traceback (most recent call last):\n{frames}{error}").causes[0]
+    assert cause.text.startswith(f"{module}.py has the name of a module") is hides
+
+
+@pytest.mark.parametrize(
     ("error", "fix"),
     [
         ("EOFError: EOF when reading a line", "argument of the script"),
         ("OSError: We couldn't connect to 'https://huggingface.co' to load the files", "HF_HUB_OFFLINE=1"),
+        ("huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests", "hf download"),
         ("huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1)", "hf auth login"),
         ("OSError: no such table", "repair what the traceback says"),
     ],

@@ -125,14 +125,29 @@ def test_the_message_above_a_traceback_that_is_cut_tells_most(tmp_path: Path) ->
     assert diagnose(tmp_path, pasted + FRAMES).causes[0].evidence[0].line == 1
 
 
-@pytest.mark.parametrize(
-    "command, is_shown",
-    [("g++', 'a.cpp'", True), ("/usr/bin/ninja', '-v'", True), ("torchrun', 't.py'", False)],
-)
-def test_a_compiler_that_fails_ends_a_rank_by_itself(tmp_path: Path, command: str, is_shown: bool) -> None:
-    said = f"{FRAMES}subprocess.CalledProcessError: Command '['{command}]' returned non-zero exit status 1."
-    causes = diagnose(tmp_path, "".join(f"[rank2]: {line}\n" for line in said.splitlines())).causes
-    assert [c.rule for c in causes] == ["unnamed-failure"] * is_shown
+@pytest.mark.parametrize(("command", "line"), [("g++", 4), ("/usr/bin/ninja", 4), ("torchrun", 5)])
+def test_a_compiler_that_fails_ends_a_rank_by_itself(tmp_path: Path, command: str, line: int) -> None:
+    raised = f"CalledProcessError: Command '['{command}', 'a']' returned non-zero exit status 1."
+    said = "".join(f"[rank2]: {line}\n" for line in f"{FRAMES}subprocess.{raised}".splitlines())
+    (cause,) = diagnose(tmp_path, f"{said}sh: line 3: cannot open the file\n").causes
+    assert (cause.rule, cause.evidence[0].line) == ("unnamed-failure", line)
+
+
+def test_the_end_of_a_command_alone_is_a_failure(tmp_path: Path) -> None:
+    said = "subprocess.CalledProcessError: Command '['torchrun', 't.py']' returned non-zero exit status 1.\n"
+    (cause,) = diagnose(tmp_path, f"start\n{FRAMES}{said}").causes
+    assert (cause.rule, cause.confidence) == ("unnamed-failure", "low")
+
+
+def test_the_first_line_of_a_log_is_no_last_error_of_nccl(tmp_path: Path) -> None:
+    below = FRAMES.partition("\n")[2]
+    assert not diagnose(tmp_path, f"{below}ValueError: 3\n").story.has("last-error")
+
+
+def test_a_time_limit_of_grpc_ends_a_rank(tmp_path: Path) -> None:
+    said = f'{FRAMES}TimeoutError: status: Cancelled, message: "Timeout expired", details: []'
+    (cause,) = diagnose(tmp_path, "".join(f"[rank0]: {line}\n" for line in said.splitlines())).causes
+    assert (cause.rule, cause.evidence[0].line) == ("unnamed-failure", 4)
 
 
 def test_the_way_of_an_error_through_old_nccl_is_no_failure_of_its_own(tmp_path: Path) -> None:

@@ -142,6 +142,19 @@ def test_a_million_different_failures_are_bounded(tmp_path: Path) -> None:
     assert found.causes[0].evidence[0].line == 1
 
 
+QUORUM = "torchft::lighthouse: {} - INFO start: No quorum, only have {} participants, need 2\n"
+
+
+@pytest.mark.parametrize(("count", "rules"), [(1, ["unnamed-failure"]), (0, [])])
+def test_a_group_that_waits_for_the_other_is_a_heartbeat(
+    tmp_path: Path, count: int, rules: list[str]
+) -> None:
+    assert (
+        names(tmp_path, "".join(QUORUM.format(f"2026-01-09T19:50:{n}+00:00", count) for n in range(22, 25)))
+        == rules
+    )
+
+
 @pytest.mark.parametrize(
     ("message", "severity", "form"),
     [

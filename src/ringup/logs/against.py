@@ -38,7 +38,6 @@ def facts_of(log: LogEvidence) -> dict[str, frozenset[str]]:
 
 
 def reference_of(log: LogEvidence) -> Reference:
-    """A log as the reference for another."""
     texts = [*(e.text for e in log.events), *(s.event.text for s in log.clues)]
     return Reference(frozenset(shape_of(message_of(text)) for text in texts), facts_of(log))
 

@@ -28,8 +28,6 @@ _END_BYTES = 16 << 10
 
 
 class LastRun(NamedTuple):
-    """The last run of a file."""
-
     offset: int = 0
     line: int = 1
     runs: int = 1

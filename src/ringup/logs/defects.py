@@ -48,7 +48,6 @@ class Defect:
         return f"{self.package} {self.since} and later" if self.since else ""
 
     def has(self, version: str) -> bool:
-        """Whether a version has the defect."""
         now = numbers(version)
         return numbers(self.since) <= now and (not self.fixed_in or now < numbers(self.fixed_in))
 

@@ -80,7 +80,6 @@ class HostNetworks:
         return event["value"] if event else ""
 
     def learn(self, event: Event) -> None:
-        """Take one more line of this host, in order."""
         self.events[event.tag].append(event)
         match event.tag:
             case "bootstrap":
@@ -213,7 +212,6 @@ class LogEvidence:
         return sorted(found, key=lambda e: e.place)
 
     def has(self, *tags: str) -> bool:
-        """Whether any of these was printed."""
         return any(self.by_tag.get(tag) for tag in tags)
 
     def at(self, file: int, line: int, below: int = 0) -> Iterator[Event]:

@@ -82,7 +82,6 @@ class Watch:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether all written bytes have been read."""
         return all(file.is_at_end for file in self._files.values())
 
     def story(self, is_still: bool) -> LogEvidence:

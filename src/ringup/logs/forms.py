@@ -103,7 +103,7 @@ def form_of(message: str, severity: str, tags: AbstractSet[str], before: Form | 
     >>> form_of("step 3: loss 0.2", "info", set())
     """
     text = unquoted(message[:1000])
-    if is_mention(text) or NONE.search(text):
+    if is_mention(text) or ("exception" not in tags and NONE.search(text)):
         return None
     if words.KERNEL.regex.search(text):
         xid = words.XID.search(text)
@@ -250,5 +250,4 @@ class Clues:
             near.follows |= near.form in (Form.ERROR, Form.FAILING)
 
     def result(self) -> list[Clue]:
-        """The clues in the order of the lines."""
         return sorted(self._found.values(), key=lambda clue: clue.event.line)

@@ -71,7 +71,6 @@ class Event:
 
     @property
     def place(self) -> tuple[int, int]:
-        """File and line."""
         return self.file, self.line
 
     def number(self, name: str) -> int:

@@ -143,7 +143,6 @@ class Match(NamedTuple):
     fields: dict[str, str]
     head: Head
     text: str
-    """The whole line."""
     place: int
 
     def event(self) -> Event:
@@ -182,7 +181,7 @@ class Scanner:
         self._is_title = False
         self._read_on = 0
         """Up to this line number, lines are read that no pattern fits."""
-        self._last_error = 0
+        self._last_error = -9
         self._headless = False
         self._began: tuple[int, float] | None = None
         self._quotes = False
@@ -417,6 +416,7 @@ class Scanner:
                 return
             below = self._framed[0] == source and 0 < match.line - self._framed[1] < 5
             extra = {"frame": frame or "", "traceback": "yes" if frame is not None or below else ""}
+            extra["inner"] = self._innermost.fields.get("file") or "" if below and self._innermost else ""
             self._raised = match.line if extra["traceback"] else self._raised
             match = match._replace(fields={**fields, **extra, **notes})
         elif tag in ("summary-host", "summary-rank"):

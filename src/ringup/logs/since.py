@@ -41,7 +41,6 @@ def is_before(time_s: float, moment: float) -> bool:
 
 
 def times_in(data: bytes) -> Iterator[float]:
-    """The times that begin lines."""
     for line in data.split(b"\n"):
         found = seconds_of(line[:_HEAD_BYTES].decode("utf-8", "replace"))
         if found is not None:

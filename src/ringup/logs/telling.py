@@ -36,7 +36,7 @@ PER_DETAIL = 0.3
 """The weight of each concrete thing in a line, in steps of forms."""
 _WAITS = re.compile(
     r"(?i)waiting (?:for|on)(?! application (?:startup|shutdown))|still waiting|may be stuck"
-    r"|\b(?:hung|hanging|stuck|stalled)\b|no progress"
+    r"|\b(?:hung|hanging|stuck|stalled)\b|no progress|only have \d{1,6} participants"
     r"|No available shared memory|clients joined|No quorum, only|not all .{0,60}joined|heartbeat"
 )
 
@@ -50,6 +50,7 @@ BY_A_WORD = {"rank-killed"}
 _ENDED_WITH = re.compile(
     r"(?i)\b(?:exited|completed|terminated|finished|failed) with (?:(?:exit|return) )?(?:code|status)"
     r"(?: list)?:? \[?[1-9]"
+    r"|CalledProcessError: .{1,800} returned non-zero exit status [1-9]"
 )
 _BUILD = re.compile(r"\S{1,160} (?:fatal )?(?:error|fatal) {0,8}: ")
 """A compiler's or a linker's error."""
@@ -305,7 +306,6 @@ def _of_a_clue(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Caus
 
 
 def described(log: LogEvidence, clue: Clue) -> Cause:
-    """A clue as a cause."""
     where = f" ({len(clue.ranks)} ranks print it)" if len(clue.ranks) > 1 else ""
     if clue.count >= BEATS and clue.form >= Form.WAIT:
         text = f"no known cause fits; the job makes no progress, this line repeats to the end{where}"

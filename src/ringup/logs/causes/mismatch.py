@@ -239,7 +239,7 @@ def _silent(log: LogEvidence) -> Cause | None:
         if len(_waiting_in_gloo(log)) > 1:
             return None
         text = "a rank waited in a collective until the limit; which rank is missing is not in this log"
-        return report(lonely or log.all("gloo-recv-timeout"), text, "low", ranks=())
+        return report(lonely or log.all("gloo-recv-timeout", "hccl-timeout"), text, "low", ranks=())
     groups = {m[1] for e in states.values() if (m := _GROUP.search(e.text))}
     # A rank that has enqueued the call in which others are waits in it, or in one that does not match,
     # however few it has enqueued since.

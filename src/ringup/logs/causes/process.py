@@ -411,6 +411,9 @@ _FIXES = {
     ("GatedRepoError: ", "OSError: You are trying to access a gated repo"): Fix(
         "ask for access on the model's page; then `hf auth login` on that node, or HF_TOKEN in the job."
     ),
+    ("HfHubHTTPError: 429 ", "HTTPError: 429 "): Fix(
+        "the hub refuses that many requests: `hf download` once, then HF_HUB_OFFLINE=1 for all ranks."
+    ),
     ("OSError: We couldn't connect to ", "LocalEntryNotFoundError: "): Fix(
         "this node does not reach the hub: `hf download` on one that does, into an HF_HOME that all nodes"
         " share; then HF_HUB_OFFLINE=1."
@@ -421,9 +424,10 @@ _FIXES = {
 
 _OF_AN_IMPORT = re.compile(
     r"^cannot import name .{1,200} \((?P<other>/[^()]{1,400}\.py)\)$|partially initialized module"
-    r"|consider renaming '(?P<file>[^']{1,400}\.py)'"
+    r"|consider renaming '(?P<file>[^']{1,400}\.py)'|^module '(?P<module>\w{1,40})' has no attribute '\w+'$"
 )
 """Python names the file from which it took a name in vain; since 3.13 it also says what to rename."""
+_INSTALLED = re.compile(r"/lib(?:64)?/python3|-packages/")
 
 
 def _hides_a_module(event: Event) -> str:
@@ -431,8 +435,11 @@ def _hides_a_module(event: Event) -> str:
     found = _OF_AN_IMPORT.search(event["text"])
     if not found:
         return ""
+    if module := found["module"]:  # Python's own code knows its modules' names
+        where = _INSTALLED.findall(event["inner"]) if module in sys.stdlib_module_names else []
+        return f"{module}.py" if where and "-packages/" not in where else ""
     file = found["file"] or found["other"] or event["frame"].rpartition(":")[0]
-    own = PurePath(file).stem in sys.stdlib_module_names and not re.search("/lib/python3|-packages/", file)
+    own = PurePath(file).stem in sys.stdlib_module_names and not _INSTALLED.search(file)
     return file if found["file"] or own else ""
 
 
@@ -459,8 +466,11 @@ def _kernel_failed(log: LogEvidence) -> Cause | None:
     if log.has("sxid", "ecc") or not PROGRAM_XIDS.issuperset(xid_codes(log)):
         return None
     asserted = any("assert" in e.text for e in faults)
-    what = "an assertion in a GPU kernel failed" if asserted else "a GPU kernel broke"
-    text = f"{what} on {_who(faults[:1])}; CUDA_LAUNCH_BLOCKING=1 shows which call"
+    gpu, cuda = (
+        ("NPU", "ASCEND") if any("core e" in e.text or "507" in e.text for e in faults) else ("GPU", "CUDA")
+    )
+    what = f"an assertion in a {gpu} kernel failed" if asserted else f"a kernel on the {gpu} broke"
+    text = f"{what} on {_who(faults[:1])}; {cuda}_LAUNCH_BLOCKING=1 shows which call"
     return report(faults, text, "high" if asserted else "medium")
 
 
@@ -561,6 +571,7 @@ _OF_THE_HOST = re.compile(
 _LATE = re.compile(
     r"(?i)within the timeout|failed to (?:start|become ready) (?:with)?in \d|nodes to be ready"
     r"|did not receive .{1,60} within \d"
+    r"|function error: Hccl|error code is (?:107020|507046)\b"
 )
 """Of an exception by which a program reports that it waited in vain."""
 

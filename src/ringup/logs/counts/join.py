@@ -22,7 +22,6 @@ from ringup.units import grouped
 
 
 def join(parts: Mapping[str, Part]) -> Run:
-    """A run from its files, by name."""
     names = _rank_names(parts)
     totals: Counts = Counter()
     by_rank: dict[str, Counts] = defaultdict(Counter)

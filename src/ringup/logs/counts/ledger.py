@@ -115,11 +115,9 @@ class Ledger:
         return PlainEngine(self)
 
     def feed(self, block: bytes) -> None:
-        """The next bytes of the file."""
         self.engine.feed(block)
 
     def finish(self) -> Part:
-        """The end of the file."""
         self.engine.finish()
         return self.updated()
 

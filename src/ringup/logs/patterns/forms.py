@@ -28,7 +28,7 @@ FAILING = (
 )
 WAIT = (
     r"timed out|times out|timing out|time-?out (?:after|of|expired|exceeded|error|\(|while|waiting)|TimeoutError|watchdog (?:caught|time|got)|detected by watchdog|still waiting|waiting (?:for|on)|been waiting|may be stuck|\b(?:hung|hang(?:ing|s)?|stuck|stall(?:ed|s)?)\b"
-    r"|no progress|no quorum, only|No available \w|clients joined|(?:no|lost|missed) heartbeat|deadline.exceeded"
+    r"|no progress|no quorum, only|No available \w|clients joined|only have [1-9]\d{0,5} participants|(?:no|lost|missed) heartbeat|deadline.exceeded"
 )
 
 KERNEL = Pattern(
@@ -94,9 +94,9 @@ FOLLOWS = Pattern(
     r"|Error executing job with|see (?:root cause|the stack trace|above)|root cause above|initialization failed\. See|check the (?:logs|stack trace)|check if there are relevant logs"
     r"|child (?:process )?failed|ChildFailedError|CalledProcessError|Rendezvous\w{0,20}Closed|RayTaskError|ActorDied|ActorUnavailable|EngineDead|WorkerProc|EngineCore failed to start|(?:task|trial|job|actor) failed for (?:task|trial|job|actor)"
     r"|Engine(?:Core)? .{0,20}(?:died|failed)|scheduler is dead|closing signal|signal:? 15\b|exit(?:ed)? (?:with )?(?:exit )?code:? (?:1|2|15|143)\b"
-    r"|exitcode\W{1,6}(?:-15|1|2|143)\b|Job step aborted|Terminating (?:StepId|process|remaining)|CANCELLED|Back-off|CrashLoopBackOff|spank: required plugin|spank plugin stack"
+    r"|exitcode\W{1,6}(?:-15|1|2|143)\b|Job step aborted|Terminating (?:StepId|process|remaining)|(?-i:CANCELLED)|Back-off|CrashLoopBackOff|spank: required plugin|spank plugin stack"
     r"|Primary job +terminated|non-?zero exit (?:code|status)|job has been aborted|unhandled (?:system|cuda) error|internal error - please|ncclSystemError|ncclInternalError"
-    r"|Test NCCL failure|Test failure|file:\d+ -> \d|\.(?:cc|cu):\d{1,5} ?-> ?\d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some NCCL operations have failed|received sigquit|Root Cause \(first|\.py FAILED\s*$|\btask failed\b|connect EPS failed|setup connections failed"
+    r"|Test NCCL failure|Test failure|function error: Hccl|file:\d+ -> \d|\.(?:cc|cu):\d{1,5} ?-> ?\d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some NCCL operations have failed|received sigquit|Root Cause \(first|\.py FAILED\s*$|\btask failed\b|connect EPS failed|setup connections failed"
     r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|\(status: FAILED|\bNo such container: |raised (?:error|exception)|stack trace (?:of|above)|failure detected by watchdog"
     r"|mpi_abort|call to MPI_Finalize|ORTE was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed"
     r"|Polled an error|WatchTasksAsync failed|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error"
