@@ -811,4 +811,8 @@ SAID += [
         "ssh-not-passwordless",
         "Error: failed to run torchrun --nnodes=2 t.py on n1, is localhost: False, exception: not a valid RSA private key file",
     ),
+    (
+        "rank-crashed",
+        "step 1\nstep 2\n*** SIGABRT received at time=1766666 on cpu 3 ***\nPC: @ 0x7f (unknown) raise",
+    ),
 ]

@@ -246,7 +246,8 @@ def rank_crashed(log: LogEvidence) -> Found:
         return None
     aborted = [e for number, e in exits(log) if number == 6]
     # Python's handler of the signal and C++ print on the rank that died, not on its peers.
-    words = log.all("abort-word", has="Fatal Python error|terminate called", lacks="c10::|gloo::|nccl")
+    said = log.all("abort-word", has="Fatal Python error|terminate called|core dumped|received at time")
+    words = [] if any(re.search("c10::|gloo::|nccl", e.text) for e in said) else said
     what = log.all("cpp-what") if aborted or words else []
     reason = f": {first_value(what, 'text')[:120]}" if what else _ABOVE
     text = f"{_who(aborted)} aborted (SIGABRT){reason}"
@@ -265,18 +266,6 @@ def _aborted_first(log: LogEvidence) -> Cause | None:
     what = next((e["text"] for e in said if e["text"]), "")[:120]
     text = f"{_who(first)} ended first, by an abort (SIGABRT){': ' + what if what else ''}"
     return report([*said, *first], text, "medium", ranks=ranks_of(first))
-
-
-@cause("rank-crashed", overcome=None, fallback=True)
-def aborted_with_a_word(log: LogEvidence) -> Found:
-    """An abort with its reason, or with a core, if nothing else is more precise."""
-    ends = log.all("abort-word", has="core dumped|terminate called|Assertion|received at time")
-    ends += [e for number, e in exits(log) if number == 6]
-    what = first_value(log.all("cpp-what"), "text")[:120]
-    if not ends or log.has("work", "watchdog-stuck") or "Process group watchdog" in what:
-        return None
-    text = f"{_who(ends)} aborted (SIGABRT){': ' + what if what else _ABOVE}"
-    return report([*ends, *log.all("cpp-what")], text, "low")
 
 
 @cause("rank-raised-exception", overcome=None)

@@ -175,7 +175,6 @@ TAGS = (
         keep=64),
     # Frames of NCCL's own monitor in a native stack, and the release of an installer: known defects need them.
     tag("ras-frame", "context", r"(?:rasMsg|ncclRas)\w*", keep=2),
-    tag("efa-installer", "context", r"EFA installer version: (?P<version>[\d.]+)", keep=2),
     tag("init-stopped", "failure hang choice nccl",
         r"TIMEOUT after (?P<seconds>\d+) ?s|(?:hung|stuck|no progress) (?:for|after) \d+"),
 )
