@@ -1289,3 +1289,20 @@ def test_an_installed_module_does_not_need_the_job_files_folder() -> None:
     assert "job-file-is-a-copy" in errors(text.format("t.py"))
     assert "job-file-is-a-copy" not in errors(text.format("-m pkg.train"))
     assert "job-file-is-a-copy" in errors(text.format("-m pkg.train"), severities=("warning",))
+
+
+def test_the_words_behind_an_unknown_script_are_its_own() -> None:
+    found = only("torchrun --nproc_per_node=8 --nnodes=2 $SCRIPT --cfg=x ++trainer.num_nodes=4\n")
+    assert (found.ranks_per_node, found.start.arguments) == (8, ("--cfg=x", "++trainer.num_nodes=4"))
+    assert only("torchrun $ARGS train.py 8\n").script == "train.py"
+
+
+def test_a_description_starts_nothing() -> None:
+    text = "kind: CustomResourceDefinition\nspec:\n  jobName:\n    {}: the id for torchrun and others\n"
+    assert not launches(text.format("description"), "a.yaml") and launches(text.format("start"), "a.yaml")
+
+
+def test_a_pod_that_downloads_first_has_one_launch() -> None:
+    text = "num_nodes: 2\nrun: |\n  python scripts/{}_model.py\n  torchrun --standalone t.py\n"
+    assert [one.script for one in launches(text.format("download"), "a.yaml")] == ["t.py"]
+    assert len(launches(text.format("train"), "a.yaml")) == 2

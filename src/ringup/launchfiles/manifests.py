@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.marks import Marks
-from ringup.launchfiles.model import Launch, NotRead, PodShare, launch_of
+from ringup.launchfiles.model import OTHER_SCRIPTS, Launch, NotRead, PodShare, launch_of
 from ringup.launchfiles.shell import Job, Sibling, command_of, read_into
 from ringup.model import RANK_VARIABLES
 
@@ -198,7 +198,7 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
         if key.startswith("x-") and not depth:
             continue  # a part of compose that services merge in
         is_steps = key == "run" and any(one.id == "mapping" for one in listed(value))
-        if value.id == "scalar" and key not in COMMANDS and _STARTS.search(value.value):
+        if value.id == "scalar" and key not in (*COMMANDS, "description") and _STARTS.search(value.value):
             yield PodCommand(value, around)
         elif is_steps or key not in (*COMMANDS, "initContainers", "env"):
             yield from _containers(value, around, count, depth + 1)
@@ -275,7 +275,9 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling, document: Node)
     for command in job.commands[before:]:
         command.is_nested = True
         made = launch_of(job, command, replicas, by or "manifest", tasks)
-        if made and (made.launcher != "python" or made.start.script.endswith(".py") or made.module):
+        is_plain = made is not None and made.launcher == "python" and not made.module
+        name = made.script.rpartition("/")[2] if made else ""
+        if made and (not is_plain or (name.endswith(".py") and not name.startswith(OTHER_SCRIPTS))):
             made.pod = _of_container(pod, node) if pod else None if by else _of_service(job.text, node)
             if kind == "MPIJob" and made.nodes is None:
                 made.nodes, made.per_node = _of_workers(document, made)

@@ -463,6 +463,10 @@ def _options(made: CommandLine, words: Sequence[str], at: int) -> None:
         )
         if full in ("--module", "--no-python"):
             made.kind = "module" if full == "--module" else "command"
+    word = words[at] if at < len(words) else ""
+    if made.opaque and made.kind == "script" and (_OVERRIDE.fullmatch(word) or word.isdecimal()):
+        at = words.index(made.opaque[-1])  # `torchrun ... $SCRIPT trainer.devices=8`
+        made.options = [option for option in made.options if option.at < at]
     _script(made, words, at)
 
 
