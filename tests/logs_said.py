@@ -692,19 +692,19 @@ SAID += [
         "E tensorflow/compiler/xla/xla_client/xla_util.cc:88] (1) RESOURCE_EXHAUSTED: Attempting to reserve 3.10G at the bottom of memory. That was not possible.",
     ),
     (
-        "parallel-sizes-do-not-divide",
+        "rank-raised-exception",
         "[rank0]: RuntimeError: decoder world_size (12) is not divisible by expert_tensor_model_pipeline_parallel size (8)",
     ),
     (
-        "parallel-sizes-do-not-divide",
+        "rank-raised-exception",
         "AssertionError: Invalid parallel dims: dp_replicate(1) * dp_shard(3) * cp(1) * tp(4) * pp(1) != WORLD_SIZE(16)",
     ),
     (
-        "parallel-sizes-do-not-divide",
+        "rank-raised-exception",
         "ValueError: The number of heads is fine\nAssertionError: num_layers should be divisible by pipeline_model_parallel_size",
     ),
     (
-        "parallel-sizes-do-not-divide",
+        "rank-raised-exception",
         "RuntimeError: Mesh should not be bigger than default world size 4, but found 8 ranks!",
     ),
     (
@@ -798,7 +798,6 @@ SAID += [
         "unnamed-failure",
         '  Warning  FailedCreate  2m   job-controller  Error creating: pods "train-0" is forbidden: exceeded quota: gpu',
     ),
-    ("unnamed-failure", "RuntimeError: Did not receive response from front-end process within 5 minutes"),
     (
         "rank-fell-behind",
         'Traceback (most recent call last):\n  File "/job/train.py", line 8, in step\nRuntimeError: InnerRun:torch_npu/csrc/framework/OpParamMaker.cpp:281 OPS function error: HcclAllreduce, error code is 6\nEI0006: [PID: 5] 2026-04-08-18:07:20.444.436 Getting socket times out. Reason: Remote Rank did not send the data in time.',
@@ -807,6 +806,7 @@ SAID += [
         "ecc-uncorrectable",
         "RuntimeError: npuSynchronizeDevice:torch_npu.dir/compiler_depend.ts:508 NPU function error: AclrtSynchronizeDeviceWithTimeout, error code is 507054\n        rtDeviceSynchronize execute failed, reason=[hbm Multi-bit ECC error]",
     ),
+    ("unnamed-failure", "RuntimeError: Did not receive response from front-end process within 5 minutes"),
     (
         "ssh-not-passwordless",
         "Error: failed to run torchrun --nnodes=2 t.py on n1, is localhost: False, exception: not a valid RSA private key file",

@@ -514,6 +514,11 @@ def test_python_lacks_no_name_of_its_own_modules(
         ("huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests", "hf download"),
         ("huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1)", "hf auth login"),
         ("OSError: no such table", "repair what the traceback says"),
+        ("RuntimeError: world_size (4) is not divisible by 8", "sizes whose product divides the ranks"),
+        (
+            "AssertionError: Invalid parallel dims: dp(1) * tp(4) != WORLD_SIZE(16)",
+            "product divides the ranks",
+        ),
     ],
 )
 def test_the_fix_of_an_exception_that_says_what_is_missing(tmp_path: Path, error: str, fix: str) -> None:

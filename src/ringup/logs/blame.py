@@ -38,7 +38,7 @@ ORDER = {
             job-step-not-launched ssh-connection-refused ssh-timeout ssh-no-route
             rendezvous-variables-missing host-memory-refused parameter-ready-twice
             process-group-started-twice nccl-called-wrongly communicator-left-over shared-file-raced
-            parallel-sizes-do-not-divide file-not-shared rank-raised-exception
+            file-not-shared rank-raised-exception
         """,
         3: """
             node-lost oom-killer-ran terminal-closed rank-crashed rank-killed orphan-of-earlier-run

@@ -54,7 +54,7 @@ stop: the way in which the ranks are started must change first
     world-size-disagrees launcher-started-per-task slurm-tasks-mismatch node-rank-duplicate
     rendezvous-ids-differ same-gpu-twice nproc-exceeds-gpus not-enough-slots
     ray-node-address-differs placement-not-possible file-not-shared user-buffers-not-registrable
-    sidecar-intercepts-ranks parallel-sizes-do-not-divide
+    sidecar-intercepts-ranks
 stop: a full disk stays full until space is freed; the local disk of one node may be free again, and is
   left out with its node the second time
     disk-full

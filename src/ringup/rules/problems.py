@@ -116,7 +116,6 @@ its global batch one of micro batch x data-parallel size (`num_microbatches_calc
 experts are split evenly.  verl, EasyR1 and OpenRLHF assert the like, and in torchtitan the product of all
 degrees is the number of ranks: every rank ends at the start.
 Fix: sizes whose product divides the ranks.
-In logs: `world_size (4) is not divisible by 8`, `Invalid parallel dims`.
 
 launcher-argument-misread, error: The launcher does not know an option, or takes a value for something else.
 Why: an option of another launcher or release, or of the script; the first word that a launcher does not know

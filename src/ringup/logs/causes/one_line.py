@@ -76,7 +76,6 @@ ROWS = (
     Row("process-group-started-twice", "group-twice", "the process starts its default process group twice"),
     Row("nccl-called-wrongly", "nccl-misused", "the program calls NCCL in a way that it refuses: {said}",
         repeats="before the previous operation returned"),
-    Row("parallel-sizes-do-not-divide", "sizes-indivisible", "the parallel sizes do not fit: {said}"),
     Row("build-lock-left", "build-lock", "a rank waits for the lock {path} of a build that is gone"),
     Row("communicator-left-over", "group-left", "the server holds the communicator of an earlier client"),
     # Resources.

@@ -164,7 +164,7 @@ def _ended_for_a_node(log: LogEvidence) -> list[Event]:
 @cause("node-lost", overcome=None, fallback=True)
 def listed_as_down(log: LogEvidence) -> Found:
     """Nodes that a scheduler lists as down; they need not be the job's."""
-    down = log.all("node-down")
+    down = [] if log.outcome.from_outside else log.all("node-down")  # a preempted pod's node is not ready
     nodes = {e["host"]: e for e in down if e["host"]}
     text = f"{', '.join([*nodes][:4]) or 'a node'} is listed as down: {first_value(down, 'why', 'why2')}"
     return report(down, text, "medium", nodes=nodes)
@@ -390,9 +390,14 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
         return report(evidence, text, sure, severity=severity, fix=rename)
     words = f"{kind}: {first['text']}"
     fix = next((fix for beginnings, fix in _FIXES.items() if words.startswith(beginnings)), None)
+    if "sizes-indivisible" in log.tags_at(first):
+        fix = _SIZES
     return report(evidence, text, sure, severity=severity, fix=fix)
 
 
+_SIZES = Fix(
+    "parallel sizes whose product divides the ranks; see `ringup explain parallel-sizes-do-not-divide`."
+)
 _FIXES = {
     ("EOFError: EOF when reading a line",): Fix(
         "a rank has no terminal for `input()`: pass the answer as an argument of the script."
