@@ -89,12 +89,12 @@ def show_before(judged: Judgement, plan: Plan, args: argparse.Namespace) -> None
     style = terminal.Style(sys.stderr)
     shown = judged.findings if args.unfolded else console.folded(judged.findings, judged.cluster)
     nodes, found = plural(len(judged.cluster.nodes), "node"), console.counts(shown)
-    if any(one.severity == "note" for one in shown):
+    if any(one.severity == "note" and not one.worked_around_by for one in shown):
         script = judged.cluster.job.script
         found += f" (`ringup check`{f' and `ringup lint {script}` show' if script else ' shows'} notes)"
     terminal.say(f"checked: {nodes}, {found}; {console.network_line(judged.cluster)}", quiet=args.quiet)
     for finding in shown:
-        if finding.severity != "note":
+        if finding.severity != "note" or (finding.worked_around_by and not args.quiet):
             terminal.say(*console.brief_lines(finding, style))
     terminal.say(*console.plan_lines(plan, style), quiet=args.quiet)
 
