@@ -133,6 +133,18 @@ def test_the_rank_that_has_not_enqueued_what_others_stand_in_is_the_one_behind(t
     assert (found.rule, found.confidence, found.ranks) == ("rank-fell-behind", "medium", (1,))
 
 
+@pytest.mark.parametrize(("completed", "ranks"), [("-1", ()), ("3", (0,))])
+def test_where_no_collective_has_ever_worked_nobody_is_to_blame(
+    tmp_path: Path, completed: str, ranks: tuple[int, ...]
+) -> None:
+    state = SIGNALLED.replace("work: 3", f"work: {completed}")
+    found = diagnose(
+        tmp_path, GAVE_UP.replace("ank0", "ank1").replace("ank 0", "ank 1") + state.format(2, 4)
+    ).causes
+    assert (found[0].rule, found[0].ranks) == ("rank-fell-behind", ranks)
+    assert "ranks 1-2" in found[0].text
+
+
 def test_a_rank_that_stands_in_the_same_number_is_not_behind(tmp_path: Path) -> None:
     """Recorded with calls of two sizes: the rank with the larger one had already enqueued the next."""
     text = GAVE_UP + SIGNALLED.format(0, 4) + SIGNALLED.format(1, 5)
@@ -513,6 +525,9 @@ def test_python_lacks_no_name_of_its_own_modules(
         ("OSError: We couldn't connect to 'https://huggingface.co' to load the files", "HF_HUB_OFFLINE=1"),
         ("huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests", "hf download"),
         ("huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1)", "hf auth login"),
+        ("ImportError: /w/a.so: undefined symbol: _ZN3c104cuda9SetDeviceEi", "built for another torch"),
+        ("RuntimeError: Failed to import a for:\n/w/a.so: undefined symbol: _ZN2at4_ops1aE", "another torch"),
+        ("ImportError: /w/a.so: undefined symbol: _ZN3foo1aE", "repair what the traceback says"),
         ("OSError: no such table", "repair what the traceback says"),
         ("RuntimeError: world_size (4) is not divisible by 8", "sizes whose product divides the ranks"),
         (

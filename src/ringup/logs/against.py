@@ -17,8 +17,6 @@ MOST_VALUES = 4
 
 
 class Change(NamedTuple):
-    """A changed setting, version or size."""
-
     name: str
     good: str
     now: str

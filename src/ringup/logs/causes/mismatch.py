@@ -260,7 +260,9 @@ def _silent(log: LogEvidence) -> Cause | None:
     who = show_ranks(everyone)
     if _members(log) and 2 * len(missing) > len(everyone):
         return None  # a part of the group's log: no rank is known to be silent
-    if len(everyone) > 1 and 0 < len(missing) <= len(everyone):
+    # -1: none has ever completed one, and perhaps none can.
+    is_first = bool(states) and all(e["completed"] == "-1" for e in states.values())
+    if len(everyone) > 1 and 0 < len(missing) <= len(everyone) and not is_first:
         text = f"{who} wait, {show_ranks(missing[:8])} silent: look there"
         return report(events, text, "medium", ranks=missing[:64])
     if len(everyone) > 1 and not missing:

@@ -290,16 +290,14 @@ def own_exceptions(log: LogEvidence) -> list[Event]:
     own = [e for e in log.all("exception") if _is_of_the_program(log, e) and not log.outcome.overcome(e)]
     own = [e for e in own if not LAUNCHER_FRAMES.search(e["frame"])]
     if log.has("oom-kill", "killed-word"):
-        own = [e for e in own if not _OF_A_DEATH.search(e["text"])]
+        of_a_death = r"process(?:es)? .{0,40}\b(?:abruptly|died|killed)\b"
+        own = [e for e in own if not re.search(of_a_death, e["text"])]
     garbled = garbled_objects(log)
     own = [e for e in own if e not in garbled]
     if all(e["carried"] for e in own):  # Ray's head names a type, and the line above it has the details
         told = {(e.file, e["type"].rpartition(".")[2]) for e in log.all("exception") if not e["carried"]}
         own = [e for e in own if (e.file, e["type"]) not in told]
     return [e for e in own if not _of_others(log, e) - OF_ROLE["context"]]
-
-
-_OF_A_DEATH = re.compile(r"process(?:es)? .{0,40}\b(?:abruptly|died|killed)\b")
 
 
 def _of_others(log: LogEvidence, event: Event) -> set[str]:
@@ -388,32 +386,36 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
         text = f"{hiding} has the name of a module: what imports that module gets this file instead"
         rename = Fix(f"give {hiding} another name, and delete its __pycache__.")
         return report(evidence, text, sure, severity=severity, fix=rename)
-    words = f"{kind}: {first['text']}"
-    fix = next((fix for beginnings, fix in _FIXES.items() if words.startswith(beginnings)), None)
-    if "sizes-indivisible" in log.tags_at(first):
-        fix = _SIZES
+    words = " ".join([f"{kind}: {first['text']}", *(clue.message for clue in below)])
+    fix = next((fix for said, fix in _FIXES.items() if re.search(said, words)), None)
     return report(evidence, text, sure, severity=severity, fix=fix)
 
 
-_SIZES = Fix(
-    "parallel sizes whose product divides the ranks; see `ringup explain parallel-sizes-do-not-divide`."
-)
 _FIXES = {
-    ("EOFError: EOF when reading a line",): Fix(
+    "^EOFError: EOF when reading a line": Fix(
         "a rank has no terminal for `input()`: pass the answer as an argument of the script."
     ),
-    ("GatedRepoError: ", "OSError: You are trying to access a gated repo"): Fix(
+    "^GatedRepoError: |^OSError: You are trying to access a gated repo": Fix(
         "ask for access on the model's page; then `hf auth login` on that node, or HF_TOKEN in the job."
     ),
-    ("HfHubHTTPError: 429 ", "HTTPError: 429 "): Fix(
+    "^(?:HfHub)?HTTPError: 429 ": Fix(
         "the hub refuses that many requests: `hf download` once, then HF_HUB_OFFLINE=1 for all ranks."
     ),
-    ("OSError: We couldn't connect to ", "LocalEntryNotFoundError: "): Fix(
+    "^OSError: We couldn't connect to |^LocalEntryNotFoundError: ": Fix(
         "this node does not reach the hub: `hf download` on one that does, into an HF_HOME that all nodes"
         " share; then HF_HUB_OFFLINE=1."
     ),
+    r"undefined symbol: _ZNK?(?:3c10|2at|5torch)\d": Fix(
+        "this package was built for another torch: install or build it for the installed one."
+    ),
+    # Megatron, vLLM, verl, torchtitan, torch's DeviceMesh and accelerate.
+    r"(?i)world[_ ]size.{0,30}(?:divisible by|equal to .{0,40}parallel)|parallel dims: |Mesh should not be bigger"
+    r"|(?:divisible by|multiple of).{0,60}(?:parallel|micro|tensor|pipeline|expert)|match num_processes \(\d"
+    r"|multiplied should equal the world": Fix(
+        "parallel sizes whose product divides the ranks; `ringup explain parallel-sizes-do-not-divide`."
+    ),
 }
-"""The fix of exceptions whose words say what is missing, by Python's and huggingface_hub's words."""
+"""The fix of exceptions that name what is missing, by words of Python, huggingface_hub and the linker."""
 
 
 _OF_AN_IMPORT = re.compile(

@@ -122,7 +122,6 @@ class Ledger:
         return self.updated()
 
     def updated(self) -> Part:
-        """The part, with everything that was read so far."""
         part, engine = self.part, self.engine
         self.rows.flush(engine.take_counts())
         part.lines, part.bytes = engine.line - 1, engine.offset

@@ -17,11 +17,6 @@ TAGS = (
         r"Failed to send RPC to coordination service|JAX distributed service detected fatal errors|(?:leader )?task .{0,30}(?:died|preempted|crashed)|[Tt]ask \S+ heartbeat timeout|[Tt]he tasks? (?:have|has) crashed|coordination service .{0,60}(?:unavailable|shut ?down|stopped)|Connection reset by peer.{0,40}grpc|\bSocket closed\b|CollectiveExecutor::StartAbort (?:UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED)|PollForError|tasks? .{0,40}unhealthy"),
     tag("ray-died", "consequence",
         r"A worker died or was killed|ActorDiedError|RayActorError|WorkerCrashedError|The actor (?:died|is dead)|EngineCore (?:failed|encountered|died|crashed)|EngineDeadError|actor .{0,40}died (?:unexpectedly|because)|Worker unexpectedly exits|owner .{0,20}has died|AsyncEngineDeadError|raylet .{0,20}died|Raylet failed\b|Worker exit type|has been marked dead because|mistakenly (?:been )?marked (?:as )?dead|(?:Engine core|WorkerProc) initialization failed"),
-    # Megatron, vLLM, verl, torchtitan, torch's DeviceMesh, accelerate and Lightning.
-    tag("sizes-indivisible", "",
-        r"(?:(?:(?:decoder|rollout) )?[Ww]orld[_ ]size:? \(?\d{1,7}\)? (?:is not|must be|should be) (?:divisible by|equal to tensor_model_parallel_size) .{1,100})",
-        r"(?:[Gg]lobal batch size \(\d{1,9}\) is not divisible by micro.{1,80}|Invalid parallel dims: .{1,120}|Mesh should not be bigger than default world size.{1,40}|\btotal_size \(\d{1,7}\) does not match num_processes \(\d{1,7}\)|The sizes `data_parallel_size=.{1,60} multiplied should equal the world size.{0,12})",
-        r"(?:Error|Exception): (?:(?:num|number|total|[Tt]he num)(?!.{0,60}\b(?:seq|token|dimension)).{1,60}(?:divisible by|multiple of) .{0,30}(?:tensor|pipeline|context|expert)[_ ].{0,30})"),
     tag("horovod-down", "consequence", r"Horovod has been shut down|HorovodInternalError"),
     tag("horovod-stalled", "",
         r"(?:One or more tensors|ranks) .{0,120}(?:stalled|waiting for)|Stalled (?:ops|ranks|tensor)(?!:? ?(?:\[\]|none))|Missing ranks(?!:? ?(?:\[\]|none)):? ?\[?(?P<ranks>[\d, ]*)|were submitted to be reduced, gathered or broadcasted by subset of ranks"),
