@@ -333,7 +333,6 @@ def _unpickled(data: bytes) -> Any:
 
 
 def _add(to: Any, items: list[Any], is_set: bool) -> None:
-    """Add items to a list, or keys and values to a dictionary."""
     if not is_set:
         if not isinstance(to, list):
             raise NotPlain("it adds to an object that is not a list")

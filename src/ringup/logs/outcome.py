@@ -221,7 +221,6 @@ class Outcome:
 
     @cached_property
     def failed(self) -> Event | None:
-        """The first line of a failure after which the run did not work."""
         return self.failure()
 
     @cached_property
@@ -562,7 +561,6 @@ class Outcome:
 
     @cached_property
     def _marks(self) -> dict[tuple[int, str], list[_Mark]]:
-        """The lines of each stream that show work."""
         marks = [_Mark(e, 1, e.number("step")) for e in self._log.all("step", "loss", "nccl-tests-row")]
         marks += [_Mark(e) for e in self._log.all("epoch-done", "saved")]
         marks += [_Mark(e, ENOUGH if e["began"] else 1) for e in self._log.all("served", lacks=_PROBES)]
@@ -591,7 +589,6 @@ def _last_lines(events: Iterable[tuple[Key, Event]]) -> dict[Key, int]:
 
 
 def _who(event: Event) -> int | str:
-    """The origin of a line: its rank, else its label."""
     return event.label if event.rank is None else event.rank
 
 

@@ -350,7 +350,6 @@ def _size_bytes(path: str) -> int:
 
 
 def _refuse_nothing(counted: dict[str, Counted], refused: list[Unreadable], has_dumps: bool) -> None:
-    """Raise LogsError when there is not a single line to read."""
     empty = [Unreadable(path, "empty") for path, (part, _) in counted.items() if not part.lines]
     refused += empty
     if len(empty) < len(counted) or has_dumps:

@@ -442,7 +442,6 @@ class Scanner:
         self._keep(match)
 
     def _note(self, source: str, what: str) -> None:
-        """Remember something of a source's next exception."""
         self._notes.setdefault(source, {})[what] = "yes"
         if len(self._notes) > MAX_KEYS:
             self._notes.clear()

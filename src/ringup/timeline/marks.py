@@ -191,7 +191,6 @@ class Times:
     own: list[OwnRank] = field(default_factory=list)
 
     def of_rank(self, rank: int) -> Sequence[Written]:
-        """For a rank's own file."""
         return self.files.get(self.ranks[rank].file, ()) if rank in self.ranks else ()
 
 

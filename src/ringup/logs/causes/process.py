@@ -535,7 +535,6 @@ def _thread_ended(log: LogEvidence) -> Cause | None:
 
 
 def _loader_gone(log: LogEvidence) -> Cause | None:
-    """A data loader's worker ended, and nothing shows the reason."""
     if log.has("loader-killed", "loader-bus", "shm-torch", "oom-kill", "killed-word", "too-many-files"):
         return None
     gone = [e for e in log.all("loader-exited") if not log.outcome.overcome(e)]

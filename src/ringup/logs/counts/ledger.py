@@ -346,7 +346,6 @@ class _Rows:
         self._labelled: dict[str, list[int]] = {}
 
     def labels_changed(self) -> None:
-        """A process has got its label."""
         self._lined_up = 0
 
     def _line_up(self) -> None:

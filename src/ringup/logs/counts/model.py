@@ -94,7 +94,6 @@ class Row:
         return len(self._keys)
 
     def items(self) -> Iterable[tuple[int, int]]:
-        """Column and count."""
         return zip(self._keys, self._counts, strict=True) if self._cells is None else self._cells.items()
 
 

@@ -137,7 +137,6 @@ class PlainEngine:
         self._rests.clear()
 
     def append(self, sequence: int, code: int, asked: int, raw: bytes) -> None:
-        """One call of the current line."""
         while sequence >= len(self._sequences):
             self._sequences.append(PlainSequence())
         self._sequences[sequence].add(code, asked, self.line, self.offset, raw)

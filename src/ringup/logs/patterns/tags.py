@@ -38,7 +38,6 @@ class Pattern:
 
     @cached_property
     def text(self) -> str:
-        """The pattern, bounded."""
         return bounded(self.source)
 
     @cached_property
