@@ -1306,3 +1306,35 @@ def test_a_pod_that_downloads_first_has_one_launch() -> None:
     text = "num_nodes: 2\nrun: |\n  python scripts/{}_model.py\n  torchrun --standalone t.py\n"
     assert [one.script for one in launches(text.format("download"), "a.yaml")] == ["t.py"]
     assert len(launches(text.format("train"), "a.yaml")) == 2
+
+
+_PAGE = """# torchrun on nodes
+Type this // on each node - and wait:
+--nnodes is the count.
+```python
+RANK = os.environ["RANK"]
+```
+1. the first
+   ```bash
+   torchrun --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 t.py
+   ```
+2. or
+   ~~~ sh
+   torchrun --nnodes=2 --node_rank=0 --master_addr=10.0.0.7 t.py
+   ~~~
+```
+tail -f log
+```
+````
+$ srun torchrun --nnodes=4 t.py
+````
+"""
+
+
+def test_a_pages_blocks_are_files_of_their_own() -> None:
+    examined = lint.examine({"README.md": _PAGE})
+    assert [one.line for job in examined.jobs for one in job.launches] == [9, 13, 19]
+    assert {f.where for f in examined.findings if f.severity == "error"} == {"README.md:19"}
+    assert only("```sh\npip install a\n```\n\n```bash\ntorchrun --standalone t.py\n", "a.md").line == 6
+    assert not launches("# torchrun t.py\n```yaml\nrun: torchrun t.py\n```\n", "a.md")
+    assert only("#!/bin/bash\necho '```' > a.md\ntorchrun --standalone t.py\n", "-").line == 3

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,11 +18,18 @@ from ringup.launchfiles import make, manifests, shell
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch, NotRead, launches_of, not_read
 from ringup.launchfiles.settings_file import settings
-from ringup.launchfiles.shell import Job
+from ringup.launchfiles.shell import PASTED, Job
 
 Files = Mapping[str, str]
 """Path -> text."""
 YAML = (".yaml", ".yml")
+_FENCE = re.compile(r"[ \t]{0,99}(`{3,9}|~{3,9})[ \t]{0,9}([\w-]{0,20})")
+"""A line around code in Markdown."""
+_OF_SHELL = re.compile("(?:ba|z)?sh|shell|console|(?:shell-?)?session|terminal|slurm|sbatch|pbs")
+"""Languages of the code that are a shell's."""
+_IN_SHELL = re.compile(
+    r"(?m)^ {0,9}(?:\$ |#!|#(?:SBATCH|PBS|BSUB) )|\b(?:torchrun|accelerate launch|deepspeed|srun|mpirun) "
+)
 _BY_OPERATOR = re.compile(r"(?m)^kind: *['\"]?(?:PyTorchJob|TrainJob)\b")
 
 
@@ -50,6 +58,9 @@ def read(path: str, text: str, others: Files | None = None, nearby: Nearby | Non
 
     if path.endswith(YAML):
         return LaunchFile(*manifests.read(path, text, sibling))
+    if (parts := blocks(path, text)) != [text]:
+        found = [read(path, part, others, nearby) for part in parts]
+        return next((one for one in found if one.launches), found[0])
     is_make = make.is_makefile(path)
     job = shell.read(path, make.as_shell(text) if is_make else text, sibling)
     job.sources += [path] if is_make else []  # who calls make may set more
@@ -63,6 +74,28 @@ def read(path: str, text: str, others: Files | None = None, nearby: Nearby | Non
         _configure(launch, sibling)
         launch.is_in_a_pod = any(map(_BY_OPERATOR.search, named_by))
     return LaunchFile(job, launches, not_read(job, launches))
+
+
+def blocks(path: str, text: str) -> list[str]:
+    """
+    A page's code for the shell, each part between Markdown's fences with the lines above it empty.
+
+    >>> blocks("a.md", "Type:\\n```sh\\ntorchrun t.py\\n```\\n")
+    ['\\n\\ntorchrun t.py\\n']
+    """
+    lines = text.split("\n")
+    is_page = path.endswith(PASTED) and not text.startswith("#!")
+    marks = [(n, m[1], m[2].lower()) for n, line in enumerate(lines) if is_page and (m := _FENCE.match(line))]
+    found, begun = list[str](), None
+    for at, fence, kind in [*marks, (len(lines), "", "")]:
+        if begun is None:
+            begun = (at, fence, kind)
+        elif not kind and fence[: len(begun[1])] in (begun[1], ""):
+            body = textwrap.dedent("\n".join(lines[begun[0] + 1 : at]))
+            if _OF_SHELL.fullmatch(begun[2]) or (not begun[2] and _IN_SHELL.search(body)):
+                found.append("\n" * (begun[0] + 1) + body + "\n")
+            begun = None
+    return found or ["" if marks and path != "-" else text]
 
 
 def _inner(path: str, text: str, sibling: shell.Sibling) -> LaunchFile:

@@ -93,8 +93,6 @@ _CONTINUED = re.compile(rb"(?m)^([^#\n]{0,999}[\w,:=/.}])((?:\\\n[^\s\\;|&()<>#'
 MOST_PLACEHOLDERS = 100
 PASTED = ("-", ".md", ".txt")
 """Ends of the names of texts that may be a page with a file in it: its first line is unknown."""
-_FENCE = re.compile(rb"(?m)^[ \t]{0,9}(?:`{3,9}|~{3,9})[\w-]{0,20}(?=[ \t\r]{0,9}$)")
-"""A line around code in Markdown."""
 _PROMPT = re.compile(
     rb"(?m)^[ \t]{0,9}(?:[(\[][^\n$#>()\[\]]{1,60}[)\]] ?){0,2}"
     rb"(?:[\w.-]{1,40}@[\w.-]{1,60}[^\n$#>]{0,80})?\$ (?=\S)"
@@ -256,8 +254,6 @@ class _Walk(Expansion):
             self.job.is_cut = True
             return
         given = text.encode("utf-8", "replace")
-        if self.job.path.endswith(PASTED):
-            given = _FENCE.sub(lambda m: b"#" * len(m[0]), given)
         if not self.nested and _PROMPT.search(given):
             given = _PROMPT.sub(_blank, _SECOND_PROMPT.sub(_blank, given))
         given = _OF_TEMPLATE.sub(lambda m: self.marks.make(m[0].decode(), scope.site).encode(), given)

@@ -32,7 +32,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Literal
 
-from ringup.launchfiles.files import Nearby
+from ringup.launchfiles.files import Nearby, blocks
 
 # Some of these are imported only for their rules.
 from ringup.lint import (  # noqa: F401
@@ -138,8 +138,11 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
     findings: list[Finding] = []
     for path, text in files.items():
         if not is_script(path, text):
-            jobs.append(job_file(path, "" if _OTHERS.search(path) else text, files, nearby))
-            findings += _without_consequences([*judge(SHELL, jobs[-1])], jobs[-1])
+            parts = blocks(path, "" if _OTHERS.search(path) else text)
+            made = [job_file(path, part, files, nearby) for part in parts]
+            for job in [one for one in made if one.launches] or made[:1]:
+                jobs.append(job)
+                findings += _without_consequences([*judge(SHELL, job)], job)
             continue
         try:
             scripts.append(ranks.Reading(source.read(path, text), partial(_module, path, files, nearby)))

@@ -129,7 +129,7 @@ def _is_shown_again(part: Part, parts: Sequence[Part]) -> bool:
     is_elsewhere = (part.address, part.port) != (same[0].address, same[0].port)
     if part.launch.replicas is not None and (part.launch.nnodes or part.launch.number(part.count) or 0) > 1:
         return is_elsewhere  # a manifest's services run at once
-    if any(other.job is part.job for other in same):
+    if any(other.job.path == part.job.path for other in same):
         return not any(part.machines and o.machines and not {*part.machines} & {*o.machines} for o in same)
     return len({o.rank for o in parts if o.job is same[0].job}) > 1 or is_elsewhere
 
