@@ -25,6 +25,8 @@ Files = Mapping[str, str]
 YAML = (".yaml", ".yml")
 _FENCE = re.compile(r"[ \t]{0,99}(`{3,9}|~{3,9})[ \t]{0,9}([\w-]{0,20})")
 """A line around code in Markdown."""
+MOST_BLOCKS = 200
+"""Of a page; those behind them are not read."""
 _OF_SHELL = re.compile("(?:ba|z)?sh|shell|console|(?:shell-?)?session|terminal|slurm|sbatch|pbs")
 """Languages of the code that are a shell's."""
 _IN_SHELL = re.compile(
@@ -87,7 +89,7 @@ def blocks(path: str, text: str) -> list[str]:
     is_page = path.endswith(PASTED) and not text.startswith("#!")
     marks = [(n, m[1], m[2].lower()) for n, line in enumerate(lines) if is_page and (m := _FENCE.match(line))]
     found, begun = list[str](), None
-    for at, fence, kind in [*marks, (len(lines), "", "")]:
+    for at, fence, kind in [*marks[: 2 * MOST_BLOCKS], (len(lines), "", "")]:
         if begun is None:
             begun = (at, fence, kind)
         elif not kind and fence[: len(begun[1])] in (begun[1], ""):

@@ -409,9 +409,9 @@ _FIXES = {
         "this package was built for another torch: install or build it for the installed one."
     ),
     # Megatron, vLLM, verl, torchtitan, torch's DeviceMesh and accelerate.
-    r"(?i)world[_ ]size.{0,30}(?:divisible by|equal to .{0,40}parallel)|parallel dims: |Mesh should not be bigger"
-    r"|(?:divisible by|multiple of).{0,60}(?:parallel|micro|tensor|pipeline|expert)|match num_processes \(\d"
-    r"|multiplied should equal the world": Fix(
+    r"(?i)world[_ ]size.{0,30}(?:divisible by|equal to .{0,40}parallel)|parallel dims: "
+    r"|Mesh should not be bigger|(?:divisible by|multiple of).{0,60}(?:parallel|micro|tensor|pipeline|expert)"
+    r"|match num_processes \(\d|multiplied should equal the world": Fix(
         "parallel sizes whose product divides the ranks; `ringup explain parallel-sizes-do-not-divide`."
     ),
 }
