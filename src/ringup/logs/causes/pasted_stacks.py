@@ -42,7 +42,6 @@ class Stack:
 
 
 def stacks(log: LogEvidence) -> list[Stack]:
-    """The pasted main threads, in order."""
     found: list[Stack] = []
     is_main = False
     for event in log.all("stack-process", "stack-thread", "stack-frame"):

@@ -290,8 +290,9 @@ def own_exceptions(log: LogEvidence) -> list[Event]:
     own = [e for e in log.all("exception") if _is_of_the_program(log, e) and not log.outcome.overcome(e)]
     own = [e for e in own if not LAUNCHER_FRAMES.search(e["frame"])]
     if log.has("oom-kill", "killed-word"):
-        of_a_death = r"process(?:es)? .{0,40}\b(?:abruptly|died|killed)\b"
-        own = [e for e in own if not re.search(of_a_death, e["text"])]
+        own = [
+            e for e in own if not re.search(r"process(?:es)? .{0,40}\b(?:abruptly|died|killed)\b", e["text"])
+        ]
     garbled = garbled_objects(log)
     own = [e for e in own if e not in garbled]
     if all(e["carried"] for e in own):  # Ray's head names a type, and the line above it has the details
@@ -387,25 +388,25 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
         rename = Fix(f"give {hiding} another name, and delete its __pycache__.")
         return report(evidence, text, sure, severity=severity, fix=rename)
     words = " ".join([f"{kind}: {first['text']}", *(clue.message for clue in below)])
-    fix = next((fix for said, fix in _FIXES.items() if re.search(said, words)), None)
+    fix = next((fix for said, fix in _FIXES.items() if said.search(words)), None)
     return report(evidence, text, sure, severity=severity, fix=fix)
 
 
 _FIXES = {
-    "^EOFError: EOF when reading a line": Fix(
+    re.compile("^EOFError: EOF when reading a line"): Fix(
         "a rank has no terminal for `input()`: pass the answer as an argument of the script."
     ),
-    "^GatedRepoError: |^OSError: You are trying to access a gated repo": Fix(
+    re.compile("^GatedRepoError: |^OSError: You are trying to access a gated repo"): Fix(
         "ask for access on the model's page; then `hf auth login` on that node, or HF_TOKEN in the job."
     ),
-    "^(?:HfHub)?HTTPError: 429 ": Fix(
+    re.compile("^(?:HfHub)?HTTPError: 429 "): Fix(
         "the hub refuses that many requests: `hf download` once, then HF_HUB_OFFLINE=1 for all ranks."
     ),
-    "^OSError: We couldn't connect to |^LocalEntryNotFoundError: ": Fix(
+    re.compile("^OSError: We couldn't connect to |^LocalEntryNotFoundError: "): Fix(
         "this node does not reach the hub: `hf download` on one that does, into an HF_HOME that all nodes"
         " share; then HF_HUB_OFFLINE=1."
     ),
-    r"undefined symbol: _ZNK?(?:3c10|2at|5torch)\d": Fix(
+    re.compile(r"undefined symbol: _ZNK?(?:3c10|2at|5torch)\d"): Fix(
         "this package was built for another torch: install or build it for the installed one."
     ),
     # Megatron, vLLM, verl, torchtitan, torch's DeviceMesh and accelerate.
