@@ -410,11 +410,11 @@ _FIXES = {
         "this package was built for another torch: install or build it for the installed one."
     ),
     # Megatron, vLLM, verl, torchtitan, torch's DeviceMesh and accelerate.
-    r"(?i)world[_ ]size.{0,30}(?:divisible by|equal to .{0,40}parallel)|parallel dims: "
-    r"|Mesh should not be bigger|(?:divisible by|multiple of).{0,60}(?:parallel|micro|tensor|pipeline|expert)"
-    r"|match num_processes \(\d|multiplied should equal the world": Fix(
-        "parallel sizes whose product divides the ranks; `ringup explain parallel-sizes-do-not-divide`."
-    ),
+    re.compile(
+        r"(?i)world[_ ]size.{0,30}(?:divisible by|equal to .{0,40}parallel)|parallel dims: "
+        r"|Mesh should not be bigger|(?:divisible by|multiple of).{0,60}(?:parallel|micro|tensor|pipeline)"
+        r"|match num_processes \(\d|multiplied should equal the world"
+    ): Fix("parallel sizes whose product divides the ranks; `ringup explain parallel-sizes-do-not-divide`."),
 }
 """The fix of exceptions that name what is missing, by words of Python, huggingface_hub and the linker."""
 
