@@ -82,7 +82,7 @@ def blocks(path: str, text: str) -> list[str]:
     """
     A page's code for the shell, each part between Markdown's fences with the lines above it empty.
 
-    >>> blocks("a.md", "Type:\\n```sh\\ntorchrun t.py\\n```\\n")
+    >>> blocks("README.md", "Type:\\n```sh\\ntorchrun t.py\\n```\\n")
     ['\\n\\ntorchrun t.py\\n']
     """
     lines = text.split("\n")

@@ -37,7 +37,7 @@ PER_DETAIL = 0.3
 _WAITS = re.compile(
     r"(?i)waiting (?:for|on)(?! application (?:startup|shutdown))|still waiting|may be stuck"
     r"|\b(?:hung|hanging|stuck|stalled)\b|no progress|only have \d{1,6} participants"
-    r"|No available shared memory|clients joined|No quorum, only|not all .{0,60}joined|heartbeat"
+    r"|No available shared memory|clients joined|not all .{0,60}joined|heartbeat"
 )
 
 GENERIC = {"rank-raised-exception", "nccl-error-without-detail", "rank-crashed"}

@@ -28,7 +28,7 @@ FAILING = (
 )
 WAIT = (
     r"timed out|times out|timing out|time-?out (?:after|of|expired|exceeded|error|\(|while|waiting)|TimeoutError|watchdog (?:caught|time|got)|detected by watchdog|still waiting|waiting (?:for|on)|been waiting|may be stuck|\b(?:hung|hang(?:ing|s)?|stuck|stall(?:ed|s)?)\b"
-    r"|no progress|no quorum, only|No available \w|clients joined|only have [1-9]\d{0,5} participants|(?:no|lost|missed) heartbeat|deadline.exceeded"
+    r"|no progress|No available \w|clients joined|only have [1-9]\d{0,5} participants|(?:no|lost|missed) heartbeat|deadline.exceeded"
 )
 
 KERNEL = Pattern(
