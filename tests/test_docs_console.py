@@ -84,12 +84,14 @@ for line in sys.stdin:
         except SystemExit as left:
             sys.stdout.flush()
             os._exit(left.code or 0)
-    output = b""
-    try:
-        while data := os.read(terminal, 65536):
-            output += data
-    except OSError:  # the command has closed its end
-        os.close(terminal)
+    output, ends = b"", 0
+    while ends < 2:  # the command has closed its end; its last line may come after the first error
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:
+            data = b""
+        output, ends = output + data, 0 if data else ends + 1
+    os.close(terminal)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     print(json.dumps([output.decode("utf-8", "replace"), code]), flush=True)
 """
