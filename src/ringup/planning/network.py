@@ -168,7 +168,9 @@ def decision_notes(cluster: Cluster, network: Network | None, port: int) -> Iter
     """Why the port is not torch's default, which network is used, and other unexpected decisions."""
     launcher, head = launchers.known(cluster.job), cluster.head.name
     if port != PORTS[0] and not cluster.job.port:
-        yield f"rendezvous on port {port}: {PORTS[0]} is held or claimed on {head}, or not reachable there"
+        is_held = any(listener.port == PORTS[0] for listener in cluster.head.listeners)
+        why = f"in use on {head}" if is_held else f"claimed by another run on {head}, or not reachable there"
+        yield f"rendezvous on port {port}: {PORTS[0]} is {why}"
     if network is not None:
         names = {*network.interfaces.values()}
         by_node = ", ".join(f"{n}: {i}" for n, i in network.interfaces.items())

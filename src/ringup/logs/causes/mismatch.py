@@ -469,7 +469,8 @@ def collective_stalled(log: LogEvidence) -> Found:
     blocked.
 
     Why: the transfer does not finish: a link, a GPU, a driver call; or one silent rank.
-    Fix: link and hardware tests (`ringup bench`), native stacks (`ringup stacks`), the flight recorder.
+    Fix: tests of the network (`ringup check`, `ringup bench`), native stacks (`ringup stacks`), the
+    flight recorder.
     In logs: one SeqNum on all ranks, `watchdog got stuck for 480 seconds`.
     """
     return ended_as(log, "collective-stalled") or agreeing(recorded_standing(log), _printed_stalled(log))
