@@ -267,8 +267,10 @@ def show(findings: list[Finding], starts: dict[str, HowToStart], quiet: bool, co
     if quiet:
         return
     unreadable = {f.where.rpartition(":")[0] for f in findings if f.rule == lint.NOT_READABLE.name}
+    wrong = {f.where.rpartition(":")[0] for f in findings if f.severity == "error"}
     for path, start in starts.items():
         if path not in unreadable and start.kind != "alone":
             words = f"start it with `ringup run --with {start.launcher}`: {start.why}"
-            terminal.show(f"{terminal.path_shown(path)}: {words}")
+            first = "once fixed, " if path in wrong else ""
+            terminal.show(f"{terminal.path_shown(path)}: {first}{words}")
     terminal.show(counts)
