@@ -263,7 +263,8 @@ def test_it_is_said_on_the_screen_in_run_json_and_by_logs(tmp_path: Path) -> Non
     with (tmp_path / "screen").open("w") as stream:
         lines = run_lines(run.result, Style(stream))
     assert "warning the run: each of the 2 ranks counted one process in its world" in lines[0]
-    assert lines[1].startswith("  fix        `ringup lint train.py` names the line")
+    assert lines[1] == "  wanted: one world of 2 ranks (`ringup explain world-never-formed`)"
+    assert lines[2].startswith("  fix        `ringup lint train.py` names the line")
     (run.log_dir / "ringup.log").write_text("".join(f"{line}\n" for line in lines))
     (cause,) = read_logs([str(run.log_dir)]).causes
     assert (cause.rule, cause.severity) == ("world-never-formed", "warning")
