@@ -13,7 +13,7 @@ import pytest
 from ringup import lint
 from ringup.cli.lint import files_of
 from ringup.launchfiles import files, shell
-from ringup.launchfiles.model import Launch
+from ringup.launchfiles.model import MOST_LAUNCHES, TOO_LARGE, Launch
 from ringup.launchfiles.start import take_apart
 from ringup.secrets import redact
 
@@ -460,6 +460,38 @@ def test_hostile_shell_is_bounded(text: str) -> None:
     assert len(read.commands) <= shell.MOST_COMMANDS + 1
     assert all(len(word.text) <= 1 << 20 for command in read.commands for word in command.words)
     assert sum(len(command.variables) + len(command.env) for command in read.commands) < 4_000_000
+
+
+def test_values_that_grow_end_the_reading() -> None:
+    grows = "".join(f'A{n + 1}="$A{n}/x"; export B{n}="$A{n}"\n' for n in range(9000))
+    read = shell.read("x.sh", "A0=/\n" + grows + "torchrun t.py\n")
+    assert read.is_cut
+    assert sum(len(word.text) for word in read.assigned) < 8_000_000
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "line"),
+    [
+        ("x.sh", "", "torchrun t.py\n"),
+        ("x.yaml", "", "- run: torchrun t.py\n"),
+        ("x.yaml", "run: |\n", "  torchrun t.py\n"),
+    ],
+    ids=("shell", "many commands", "one command"),
+)
+def test_many_launch_lines_are_read_in_part_and_that_is_said(path: str, before: str, line: str) -> None:
+    few, many = (files.read(path, before + line * n) for n in (MOST_LAUNCHES, MOST_LAUNCHES + 1))
+    assert len(few.launches) == len(many.launches) == MOST_LAUNCHES
+    assert [n.reason for n in few.not_read] == []
+    assert [n.reason for n in many.not_read] == [TOO_LARGE]
+
+
+def test_blocks_of_a_page_that_are_not_read_are_named() -> None:
+    block = "```sh\ntorchrun --nnodes 2 t.py\n```\n"
+    few, many = (lint.examine({"README.md": block * n}) for n in (files.MOST_BLOCKS, files.MOST_BLOCKS + 9))
+    assert len(few.jobs) == len(many.jobs) == files.MOST_BLOCKS
+    left = [(n.line, n.reason) for job in many.jobs for n in job.read.not_read]
+    assert left == [(3 * files.MOST_BLOCKS + 2, f"behind the first {files.MOST_BLOCKS} blocks of the page")]
+    assert [n for job in few.jobs for n in job.read.not_read] == []
 
 
 @pytest.mark.parametrize(

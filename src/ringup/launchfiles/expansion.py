@@ -168,7 +168,9 @@ class Expansion:
             # {a,b} and similar come in pieces; kept as written.
             return "".join(self.value(c, scope, depth + 1, quoted) for c in node.children)[:MOST_VALUE]
         if kind in ("simple_expansion", "expansion"):
-            return self._expanded(node, scope, depth, quoted)
+            found = self._expanded(node, scope, depth, quoted)
+            self.nodes += len(found) // 64  # of values that grow, the file is large
+            return found
         if kind == "command_substitution":
             return _split(self._substituted(node, scope), quoted)
         if kind == "arithmetic_expansion":

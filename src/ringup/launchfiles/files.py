@@ -26,7 +26,7 @@ YAML = (".yaml", ".yml")
 _FENCE = re.compile(r"[ \t]{0,99}(`{3,9}|~{3,9})[ \t]{0,9}([\w-]{0,20})")
 """A line around code in Markdown."""
 MOST_BLOCKS = 200
-"""Of a page; those behind them are not read."""
+"""Blocks of a page that are read."""
 _OF_SHELL = re.compile("(?:ba|z)?sh|shell|console|(?:shell-?)?session|terminal|slurm|sbatch|pbs")
 """Languages of the code that are a shell's."""
 _IN_SHELL = re.compile(
@@ -68,8 +68,8 @@ def read(path: str, text: str, others: Files | None = None, nearby: Nearby | Non
     job.sources += [path] if is_make else []  # who calls make may set more
     launches = launches_of(job)
     for document, line in job.unread if not launches else ():
-        inner = _inner(path, "\n" * line + document, sibling)
-        if inner.launches:
+        inner = _inner(path, document, line, sibling)
+        if inner and inner.launches:
             return inner
     named_by = [other for other in known.values() if posixpath.basename(path) in other]
     for launch in launches:
@@ -82,6 +82,8 @@ def blocks(path: str, text: str) -> list[str]:
     """
     A page's code for the shell, each part between Markdown's fences with the lines above it empty.
 
+    At most one more than MOST_BLOCKS.
+
     >>> blocks("README.md", "Type:\\n```sh\\ntorchrun t.py\\n```\\n")
     ['\\n\\ntorchrun t.py\\n']
     """
@@ -89,7 +91,9 @@ def blocks(path: str, text: str) -> list[str]:
     is_page = path.endswith(PASTED) and not text.startswith("#!")
     marks = [(n, m[1], m[2].lower()) for n, line in enumerate(lines) if is_page and (m := _FENCE.match(line))]
     found, begun = list[str](), None
-    for at, fence, kind in [*marks[: 2 * MOST_BLOCKS], (len(lines), "", "")]:
+    for at, fence, kind in [*marks, (len(lines), "", "")]:
+        if len(found) > MOST_BLOCKS:  # one more says that the page goes on
+            break
         if begun is None:
             begun = (at, fence, kind)
         elif not kind and fence[: len(begun[1])] in (begun[1], ""):
@@ -100,12 +104,15 @@ def blocks(path: str, text: str) -> list[str]:
     return found or ["" if marks and path != "-" else text]
 
 
-def _inner(path: str, text: str, sibling: shell.Sibling) -> LaunchFile:
+def _inner(path: str, document: str, above: int, sibling: shell.Sibling) -> LaunchFile | None:
     """A manifest or a script in a here-document, with its lines as in the file around it."""
-    if re.search(r"(?m)^kind: ", text):
+    text = "\n" * above + document
+    if re.search(r"(?m)^kind: ", document):
         return LaunchFile(*manifests.read(path, text, sibling))
+    if not document.lstrip().startswith("#!"):
+        return None
     job = shell.read(path, text, sibling)
-    return LaunchFile(job, launches_of(job) if text.lstrip().startswith("#!") else (), ())
+    return LaunchFile(job, launches_of(job), ())
 
 
 def named(name: str, path: str, others: Files) -> str | None:

@@ -18,7 +18,15 @@ from typing import Any, NamedTuple
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.marks import Marks
-from ringup.launchfiles.model import OTHER_SCRIPTS, Launch, NotRead, PodShare, launch_of
+from ringup.launchfiles.model import (
+    OTHER_SCRIPTS,
+    TOO_LARGE,
+    Launch,
+    NotRead,
+    PodShare,
+    bounded,
+    launch_of,
+)
 from ringup.launchfiles.shell import Job, Sibling, command_of, read_into
 from ringup.model import RANK_VARIABLES
 
@@ -83,30 +91,31 @@ class PodCommand(NamedTuple):
 def read(path: str, text: str, sibling: Sibling) -> tuple[Job, Sequence[Launch], Sequence[NotRead]]:
     """A manifest's commands and launches; never raises."""
     job = Job(path, marks.without_marks(text), Marks())
-    found: list[Launch] = []
-    problem = ""
     try:
         documents = list(_documents(job.text))
     except Exception as error:  # the parser raises many kinds of errors
         mark = getattr(error, "problem_mark", None)
         words = " ".join(str(getattr(error, "problem", None) or error).split())[:120]
         return job, [], [NotRead(path, mark.line + 1 if mark else 1, f"not YAML: {words}")]
+    found = bounded(job, _of_documents(job, documents, sibling))
+    left = [NotRead(path, 1, TOO_LARGE)] if job.is_cut else []
+    if not found:
+        left.append(NotRead(path, 1, "no launch line recognised"))
+    return job, found, left
+
+
+def _of_documents(job: Job, documents: Sequence[Node], sibling: Sibling) -> Iterator[Launch]:
     for document in documents:
         count = [0]
         seen = set()  # an alias is the node of its anchor
         for container in _containers(document, Around(_kind(document), job.text), count, 0):
             if container.node.start_mark.index not in seen:
-                found += _launches(job, container, sibling, document)
+                yield from _launches(job, container, sibling, document)
             seen.add(container.node.start_mark.index)
         job.documents.append(document)
         if _kind(document) == "ConfigMap":  # its files, mounted somewhere
             job.files |= {name: scalar(value) for name, value in pairs(node_at(document, "data"))}
-        if count[0] > MOST_NODES:
-            problem = "too large: read in part"
-    left = [NotRead(path, 1, problem)] if problem else []
-    if not found:
-        left.append(NotRead(path, 1, "no launch line recognised"))
-    return job, found, left
+        job.is_cut = job.is_cut or count[0] > MOST_NODES
 
 
 def starts_launcher(text: str) -> bool:

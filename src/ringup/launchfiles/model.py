@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import Directive, gpus_per_node, last, node_count, tasks_per_node
@@ -250,7 +251,7 @@ class Launch:
         """Whether a missing file may have further settings."""
         return self.launcher == "accelerate" and self.has("config-file") and not self.config
 
-    @property
+    @cached_property
     def is_set_outside(self) -> bool:
         """Whether an operator sets torchrun's PET_ variables."""
         is_read = self.is_in_a_pod or "$PET_" in self.job.text or "${PET_" in self.job.text
@@ -544,14 +545,25 @@ class Launch:
 # -- building ------------------------------------------------------------------------------------
 
 
+MOST_LAUNCHES = 300
+"""Launch lines of one file that are read; files of public trainers and HPC sites have at most 22."""
+
+
 def launches_of(job: Job) -> list[Launch]:
     """The launch lines of a file."""
-    found = [made for command in job.commands if (made := launch_of(job, command))]
+    found = bounded(job, (made for command in job.commands if (made := launch_of(job, command))))
     real = [one for one in found if one.launcher != "python" or _is_training(one)]
     if any(one.is_away if one.launcher == "python" else one.launcher not in _SERVERS for one in real):
         # Plain scripts next to a launcher prepare data or evaluate.
         real = [one for one in real if one.launcher != "python" or one.is_away or _has_rank(one)]
     return real
+
+
+def bounded(job: Job, every: Iterator[Launch]) -> list[Launch]:
+    """The first launches of a file, which is read in part if it has more."""
+    found = [*islice(every, MOST_LAUNCHES)]
+    job.is_cut = job.is_cut or next(every, None) is not None
+    return found
 
 
 def _is_training(launch: Launch) -> bool:
@@ -758,9 +770,12 @@ class NotRead:
     reason: str
 
 
+TOO_LARGE = "too large or too deeply nested: read in part"
+
+
 def not_read(job: Job, found: Sequence[Launch]) -> list[NotRead]:
     """Parts of the file that were not read; without a launch line the reason."""
-    left = [NotRead(job.path, 1, "too large or too deeply nested: read in part")] if job.is_cut else []
+    left = [NotRead(job.path, 1, TOO_LARGE)] if job.is_cut else []
     if found:
         return left
     for command in job.commands:

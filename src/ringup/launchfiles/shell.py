@@ -241,6 +241,7 @@ class _Walk(Expansion):
     def __init__(self, job: Job, sibling: Sibling) -> None:
         super().__init__(job.marks, job.directives)
         self.job, self.sibling = job, sibling
+        self.keeps_last = bool(_LAST_OF_PIPE.search(job.text))
         self.whole = b""
         """The file's own text."""
         self.alternatives: dict[str, list[str]] = {}
@@ -330,9 +331,8 @@ class _Walk(Expansion):
             self.body(parts[-1:], inner, depth)
             self._lose(inner, scope, node)
             return
-        keeps_last = bool(_LAST_OF_PIPE.search(self.job.text))
         for part in parts:
-            inner = scope if keeps_last and part == parts[-1] else self.copied(scope)
+            inner = scope if self.keeps_last and part == parts[-1] else self.copied(scope)
             self.statement(part, inner, depth + 1)
             self._lose(inner, scope, part)
 

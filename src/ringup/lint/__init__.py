@@ -27,12 +27,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Literal
 
-from ringup.launchfiles.files import Nearby, blocks
+from ringup.launchfiles.files import MOST_BLOCKS, Nearby, blocks
+from ringup.launchfiles.model import NotRead
 
 # Some of these are imported only for their rules.
 from ringup.lint import (  # noqa: F401
@@ -139,8 +140,13 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
     for path, text in files.items():
         if not is_script(path, text):
             parts = blocks(path, "" if _OTHERS.search(path) else text)
-            made = [job_file(path, part, files, nearby) for part in parts]
-            for job in [one for one in made if one.launches] or made[:1]:
+            made = [job_file(path, part, files, nearby) for part in parts[:MOST_BLOCKS]]
+            kept = [one for one in made if one.launches] or made[:1]
+            if rest := "".join(parts[MOST_BLOCKS:]):
+                line = len(rest) - len(rest.lstrip("\n")) + 1
+                late = NotRead(path, line, f"behind the first {MOST_BLOCKS} blocks of the page")
+                kept[-1].read = replace(kept[-1].read, not_read=(*kept[-1].read.not_read, late))
+            for job in kept:
                 jobs.append(job)
                 findings += _without_consequences([*judge(SHELL, job)], job)
             continue

@@ -25,7 +25,7 @@ from ringup.lint.rule import ACROSS, fault
 from ringup.lint.source import STARTS_RANKS, Script
 from ringup.model import LOCAL_RANKS, RANKS
 from ringup.rules import Finding, Severity
-from ringup.units import lines_of, plural, printable
+from ringup.units import plural, printable
 
 _ADDRESS = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){3})(?![\d.])")
 
@@ -135,7 +135,7 @@ def _is_shown_again(part: Part, parts: Sequence[Part]) -> bool:
 
 
 def _parts(job: JobFile) -> Iterator[Part]:
-    before, texts = 0, ["", *lines_of(job.text)]
+    before, texts = 0, ["", *job.lines]
     for launch in job.launches:
         above = " ".join(t for t in texts[before + 1 : launch.line] if t.lstrip().startswith("#"))
         before = launch.line

@@ -240,11 +240,11 @@ _OF_SLURM = re.compile(r"(?:\$\(|`|^|[;&|\n]) {0,8}(scontrol|squeue|srun) ")
 
 def _slurm_inside(job: JobFile) -> Iterator[Finding]:
     """Commands of Slurm in the text that a container runs, where the file does not bind their folder."""
-    for command in job.job.commands:
+    is_bound = "/slurm" in job.text or "munge" in job.text
+    for command in () if is_bound else job.job.commands:
         text = command.start.text or ""
         boxed = any(posixpath.basename(s.program) in (*APPTAINER, *DOCKER) for s in command.start.steps)
-        is_bound = "/slurm" in job.text or "munge" in job.text
-        if boxed and not is_bound and (found := _OF_SLURM.search(text[:20_000])):
+        if boxed and (found := _OF_SLURM.search(text[:20_000])):
             what = f"{found[1]} runs inside the container: an image has no commands of Slurm"
             yield job.finding(command.line, what, f"{found[1]} outside of it", case="Slurm")
 

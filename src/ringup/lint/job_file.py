@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ringup.launchfiles.files import Files, LaunchFile, Nearby, read
 from ringup.launchfiles.model import Launch
 from ringup.launchfiles.shell import Command, Job
 from ringup.launchfiles.start import Step
 from ringup.lint.rule import File
+from ringup.units import lines_of
 
 
 @dataclass
@@ -31,7 +33,11 @@ class JobFile(File):
     def launches(self) -> Sequence[Launch]:
         return self.read.launches
 
-    @property
+    @cached_property
+    def lines(self) -> list[str]:
+        return lines_of(self.text)
+
+    @cached_property
     def commands(self) -> list[Command]:
         """The commands in the file itself, without duplicates."""
         seen: dict[tuple[int, int], Command] = {}

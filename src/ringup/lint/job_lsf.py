@@ -9,7 +9,7 @@ from ringup.launchfiles.shell import Command
 from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
-from ringup.units import lines_of, printable
+from ringup.units import printable
 
 _STARTS_ELSEWHERE = re.compile(
     r"\b(?:jsrun|lrun|mpirun|mpiexec|horovodrun|ddlrun|blaunch|ssh|pdsh|deepy\.py)\b"
@@ -26,7 +26,7 @@ def bsub_reads_no_directives(job: JobFile, command: Command) -> Found:
 
     Fix: `bsub < job.sh`.
     """
-    words, lines = command.texts, lines_of(job.text)[command.line - 1 : command.last_line]
+    words, lines = command.texts, job.lines[command.line - 1 : command.last_line]
     if words[:1] != ["bsub"] or "<" in " ".join(lines):
         return
     name = next((word for word in words[1:] if re.search(r"\.(?:sh|lsf|bsub|job)$", word)), "")

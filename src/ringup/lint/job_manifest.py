@@ -13,7 +13,7 @@ from ringup.launchfiles.model import Launch
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.rules import Finding, Fix
-from ringup.units import lines_of, printable
+from ringup.units import printable
 
 
 def _within(job: JobFile, node: Node) -> list[Launch]:
@@ -513,7 +513,7 @@ def _same_machine(job: JobFile) -> Found:
     others = [(path, text) for path, text in job.others.items() if posixpath.dirname(path) == here]
     alike = [path for path, text in others if _COMMENTED.sub("", text).strip() == plain]
     if alike and job.path > min(alike):
-        line = next(n for n, text in enumerate(lines_of(job.text), 1) if text.startswith("machine_rank:"))
+        line = next(n for n, text in enumerate(job.lines, 1) if text.startswith("machine_rank:"))
         first = posixpath.basename(min(alike))
         found = f"machine_rank: {printable(own['machine_rank'], 20)}, as in {printable(first, 60)}"
         why = "accelerate starts the host of the rendezvous on machine 0: with two of them no group forms."

@@ -17,7 +17,7 @@ from ringup.lint.job_file import JobFile
 from ringup.lint.job_programs import gpus_of_nccl_tests, mpi_modules, tasks_of_litgpt
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.rules import Fix
-from ringup.units import lines_of, plural, printable
+from ringup.units import plural, printable
 
 _LOOPBACK = re.compile(r"(?:tcp://)?(localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[?::1\]?)(?::|$)")
 _COORDINATOR = re.compile(
@@ -61,7 +61,7 @@ def rendezvous_endpoint_list(job: JobFile) -> Found:
             found = "the ranks meet at $SLURM_SUBMIT_HOST, where sbatch was typed: no rank runs there"
             why = "The store is opened by a rank of this host, and the job has none there."
             yield launch.line, found, "the first node of the job", why, _FIRST_NODE
-    for number, text in enumerate(lines_of(job.text), 1):
+    for number, text in enumerate(job.lines, 1):
         if _CUT.search(text.partition(" #")[0]) and node_count(job.job.directives)[0] > 1 and job.launches:
             yield number, "the list may be n[1-2]: cut takes n[1-2] for a name", "scontrol show hostnames"
     for command, step in job.steps("srun"):
@@ -92,7 +92,7 @@ def directive_misspelt(job: JobFile) -> Found:
 
     Fix: the right word, in capitals and without a space behind `#`.
     """
-    for number, line in enumerate(lines_of(job.text), 1):
+    for number, line in enumerate(job.lines, 1):
         if line.strip() and not line.startswith("#"):
             return
         match = re.match(r"#([A-Za-z]{3,8})[ \t]+--?[A-Za-z]", line)
@@ -242,11 +242,12 @@ def gpus_exceed_pod(job: JobFile, launch: Launch) -> Found:
     wanted *= given.get("pipeline-parallel-size") or given.get("pp-size") or 1
     is_one = not launch.arguments.keys() & {"nnodes", "node-rank"}
     is_one = is_one and launch.arguments.get("distributed-executor-backend", "mp") == "mp"
-    is_one = is_one and launch.started_by != "LeaderWorkerSet" and not re.search(r"\bray\b", job.text)
+    is_one = is_one and launch.started_by != "LeaderWorkerSet"
     visible = launch.env.get("CUDA_VISIBLE_DEVICES", "").strip("\"'")
     if re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,63}", visible) and not launch.is_away:
         gpus = visible.count(",") + 1
-    if re.search("vllm|sglang", " ".join(launch.command.texts[:6])) and is_one and 0 < gpus < wanted:
+    is_one = is_one and 0 < gpus < wanted and not re.search(r"\bray\b", job.text)
+    if is_one and re.search("vllm|sglang", " ".join(launch.command.texts[:6])):
         found = f"{wanted} GPUs (tensor x pipeline), and the {'container' if launch.pod else 'node'}"
         found += f" has {gpus}"
         yield launch.line, found, f"{wanted} GPUs"
@@ -487,7 +488,7 @@ def gpu_by_global_rank(job: JobFile) -> Found:
             found = f"{taken[0]}, and the ranks of {nodes} nodes are dealt out in turn"
             yield launch.line, found, "OMPI_COMM_WORLD_LOCAL_RANK" if starters else "SLURM_LOCALID"
     away = [one for one in job.launches if one.is_away and (one.nodes or 0) > 1]
-    for number, line in enumerate(lines_of(job.text), 1):
+    for number, line in enumerate(job.lines, 1):
         match = _BY_GLOBAL_RANK.search(line.partition(" #")[0])
         if match and away and not line.lstrip().startswith("#"):
             local = "SLURM_LOCALID" if match[2].startswith("SLURM") else "OMPI_COMM_WORLD_LOCAL_RANK"

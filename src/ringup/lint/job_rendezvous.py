@@ -10,7 +10,7 @@ from ringup.lint.job_file import JobFile
 from ringup.lint.job_worlds import PER_TASK
 from ringup.lint.rule import SHELL, Found, fault, lines
 from ringup.rules import Severity
-from ringup.units import lines_of, printable
+from ringup.units import printable
 
 _LITERAL_PORT = re.compile(r"^\d{2,6}$")
 LAST_PORT = 65535
@@ -28,7 +28,7 @@ def head_address_guessed(job: JobFile) -> Found:
     Fix: an address on the network that all nodes share; `ringup env` names it.
     """
     pattern = re.compile(r"hostname\s+(?:-[iI]\b|--ip-address|--all-ip)|SLURM_LAUNCH_NODE_IPADDR")
-    for number, line in enumerate(lines_of(job.text), 1):
+    for number, line in enumerate(job.lines, 1):
         match = pattern.search(line.split("#")[0])
         is_ip = bool(job.launches) and "ip=" in line.lower()
         if match and (is_ip or re.search(r"(?i)addr|master|head|endpoint|main_process_ip", line)):

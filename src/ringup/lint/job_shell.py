@@ -117,7 +117,7 @@ def directive_behind_command(job: JobFile) -> Iterator[Finding]:
 
 @fault("directive-wrong", SHELL)
 def directive_wrong(job: JobFile) -> Found:
-    texts = ["", *lines_of(job.text)]
+    texts = ["", *job.lines]
     of_slurm = [d for d in job.job.directives if d.scheduler == "SBATCH" and d.line not in job.job.late]
     read = [d for d in of_slurm if d.line < len(texts) and texts[d.line].startswith("#SBATCH")]
     is_for_slurm = job.path.endswith((".sbatch", ".slurm"))
@@ -179,13 +179,13 @@ def directive_wrong(job: JobFile) -> Found:
 def _taken_for_comment(job: JobFile, read: Sequence[Directive]) -> Found:
     """`# SBATCH --nodes=2` with a blank, where the launcher waits for these nodes."""
     wanted = {launch.nnodes for launch in job.launches if (launch.nnodes or 1) > 1}
-    every = [at for at, line in enumerate(lines_of(job.text), 1) if re.match(r"# {1,4}SBATCH[ \t]+-", line)]
+    every = [at for at, line in enumerate(job.lines, 1) if re.match(r"# {1,4}SBATCH[ \t]+-", line)]
     if len(every) > 1 and job.launches and not job.job.directives:
         found = "`# SBATCH` with a blank is a comment: sbatch reads none of these lines"
         yield job.finding(every[0], found, "#SBATCH", severity="warning", case="comment")
     if not read or any(d.name in ("nodes", "N") for d in read):
         return
-    for at, line in enumerate(lines_of(job.text), 1):
+    for at, line in enumerate(job.lines, 1):
         asked = re.match(r"# {1,4}SBATCH[ \t]+(?:--nodes[= ]|-N ?)(\d{1,6})[ \t]*$", line)
         if asked and int(asked[1]) in wanted:
             found = "`# SBATCH` with a blank is a comment: the job gets one node"
@@ -212,7 +212,7 @@ _MEMORY = {"mem": 1000, "mem-per-cpu": 128, "mem-per-gpu": 512}
 
 
 def _refused_by_slurm(job: JobFile, read: Sequence[Directive]) -> Found:
-    texts = ["", *lines_of(job.text)]
+    texts = ["", *job.lines]
     for one in read:
         written = next(
             (w for w in texts[one.line].split() if w.partition("=")[0].lstrip("-") == one.name), ""
@@ -376,7 +376,7 @@ def _lines_for_nodes(job: JobFile) -> Iterator[Finding]:
         if not is_waiting or (launch.nnodes or 0) < 2 or not rank.isdecimal() or launch.replicas:
             continue
         first = waiting.setdefault((launch.endpoint, launch.script or launch.module), launch)
-        between = lines_of(job.text)[first.command.last_line : launch.line - 1]
+        between = job.lines[first.command.last_line : launch.line - 1]
         if first.node_rank_text != rank and not any(line.lstrip().startswith("#") for line in between):
             found = f"node rank {rank} is started when line {first.line} has ended, which waits for it"
             wanted = f"& behind line {first.line}, or each line on its own node"

@@ -11,7 +11,7 @@ from ringup.lint.job_environment import text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.rules import Severity
-from ringup.units import lines_of, printable
+from ringup.units import printable
 
 _OPTION = re.compile(
     r"(?:-[NnGct]|--(?:nodes|ntasks|ntasks-per-node|gres|gpus|gpus-per-node|gpus-per-task|cpus-per-task|time"
@@ -120,7 +120,7 @@ def job_file_is_a_copy(job: JobFile) -> Found:
         folder = command.texts[1] if command.texts[0] == "cd" and len(command.texts) == 2 else ""
         names = [mark.name for mark in job.job.marks.all_of(folder)]
         inner = {name for text in names for name in re.findall(r"\$\{?(\w{1,60})", text)}
-        texts = [w.raw for w in job.job.assigned if w.text.partition("=")[0] in inner]
+        texts = [w.raw for w in job.job.assigned if w.text.partition("=")[0] in inner] if inner else ()
         read = any(map(OWN_FOLDER.search, (*names, *texts)))
         later = [one for one in job.launches if one.line > command.line]
         name = later[0].start.script if later else ""
@@ -160,7 +160,7 @@ def pbs_directive_refused(job: JobFile) -> Found:
 
     Fix, array: `#PBS -J 1-4`.
     """
-    for number, line in enumerate(lines_of(job.text), 1):
+    for number, line in enumerate(job.lines, 1):
         if line.strip() and not line.startswith("#"):
             return
         if refused := _PBS_REFUSES.match(line):
@@ -221,7 +221,7 @@ def array_index_0(job: JobFile) -> Found:
     Fix, LSF: an array from 1, and `$((LSB_JOBINDEX - 1))`.
     """
     names = {"SBATCH": ("array", "a"), "PBS": ("J",), "BSUB": ("J",)}
-    line_of = next((n for n, text in enumerate(lines_of(job.text), 1) if _LINE_OF_INDEX.search(text)), 0)
+    line_of = next((n for n, text in enumerate(job.lines, 1) if _LINE_OF_INDEX.search(text)), 0)
     for one in job.job.directives:
         if one.name not in names.get(one.scheduler, ()) or not _FROM_0.match(one.value):
             continue

@@ -136,7 +136,7 @@ def slurm_variable_empty(job: JobFile) -> Found:
     tested = {a or b for a, b in _TESTED.findall(job.text)} - {*_ENDS_WITHOUT.findall(job.text)}
     known = names_set(job) | tested
     read: dict[str, int] = {}
-    for number, line in enumerate(lines_of(job.text), 1):
+    for number, line in enumerate(job.lines, 1):
         for name in [] if re.match(r"\s*(?:#|echo\b|printf\b)", line) else _WITHOUT_DEFAULT.findall(line):
             read.setdefault(name.strip("${}"), number)
     for name in read.keys() - known:
@@ -228,7 +228,7 @@ _DIVIDED = re.compile(r"\$\(\([^/\n]{0,200}/([^\n]{1,200}?)\)\)")
 def _divisors(job: JobFile, known: set[str]) -> Found:
     """A divisor in $((...)) that nothing sets: bash reads 0 there, and ends the command."""
     tested = {a or b for a, b in _TESTED.findall(job.text)}
-    for number, line in enumerate(lines_of(job.text), 1):
+    for number, line in enumerate(job.lines, 1):
         match = _DIVIDED.search(line.partition(" #")[0]) if not line.lstrip().startswith("#") else None
         names = re.findall(r"(?<![\w{}$])\$?([a-z_]\w*)", match[1]) if match else []
         if unset := [n for n in names if n.islower() and len(n) > 2 and n not in known and n not in tested]:
@@ -448,7 +448,7 @@ def _index_of_array(job: JobFile) -> Found:
     for name in asked if len(asked) == 1 else ():
         right, wrong = _INDICES[name], next(v for n, v in _INDICES.items() if n != name)
         if wrong in job.text and right not in job.text:
-            line = next(n for n, text in enumerate(lines_of(job.text), 1) if wrong in text)
+            line = next(n for n, text in enumerate(job.lines, 1) if wrong in text)
             why = "PBS Professional and OpenPBS have -J and PBS_ARRAY_INDEX, Torque -t and PBS_ARRAYID."
             yield line, f"${wrong} is empty: this array is one of -{name}", f"${right}", why, f"${right}"
 
@@ -467,7 +467,7 @@ def variable_of_other_scheduler(job: JobFile) -> Found:
     Fix: the scheduler's own: `$SLURM_NNODES`; `$(sort -u $PBS_NODEFILE | wc -l)`;
     `$(echo $LSB_HOSTS | tr ' ' '\\n' | sort -u | wc -l)`.
     """
-    for number, written in enumerate(lines_of(job.text), 1) if job.launches else ():
+    for number, written in enumerate(job.lines, 1) if job.launches else ():
         if (read := _LIST_READ.search(written)) and not written.lstrip().startswith("#"):
             why, found = (
                 "Slurm's list is a text, n[01-02]; PBS has a file",

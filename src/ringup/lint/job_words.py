@@ -27,7 +27,7 @@ from ringup.lint.job_programs import mpi_modules
 from ringup.lint.rule import SHELL, Found, fault, lines
 from ringup.nccl.variables import TABLE
 from ringup.rules import Severity
-from ringup.units import lines_of, printable
+from ringup.units import printable
 
 _DASHES = re.compile("^[–—−]{1,2}\\w")  # en dash, em dash, minus sign
 
@@ -59,7 +59,7 @@ def dash_is_no_hyphen(job: JobFile) -> Found:
 
     Fix: type `--` again.
     """
-    first = next(iter(lines_of(job.text)), "")
+    first = next(iter(job.lines), "")
     if job.commands and re.match("#!.*\\s[–—−]", first):
         yield 1, f"`{printable(first.split()[-1], 40)}` in the first line", "a hyphen"
     for command in job.commands:
@@ -78,10 +78,10 @@ def backslash_before_space(job: JobFile) -> Found:
 
     Fix: nothing after the backslash.
     """
-    for number, line in enumerate(lines_of(job.text), 1):
+    for number, line in enumerate(job.lines, 1):
         if re.search(r"(?<!\\)\\[ \t]+$", line) and not line.lstrip().startswith("#"):
             yield number, "a space after the backslash", "a line end"
-    texts = ["", *lines_of(job.text)]
+    texts = ["", *job.lines]
     for launch in job.launches if "\\ -" in job.text else ():
         for number in range(launch.command.line, min(launch.command.last_line + 1, len(texts))):
             match = re.search(r"(?<!\\)\\ +(--?[A-Za-z][\w-]{0,60})", texts[number])
@@ -104,7 +104,7 @@ def command_cut_short(job: JobFile) -> Found:
     Fix: no comment behind a backslash or between the lines of a command; a backslash on every line but the
     last.
     """
-    texts = ["", *lines_of(job.text)]
+    texts = ["", *job.lines]
     cut = {command.cut_at for command in job.commands if command.cut_at}
     yield from (
         (n, "a comment behind the backslash ends the command", "nothing behind it") for n in sorted(cut)
@@ -162,12 +162,13 @@ def export_takes_further_words(job: JobFile, command: Command) -> Found:
     """
     if command.texts[:1] != ["export"] or not any("=" in w.raw for w in command.words[1:]):
         return
-    own = {word.text.partition("=")[0] for word in job.job.assigned if word.line < command.line}
     begin = next(at for at, w in enumerate(command.words) if "=" in w.raw)
     odd = [w for w in command.words[1:] if w.raw == "="]
     for word in command.words[begin:]:
-        is_name = word.raw in own or re.fullmatch("[A-Z_][A-Z0-9_]{0,80}", word.raw)
-        odd += [] if is_name or "=" in word.raw or word.raw[0] == "-" else [word]
+        if "=" in word.raw or word.raw[0] == "-" or re.fullmatch("[A-Z_][A-Z0-9_]{0,80}", word.raw):
+            continue
+        is_own = any(w.text.startswith(f"{word.raw}=") for w in job.job.assigned if w.line < command.line)
+        odd += [] if is_own else [word]
     if odd:
         yield odd[0].line, f"`{odd[0].raw[:40]}` behind the assignment", "NAME=VALUE alone"
 
@@ -315,7 +316,7 @@ _HOSTS_OR_COUNT = re.compile(
 
 def _is_cut(job: JobFile, launch: Launch) -> bool:
     """Whether another rule explains missing words: a cut, or a placeholder."""
-    texts = lines_of(job.text)[max(0, launch.line - 1) : launch.command.last_line + 1]
+    texts = job.lines[max(0, launch.line - 1) : launch.command.last_line + 1]
     return any(re.search(r"\\[ \t]+$|\\$", text) for text in texts[-2:]) or bool(job.job.placeholders)
 
 
@@ -406,7 +407,7 @@ def _placeholders(job: JobFile) -> Found:
         yield stops[0][0], f"{found}: placeholder {printable(stops[0][1], 60)}", "the value", "placeholder"
     for line, text, is_end in job.job.placeholders:
         at_launch = any(one.line <= line <= one.command.last_line + 1 for one in job.launches)
-        is_assigned = ASSIGNED.match(lines_of(job.text)[line - 1].removeprefix("export "))
+        is_assigned = ASSIGNED.match(job.lines[line - 1].removeprefix("export "))
         if job.launches and not is_end and (at_launch or is_assigned):
             found = f"the shell takes `<` for a file: placeholder {printable(text, 60)}"
             yield line, found, "the value", "placeholder"
@@ -562,7 +563,7 @@ def mpi_option_of_another(job: JobFile) -> Found:
     Fix: Open MPI: -x NAME=VALUE, --map-by ppr:N:node, --hostfile; Hydra: -genv NAME VALUE, -ppn N, -f FILE.
     """
     is_open, is_hydra = mpi_modules(job)
-    texts = lines_of(job.text)
+    texts = job.lines
     for launch in job.launches:
         path = next((w for w in launch.command.texts if w.endswith("/mpirun")), "")
         text = text_of(job, launch.script) if path else ""

@@ -19,7 +19,7 @@ from ringup.lint.job_variables import names_set
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS
 from ringup.rules import Fix, Severity
-from ringup.units import lines_of, plural
+from ringup.units import plural
 
 MOST_PARTS = 64
 _OF_TASKS = ("ntasks-per-node", "tasks-per-node", "ntasks", "n")
@@ -385,10 +385,11 @@ def node_rank_not_read(job: JobFile) -> Found:
             yield job.finding(
                 launch.line, found, "--node-rank, another on each node", severity=severity, fix=fix
             )
-        other = re.search(r"(?m)^[ \t]*(?:export )?((?:NODE|MACHINE)_RANK)=[\"']?\$", job.text)
         is_alone = launch.backend == "static" and (launch.nnodes or 0) > 1 and len(job.launches) == 1
+        written = r"(?m)^[ \t]*(?:export )?((?:NODE|MACHINE)_RANK)=[\"']?\$"
+        other = re.search(written, job.text) if is_alone else None
         is_read = other and any(f"{begin}{other[1]}" in job.text for begin in ("$", "${"))
-        if other and is_alone and not (launch.is_away or is_read) and launch.node_rank_text == "0":
+        if other and not (launch.is_away or is_read) and launch.node_rank_text == "0":
             found = f"the node rank is written as 0, and nothing reads {other[1]}"
             yield job.finding(launch.line, found, f"--node-rank ${other[1]}", severity="warning")
         if how := _counts_its_part(job, launch):
@@ -415,9 +416,10 @@ def _counts_its_part(job: JobFile, launch: Launch) -> str:
     parts = [one for one in job.launches if one.started_by == by and one.script == launch.script]
     if by == "Volcano" and name in ("VC_TASK_INDEX", "VK_TASK_INDEX") and len(parts) > 1:
         return f"${name} counts the pods of one task: the first of each task is 0"
-    each = re.findall(r"\bparallelism: {0,4}(\d{1,4})\b", job.text)
-    if by == "JobSet" and name == "JOB_COMPLETION_INDEX" and (launch.replicas or 0) > 1 and {*each} <= {"1"}:
-        return f"${name} counts the pods of one Job: it is 0 in each of {launch.replicas} Jobs"
+    if by == "JobSet" and name == "JOB_COMPLETION_INDEX" and (launch.replicas or 0) > 1:
+        each = re.findall(r"\bparallelism: {0,4}(\d{1,4})\b", job.text)
+        if {*each} <= {"1"}:
+            return f"${name} counts the pods of one Job: it is 0 in each of {launch.replicas} Jobs"
     if by == "LeaderWorkerSet" and name == "LWS_GROUP_INDEX" and (launch.replicas or 0) > 1:
         return f"${name} is the group's number, the same in all of its {launch.replicas} pods"
     return ""
@@ -538,7 +540,7 @@ def world_size_disagrees(job: JobFile) -> Found:
     if not job.launches and len(given) == 2:
         total, machines = int(given["num_processes"]), int(given["num_machines"])
         if total % machines:
-            line = next(n for n, t in enumerate(lines_of(job.text), 1) if t.startswith("num_processes:"))
+            line = next(n for n, t in enumerate(job.lines, 1) if t.startswith("num_processes:"))
             found = f"{total} processes over {machines} machines: {total // machines} on each"
             yield line, found, "a multiple of the machines: num_processes is the total"
     yield from _of_all_nodes(job)
