@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from ringup.agent.guard import arrivals, link, tls
 from ringup.agent.guard import gate as gates
-from ringup.agent.guard import link, tls
 from ringup.keys import Authority, Identity
 from tests.guards import GuardedNode, alive, tagged, wait_for
 
@@ -334,9 +334,9 @@ def test_who_sends_a_byte_now_and_then_is_turned_away_in_time() -> None:
         for byte in HALF_HELLO[:8]:
             stranger.sendall(bytes([byte]))
             loop.turn(60)
-        assert len(gate.arrivals) == 1
-        gate.on_time(time.monotonic() + gates.HANDSHAKE_S + 1)
-        assert not gate.arrivals
+        assert len(gate.arrivals.links) == 1
+        gate.on_time(time.monotonic() + arrivals.HANDSHAKE_S + 1)
+        assert not gate.arrivals.links
         assert stranger.recv(10) == b""
 
 
@@ -352,17 +352,43 @@ def test_an_address_with_many_connections_takes_no_place_of_another() -> None:
     crowd += [connect("127.0.0.2") for _ in range(200)]
     honest = connect("127.0.0.3")
     crowd += [connect("127.0.0.2") for _ in range(200)]
-    assert len(gate.arrivals) <= 1 + gates.STRANGERS
-    assert [place for place, _ in gate.arrivals.values()].count("127.0.0.3") == 1
+    assert len(gate.arrivals.links) <= 1 + gates.STRANGERS
+    assert [place for place, _ in gate.arrivals.links.values()].count("127.0.0.3") == 1
     for one in (*crowd, honest):
         one.close()
 
 
 def test_who_has_one_address_of_ipv6_has_its_whole_network() -> None:
-    network = gates.network
-    assert network(("2001:db8::1", 5)) == network(("2001:db8::2", 6)) != network(("2001:db8:0:1::1", 5))
-    assert network(("fe80::1%eth0", 5)) == network(("fe80::2%eth0", 5))
-    assert network(("10.0.0.1", 5)) != network(("10.0.0.2", 5))
+    network = arrivals.network
+    assert network("2001:db8::1") == network("2001:db8::2") != network("2001:db8:0:1::1")
+    assert network("fe80::1%eth0") == network("fe80::2%eth0")
+    assert network("10.0.0.1") != network("10.0.0.2")
+
+
+def test_who_comes_by_ipv4_to_a_listener_of_both_is_counted_by_its_own_address() -> None:
+    assert [arrivals.plain(one) for one in ("::ffff:10.0.0.1", "10.0.0.1", "fe80::1%eth0.5")] == [
+        "10.0.0.1",
+        "10.0.0.1",
+        "fe80::1%eth0.5",
+    ]
+
+
+def test_a_connection_that_is_gone_before_its_first_byte_leaves_the_gate_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone(*_: object) -> None:
+        raise ConnectionResetError
+
+    loop, gate, _ = open_gate(lambda *_: None)
+    monkeypatch.setattr(gates, "as_link", gone)
+    with socket.create_connection(("127.0.0.1", gate.port), timeout=60) as stranger:
+        loop.turn(60)
+        assert not gate.arrivals.links
+        monkeypatch.undo()
+        assert stranger.recv(10) == b""
+    with socket.create_connection(("127.0.0.1", gate.port), timeout=60):
+        loop.turn(60)
+        assert len(gate.arrivals.links) == 1
 
 
 # -- keys ------------------------------------------------------------------------------------

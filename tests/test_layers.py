@@ -53,6 +53,7 @@ LAYERS = {
 """Layer of each part; siblings in layer 3 and up never import each other."""
 
 SHARED = (
+    "ringup.agent.guard.arrivals",
     "ringup.agent.guard.messages",
     "ringup.agent.guard.tls",
     "ringup.agent.snapshot.stack_frames",

@@ -24,12 +24,13 @@ import msgspec
 import pytest
 
 from ringup.agent.guard import tls
+from ringup.agent.guard.arrivals import CROWDED
 from ringup.errors import NodesError
 from ringup.hosts import pod as pod_module
 from ringup.hosts.pod import Pod
 from ringup.keys import Authority
 from ringup.transport import Transport, client, pod_link, pod_peer, pods
-from ringup.transport.pod_admission import CROWDED, PLACES, Admission, listen
+from ringup.transport.pod_admission import PLACES, Admission, listen
 from ringup.transport.pod_link import Hello, Link, Refusal, Refused, Welcome
 from tests.guards import ROOM, free_port, wait_for
 

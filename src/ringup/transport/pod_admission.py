@@ -1,13 +1,7 @@
-"""
-The first pod's listener, with a limited number of unauthenticated connections.
-
-An unauthenticated connection has a slot for at most 10 s.  If all slots are in use, the address with the most
-connections loses its oldest one.  An authenticated connection frees its slot at once.
-"""
+"""The first pod's listener: admits the pods that have the token, and counts the others by their reasons."""
 
 from __future__ import annotations
 
-import errno
 import functools
 import selectors
 import socket
@@ -15,30 +9,17 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from ringup.addresses import subnet
+from ringup.agent.guard import arrivals
 from ringup.errors import NodesError
 from ringup.transport import pod_link
 from ringup.transport.pod_link import Hello, Link, Refusal, Refused
-from ringup.units import printable, show_seconds
+from ringup.units import printable
 
 PLACES = 256
-ACCEPTED_AT_ONCE = 16
-"""Handshakes in progress continue before more connections are accepted."""
 STRANGERS_KEPT = 100
-UNFINISHED = f"not authenticated within {show_seconds(pod_link.ADMITTED_WITHIN_S)}"
-CROWDED = "too many unauthenticated connections"
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class _Guest:
-    link: Link
-    address: str
-    source: str
-    until: float
 
 
 class Admission:
@@ -55,27 +36,23 @@ class Admission:
         """`on_hello` gets an authenticated connection, its address and its hello; it may raise Refused."""
         self._context, self._selector, self._on_hello, self._say = context, selector, on_hello, say
         self._listener = listener
-        self._guests: dict[Link, _Guest] = {}
-        """In the order of arrival."""
+        self._arrivals = arrivals.Arrivals(listener, PLACES, self._connect, self._turn_away)
         self.strangers: Counter[tuple[str, str]] = Counter()
         """(address, reason) -> refused connections."""
-        listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def turn(self, timeout_s: float) -> None:
         """Wait for connections and data; close connections that take too long."""
         pod_link.turn(self._selector, timeout_s)
-        now = time.monotonic()
-        while self._guests and (guest := next(iter(self._guests.values()))).until < now:
-            self._turn_away(guest, guest.address, UNFINISHED)
+        self._arrivals.on_time(time.monotonic())
 
     def close(self) -> None:
         if self._listener.fileno() >= 0:
             self._selector.unregister(self._listener)
             self._listener.close()
-        for guest in self._guests.values():
-            guest.link.close()
-        self._guests.clear()
+        for link in self._arrivals.links:
+            link.close()
+        self._arrivals.links.clear()
 
     def turned_away(self, least: int = 1) -> list[str]:
         """A line for each stranger and reason with many refused connections, and their number."""
@@ -86,59 +63,40 @@ class Admission:
         ]
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTED_AT_ONCE):
-            try:
-                connection, address = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
-                    return  # the other side went away
-                if not self._guests:
-                    problem = f"no more connections can be accepted: {error.strerror}"
-                    raise NodesError(problem, hint="allow ringup more open files (ulimit -n)") from error
-                self._make_room(0)
-                return
-            self._make_room(PLACES - 1)
-            try:
-                fresh = Link(connection, self._context)
-            except OSError:
-                continue  # already gone
-            shown, until = plain(address[0]), time.monotonic() + pod_link.ADMITTED_WITHIN_S
-            guest = self._guests[fresh] = _Guest(fresh, shown, source(shown), until)
-            hooks = (functools.partial(hook, guest) for hook in (self._on_frame, self._on_end))
-            fresh.attach(self._selector, *hooks)
+        try:
+            self._arrivals.accept()
+        except OSError as error:
+            problem = f"no more connections can be accepted: {error.strerror}"
+            raise NodesError(problem, hint="allow ringup more open files (ulimit -n)") from error
 
-    def _make_room(self, most: int) -> None:
-        if len(self._guests) <= most or not self._guests:
-            return
-        crowd = Counter(guest.source for guest in self._guests.values()).most_common(1)[0][0]
-        oldest = next(guest for guest in self._guests.values() if guest.source == crowd)
-        self._turn_away(oldest, oldest.address, CROWDED)
+    def _connect(self, fd: int, address: str) -> Link:
+        link = Link(socket.socket(fileno=fd), self._context)
+        hooks = (functools.partial(hook, link, address) for hook in (self._on_frame, self._on_end))
+        link.attach(self._selector, *hooks)
+        return link
 
-    def _on_frame(self, guest: _Guest, kind: int, content: bytes) -> None:
-        who = f"{guest.address} ({printable(guest.link.peer, 40)})"
+    def _on_frame(self, link: Link, address: str, kind: int, content: bytes) -> None:
         try:
             hello = pod_link.decode(kind, content, Hello)
-            if guest.link.peer != pod_link.certified(hello.index):
-                raise Refused(f"it claims index {hello.index} with the certificate of {guest.link.peer}")
-            if guest.link.unread_bytes:
+            if link.peer != pod_link.certified(hello.index):
+                raise Refused(f"it claims index {hello.index} with the certificate of {link.peer}")
+            if link.unread_bytes:
                 raise Refused("it sent data too early")
-            self._on_hello(guest.link, guest.address, hello)
+            self._on_hello(link, address, hello)
         except (Refused, ConnectionError) as error:
-            guest.link.say(Refusal(str(error), not isinstance(error, Refused) or error.final))
-            self._turn_away(guest, who, str(error))
+            link.say(Refusal(str(error), not isinstance(error, Refused) or error.final))
+            self._turn_away(link, f"{address} ({printable(link.peer, 40)})", str(error))
         else:
-            del self._guests[guest.link]
+            del self._arrivals.links[link]
 
-    def _on_end(self, guest: _Guest, error: OSError) -> None:
+    def _on_end(self, link: Link, address: str, error: OSError) -> None:
         # A port scan or a health check closes without sending anything: not reported.
         is_worth_a_line = isinstance(error, ssl.SSLError) and not isinstance(error, pod_link.CLOSED)
-        self._turn_away(guest, guest.address, pod_link.explain(error) if is_worth_a_line else "")
+        self._turn_away(link, address, pod_link.explain(error) if is_worth_a_line else "")
 
-    def _turn_away(self, guest: _Guest, who: str, why: str) -> None:
-        self._guests.pop(guest.link, None)
-        guest.link.close()
+    def _turn_away(self, link: Link, who: str, why: str) -> None:
+        self._arrivals.links.pop(link, None)
+        link.close()
         if not why or ((who, why) not in self.strangers and len(self.strangers) >= STRANGERS_KEPT):
             return
         self.strangers[who, why] += 1
@@ -155,21 +113,3 @@ def listen(port: int) -> socket.socket:
     except OSError as error:
         hint = "RINGUP_PORT, the same for every pod"
         raise NodesError(f"port {port} cannot be listened on: {error.strerror}", hint=hint) from error
-
-
-def plain(address: str) -> str:
-    """
-    >>> plain("::ffff:10.0.0.1"), plain("fd00::1")
-    ('10.0.0.1', 'fd00::1')
-    """
-    return address.removeprefix("::ffff:") if "." in address else address
-
-
-def source(address: str) -> str:
-    """
-    The unit for one machine's connections: an IPv4 address, or the /64 of an IPv6 address.
-
-    >>> source("10.0.0.1"), source("fd00::1:2"), source("fe80::1%eth0")
-    ('10.0.0.1', 'fd00::/64', 'fe80::/64')
-    """
-    return subnet(address.partition("%")[0], 64) if ":" in address else address

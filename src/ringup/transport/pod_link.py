@@ -20,12 +20,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ringup.agent.guard import tls
+from ringup.agent.guard import arrivals, tls
 from ringup.keys import Authority
 from ringup.units import printable, show_seconds
 
-ADMITTED_WITHIN_S = 10.0
-"""Seconds from the connection to the welcome, however slowly the bytes arrive."""
 DIAL_S = 5.0
 MESSAGE = 255
 LONGEST_MESSAGE_BYTES = 4096
@@ -277,7 +275,7 @@ def turn(selector: selectors.BaseSelector, timeout_s: float) -> None:
 def dial(address: tuple[str, int], context: ssl.SSLContext, hello: Hello) -> Link:
     """Connect to the first pod.  Raises OSError if none answers or authenticates, Refused if it refuses."""
     link = Link(socket.create_connection(address, timeout=DIAL_S), context, demands=tls.HEAD)
-    until = time.monotonic() + ADMITTED_WITHIN_S
+    until = time.monotonic() + arrivals.HANDSHAKE_S
     came: list[Welcome | Refusal | OSError] = []
 
     def on_frame(kind: int, content: bytes) -> None:
@@ -290,7 +288,7 @@ def dial(address: tuple[str, int], context: ssl.SSLContext, hello: Hello) -> Lin
             while not came and time.monotonic() < until:
                 turn(selector, until - time.monotonic())
             link.detach()
-        answer = came[0] if came else TimeoutError(f"no answer within {show_seconds(ADMITTED_WITHIN_S)}")
+        answer = came[0] if came else TimeoutError(f"no answer within {show_seconds(arrivals.HANDSHAKE_S)}")
         if isinstance(answer, OSError):
             raise answer
         if isinstance(answer, Refusal):

@@ -14,13 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from ringup.agent.guard import arrivals
 from ringup.errors import NodesError
 from ringup.hosts.pod import Pod
 from ringup.keys import Authority
 from ringup.model import Host
 from ringup.transport import pod_link
 from ringup.transport.client import FDS_SPARE, allow_open_files
-from ringup.transport.pod_admission import PLACES, Admission, Say, listen, plain
+from ringup.transport.pod_admission import PLACES, Admission, Say, listen
 from ringup.transport.pod_link import End, Hello, Link, Refused, Welcome
 from ringup.units import printable, show_seconds
 
@@ -191,7 +192,7 @@ def known_name(name: str, address: str) -> str:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except (OSError, UnicodeError):
         found = set()
-    return name if plain(address) in found else plain(address)
+    return name if address in found else address
 
 
 def other_head(pod: Pod, context: ssl.SSLContext, instance: str) -> None:
@@ -200,7 +201,7 @@ def other_head(pod: Pod, context: ssl.SSLContext, instance: str) -> None:
         with socket.create_connection((pod.head, pod.port), timeout=2) as probe:
             if probe.getsockname()[0] == probe.getpeername()[0]:
                 return
-            address = plain(str(probe.getpeername()[0]))
+            address = arrivals.plain(str(probe.getpeername()[0]))
         pod_link.dial((pod.head, pod.port), context, Hello(2, 0, pod.count, pod.name, instance)).close()
     except Refused as refused:
         if str(refused) != ITSELF:

@@ -1,27 +1,24 @@
 """
 How the guards of a detached run connect: `Gate` on the head node, `Joining` on every other.
 
-Both sides authenticate by TLS before any message is read.  A stranger's connection lasts at most HANDSHAKE_S.
-Above the limit of connections, the address with the most connections loses its oldest one.
+Both sides authenticate by TLS before any message is read.
 """
 
-import collections
 import contextlib
 import errno
 import os
 import time
 
 import _socket as socket
+from ringup.agent.guard.arrivals import Arrivals
 from ringup.agent.guard.link import Link
 from ringup.agent.guard.messages import FROM_GUARD, FROM_HEAD
 from ringup.agent.guard.spool import Spool
 from ringup.agent.guard.tls import CLIENT, SERVER, Tls, context, missing
 from ringup.agent.proc.sockets import family
 
-HANDSHAKE_S = 10.0
 STRANGERS = 64
 """Connections in addition to those of the awaited nodes."""
-ACCEPTED_AT_ONCE = 64
 JOIN_S = 15.0
 AGAIN_S = 0.2
 
@@ -45,57 +42,39 @@ def listen(address, ports):
     return create_server((address, 0), family=family(address), backlog=1024)
 
 
-def network(address):
-    """The unit by which strangers are counted: an IPv4 address, or the /64 of an IPv6 address."""
-    host = address[0].partition("%")[0]
-    return socket.inet_pton(socket.AF_INET6, host)[:8] if ":" in host else host
-
-
 class Gate:
     """Listens for the `awaited` nodes; calls `welcome(node, link)` for each that has authenticated."""
 
     def __init__(self, loop, message, awaited, welcome):
         self.loop, self.awaited, self.welcome = loop, awaited, welcome
         self.context = context(message["identity"], SERVER)
-        self.arrivals = {}
-        """Links that have not authenticated yet, oldest first -> (network, since when)."""
         self.listener = listen(message["address"], message["ports"])
-        self.listener.setblocking(False)
+        self.arrivals = Arrivals(self.listener, len(awaited) + STRANGERS, self._connect, self._close)
         self.port = self.listener.getsockname()[1]
         loop.watch(self.listener.fileno(), self._accept)
 
     def close(self):
         self.loop.forget(self.listener.fileno())
         self.listener.close()
-        for link in list(self.arrivals):
+        for link in list(self.arrivals.links):
             self._close(link)
 
     def on_time(self, now):
-        for link in [link for link, (_, since) in self.arrivals.items() if now - since > HANDSHAKE_S]:
-            self._close(link)
+        self.arrivals.on_time(now)
 
-    def _close(self, link):
-        del self.arrivals[link]
+    def _close(self, link, _address="", _why=""):
+        self.arrivals.links.pop(link, None)
         self.loop.forget(link.read_fd)
         os.close(link.read_fd)
 
     def _accept(self):
-        for _ in range(ACCEPTED_AT_ONCE):
-            try:
-                fd, address = self.listener._accept()
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE) and self.arrivals:
-                    self._close(self._worst())
-                return
-            link = as_link(socket.socket(fileno=fd), Spool(), FROM_GUARD, Tls(self.context, SERVER))
-            self.arrivals[link] = network(address), time.monotonic()
-            self.loop.watch(link.read_fd, lambda link=link: self._receive(link))
-            if len(self.arrivals) > len(self.awaited) + STRANGERS:
-                self._close(self._worst())
+        with contextlib.suppress(OSError):
+            self.arrivals.accept()
 
-    def _worst(self):
-        crowded = collections.Counter(place for place, _ in self.arrivals.values()).most_common(1)[0][0]
-        return next(link for link, (place, _) in self.arrivals.items() if place == crowded)
+    def _connect(self, fd, _address):
+        link = as_link(socket.socket(fileno=fd), Spool(), FROM_GUARD, Tls(self.context, SERVER))
+        self.loop.watch(link.read_fd, lambda: self._receive(link))
+        return link
 
     def _receive(self, link):
         link.receive()
@@ -109,7 +88,7 @@ class Gate:
             if node not in self.awaited:
                 self._close(link)
                 return
-            del self.arrivals[link]
+            del self.arrivals.links[link]
             self.awaited.discard(node)
             link.send({"type": "welcome"})
             link.flush()
