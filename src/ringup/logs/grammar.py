@@ -54,16 +54,19 @@ VIA = re.compile(
 )
 """The transport between two ranks of a communicator; RCCL and NCCL 2.8 append the communicator."""
 
-ITERATION = re.compile(
-    rb"\b(?!STEP \d{1,18}\.(?:\d|batch|extern))"
-    rb"(?:iteration|iter|global_step|step|Iteration|Iter|Step|ITERATION|STEP)[\"']?"
-    rb"[ \t]{0,16}[:=#\[]{0,2}[ \t]{0,16}(\d+)|\bsteps: (\d+)|\bEpoch:? \[(\d+\]\[ *\d+)/"
+_STEP = re.compile(
+    rb"(?i)(?<![\w/.-])(?:(?:global[_ -]?step|step|iter(?:ation)?)['\"]?[ \t:=#\[]{1,16}"
+    rb"(\d{1,3}(?:[,_]\d{3}){1,3}|\d{1,12})(k?)(?![\d.]*\.\d|\w|\.\w)"
+    rb"(?! ?(?:[mun]?s|sec(?:ond)?s?)(?![\w/=:]))"  # a duration
+    rb"|steps: (\d{1,12}) loss|epoch:? \[(\d{1,9}\]\[ {0,9}\d{1,12})/)"
 )
-"""
-A trainer's line for a step: Megatron, DeepSpeed, mmengine, Detectron2, timm, torch's ImageNet example.
-
-`STEP 166448.0` is Slurm's name of a job step.
-"""
+_NOT_A_POSITION = re.compile(
+    rb"(?i)\b(?:per|every|each|max(?:imum)?|min(?:imum)?|total|num(?:ber)?(?: of)?|warm[- ]?up|accum\w*|micro"
+    rb"|save|log(?:ging)?|decay|eval\w*|val(?:idation)?|inference|sampling|diffusion|denoising) ?$"
+)
+"""Before "step": a limit, an interval or a step of something else."""
+_BEFORE = 24
+"""Bytes before "step" that are searched for such a word."""
 
 WORDS = (b"nccl ", b"- init ", b"iter", b"step", b"epoch")
 """Every line that counting reads, besides the calls, contains one of these, in any case."""
@@ -114,16 +117,32 @@ def label_of(prefix: bytes, whole: bool = False) -> str:
     return match[match.lastindex or 0].decode()
 
 
-def iteration_of(line: bytes, pattern: re.Pattern[bytes]) -> str | None:
+def step_in(line: bytes) -> re.Match[bytes] | None:
+    """
+    The step that a trainer's line shows: Megatron, DeepSpeed, Detectron2, timm, torch's ImageNet example.
+
+    Groups: the number, "k" for thousands; or DeepSpeed's number; or ImageNet's epoch and number.
+
+    >>> step_in(b"global step: 1,200 | loss")[1], step_in(b"max step 9"), step_in(b"STEP 166448.0")
+    (b'1,200', None, None)
+    """
+    for found in _STEP.finditer(line):
+        if not _NOT_A_POSITION.search(line[max(0, found.start() - _BEFORE) : found.start()]):
+            return found
+    return None
+
+
+def iteration_of(line: bytes, pattern: re.Pattern[bytes] | None = None) -> str | None:
     """
     The iteration a trainer's line begins, None for another line.
 
-    >>> iteration_of(b" iteration       10/     500 | loss: 2.1", ITERATION)
+    >>> iteration_of(b" iteration       10/     500 | loss: 2.1")
     '10'
     """
     if b" NCCL " in line:
         return None
-    match = pattern.search(bare(line)[:2000])
+    text = bare(line)[:2000]
+    match = pattern.search(text) if pattern else step_in(text)
     if not match:
         return None
     name = next((g for g in match.groups() if g is not None), match[0])

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from ringup.agent_bundle import program
+from ringup.logs.grammar import step_in
 from ringup.transport import Answer, Transport
 from ringup.units import printable, summarize_names
 
@@ -89,18 +90,6 @@ def saved(old: TrainingProgress | None, new: TrainingProgress | None) -> tuple[f
     return old.value if old and old.group == new.group else None, new.value
 
 
-_STEP = re.compile(
-    rb"(?i)(?<![\w/.-])(?:global[_ -]?step|step|iter(?:ation)?)['\"]?[ \t:=#\[]{1,12}"
-    rb"(\d{1,3}(?:[,_]\d{3}){1,3}|\d{1,12})(k?)(?![\d.]*\.\d|\w|\.\w)"
-    rb"(?! ?(?:[mun]?s|sec(?:ond)?s?)(?![\w/=:]))"  # a duration
-)
-_NOT_A_POSITION = re.compile(
-    rb"(?i)\b(?:per|every|each|max(?:imum)?|min(?:imum)?|total|num(?:ber)?(?: of)?|warm[- ]?up|accum\w*|micro"
-    rb"|save|log(?:ging)?|decay|eval\w*|val(?:idation)?|inference|sampling|diffusion|denoising) ?$"
-)
-"""Before "step": a limit, an interval or a step of something else."""
-_BEFORE = 24
-"""Bytes before "step" that are searched for such a word."""
 _HINTS = b"step", b"iter", b"ep", b"|", b"loss"
 """Every line with a position contains one of them, in any case."""
 _COLOURS = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -177,7 +166,7 @@ def _position(line: bytes) -> tuple[str, float] | None:
 
 
 def _step(line: bytes) -> int | None:
-    for found in _STEP.finditer(line):
-        if not _NOT_A_POSITION.search(line[max(0, found.start() - _BEFORE) : found.start()]):
-            return int(re.sub(rb"[,_]", b"", found[1])) * (1000 if found[2] else 1)
-    return None
+    if (found := step_in(line)) is None:
+        return None
+    number = found[1] or found[3] or found[4].rpartition(b"[")[2]
+    return int(re.sub(rb"[,_]", b"", number)) * (1000 if found[2] else 1)

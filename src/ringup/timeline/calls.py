@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ringup.logs.grammar import CALL_MARK, HEAD, INIT, ITERATION, POINT_TO_POINT
+from ringup.logs.grammar import CALL_MARK, HEAD, INIT, POINT_TO_POINT, step_in
 from ringup.logs.lines import seconds_of
 from ringup.timeline import PENDING, UNKNOWN, Kind, Seconds, Track
 from ringup.timeline.marks import RecordedCall
@@ -110,7 +110,7 @@ class CallReader:
         init = INIT.search(line) if b"- Init " in line else None
         if init:
             self._init(init, line)
-        elif len(line) <= MOST_STEP_BYTES and _STEP.search(line) and ITERATION.search(line):
+        elif len(line) <= MOST_STEP_BYTES and _STEP.search(line) and step_in(line):
             at_s = self._time(line)
             if at_s is not None:
                 self.found.steps.append(at_s)

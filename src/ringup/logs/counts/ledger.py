@@ -35,7 +35,6 @@ from ringup.logs.grammar import (
     CALL_MARK,
     HEAD,
     INIT,
-    ITERATION,
     POINT_TO_POINT,
     PREFIX,
     VIA,
@@ -91,7 +90,7 @@ class Ledger:
         self._is_read = functools.lru_cache(MAX_COLUMNS)(functools.partial(_has_from, len(words)))
         self.part = Part()
         self.rows = _Rows(self.part)
-        self._iteration = iteration or ITERATION
+        self._iteration = iteration
         self._other = other
         self._hosts: dict[str, list[str]] = {}
         self._columns: dict[Column, int] = {}
