@@ -105,6 +105,7 @@ def test_control_sequences_and_other_encodings_are_harmless() -> None:
     text = clean(raw)
     assert "\x1b" not in text and "\x00" not in text and "\r" not in text
     assert "no-socket-interface" in tags(raw)
+    assert clean(b"\x1b(B\x1b[1A\x1bPx\x1b\\ten \x1b]of title") == "ten of title"
 
 
 def test_a_progress_bar_with_carriage_returns_is_one_line() -> None:

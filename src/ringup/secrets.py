@@ -20,7 +20,7 @@ from ringup.secret_names import HIDDEN as HIDDEN
 from ringup.secret_names import is_secret as is_secret
 from ringup.secret_names import looks_random, strength, without_password
 from ringup.secret_names import shown_words as _shown_words
-from ringup.units import grouped, printable
+from ringup.units import COLOURS, grouped, printable
 
 LONGEST_LINE = 1 << 18
 """Most characters of a line that are shown; the rest is left out, and counted."""
@@ -205,7 +205,7 @@ def redact(text: str) -> str:
     for number, line in enumerate(lines):
         if len(line) > LONGEST_LINE:
             lines[number] = f"{line[:LONGEST_LINE]} (... {len(line) - LONGEST_LINE} characters left out)"
-    plain = [_COLOUR.sub("", line) if "\x1b" in line else line for line in lines]
+    plain = [COLOURS.sub("", line) for line in lines]
     found = {
         number
         for number, line in enumerate(plain)
@@ -230,9 +230,6 @@ def _own_values() -> tuple[str, ...]:
 def safe(text: str, limit: int = 400) -> str:
     """Text from other programs for people: without secrets, safe for a terminal, with a bounded length."""
     return printable(redact(text), limit)
-
-
-_COLOUR = re.compile(r"\x1b\[[0-9;:]{0,40}[A-Za-z]")
 
 
 def _document(lines: list[str], coloured: list[str], found: set[int], is_k8s_secret: bool) -> list[str]:

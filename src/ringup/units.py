@@ -219,6 +219,15 @@ def columns(stream: TextIO) -> int:
     return max(found, 40) if found else 100
 
 
+COLOURS = re.compile(r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]")
+"""A terminal's control sequences (ECMA-48, CSI): colours and movements of the cursor."""
+ESCAPES = re.compile(
+    COLOURS.pattern
+    + r"|\x1b[\]P^_X][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"  # strings, such as OSC: titles, links, clipboard
+    r"|\x1b[ -/]{0,8}[0-~]"  # two- and three-byte sequences
+)
+
+
 def printable(text: str, limit: int = 400) -> str:
     """
     Text from other programs made safe for a terminal: control characters shown, length bounded.

@@ -74,7 +74,7 @@ WORDS = (b"nccl ", b"- init ", b"iter", b"step", b"epoch")
 POINT_TO_POINT = frozenset({"Send", "Recv"})
 """Not called by every rank of a communicator at the same position: counted, never numbered."""
 
-_COLOUR = re.compile(rb"\x1b\[[\d;]*[mK]")
+_COLOUR = re.compile(rb"\x1b\[[\d;]*[mK]")  # as find_bare_words in counts/core.c
 
 
 def bare(raw: bytes) -> bytes:

@@ -21,7 +21,7 @@ from ringup.logs.mentions import SETTINGS, is_mention, quotations, says_no
 from ringup.logs.patterns import PATTERNS
 from ringup.logs.patterns.forms import WRAPPING
 from ringup.logs.patterns.tags import Pattern
-from ringup.units import LONGEST_LINE, grouped
+from ringup.units import ESCAPES, LONGEST_LINE, grouped
 
 LINE_BYTES = LONGEST_LINE
 """Bytes of one line that are read: its head and, of a longer one, its tail.  NCCL cuts lines at 1 KiB."""
@@ -89,9 +89,7 @@ def by_rank(events: Iterable[Event]) -> dict[int, Event]:
     return {event.rank: event for event in events if event.rank is not None}
 
 
-_CONTROL = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
-)
+_CONTROL = re.compile(rf"{ESCAPES.pattern}|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _ESCAPED = re.compile(r"&(?:lt|gt|amp|quot|#39|#x27);")
 _REPEATED = re.compile(r" {0,4}\[repeated \d{1,6}x across cluster\].{0,200}$")
 _CLOCK = re.compile(

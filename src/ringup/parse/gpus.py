@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import Literal
 
 from ringup.model import Gpu, GpuLink, GpuProcess, KernelEvent, NvLink
-from ringup.units import MIB
+from ringup.units import COLOURS, MIB
 
 MOST_GPUS = 256
 _GPU_LINE = re.compile(r"^GPU (\d+): (.{0,300}?)(?: \(UUID: ([\w-]+)\))?[ \t\r]*$", re.MULTILINE)
 _BUS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _NOTHING = ("N/A", "[N/A]", "[Not Supported]", "Not Supported", "[Unknown]", "")
 _TROUBLE = re.compile(r"(?i)\[?(GPU requires reset|GPU is lost|Unknown Error|Insufficient Permissions)\]?")
 _LINK = re.compile(r"^\s*Link (\d+): (?:([\d.]+) GB/s|(<inactive>))")
@@ -224,7 +223,7 @@ def gpu_table(lines: Iterable[str]) -> dict[tuple[int, str], str]:
     columns: list[str] = []
     found: dict[tuple[int, str], str] = {}
     for line in lines:
-        words = _ESCAPES.sub("", line).split() or [""]
+        words = COLOURS.sub("", line).split() or [""]
         if words[0] == "GPU0" and "X" not in words:
             columns = words
         elif match := re.fullmatch(r"GPU(\d{1,3})", words[0]):

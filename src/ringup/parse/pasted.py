@@ -14,7 +14,7 @@ from ringup.parse.gpus import parse_square
 from ringup.parse.interfaces import parse_addresses
 from ringup.parse.rdma_output import IN_LIBRARY_ORDER, merge, parse_rdma
 from ringup.parse.topology import Matrix, parse_topo_matrix
-from ringup.units import LONGEST_LINE, lines_of, natural
+from ringup.units import COLOURS, LONGEST_LINE, lines_of, natural
 
 MOST_CHARACTERS = 8 << 20
 _PEER_STATES = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
@@ -41,7 +41,6 @@ _TASK = re.compile(
 """A line of `srun --label`."""
 _NUMBER = re.compile(r"[ \t]{0,8}(\d{1,6})(?:\t|[:|] ?| {2})")
 """A line's number, as `cat -n` and viewers show it."""
-_COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _QUOTE = re.compile(r"[ \t]{0,8}>(?: |(?=\r?\n?$))")
 _STAMP = re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]{0,10}(?:Z|[+-]\d\d:?\d\d)?\]? ?")
 _UNUSED = {
@@ -151,7 +150,7 @@ def unwrapped(text: str) -> str:
     """
     if "&lt;" in text and "<" not in text:
         text = html.unescape(text[: MOST_CHARACTERS + 1])
-    lines = _COLOUR.sub("", text[: MOST_CHARACTERS + 1]).splitlines(keepends=True)
+    lines = COLOURS.sub("", text[: MOST_CHARACTERS + 1]).splitlines(keepends=True)
     numbers = [_NUMBER.match(line) for line in lines if line.strip()]
     counted = [int(match[1]) for match in numbers if match]
     if len(counted) == len(numbers) > 2 and all(b - a in (1, 2) for a, b in itertools.pairwise(counted)):

@@ -19,7 +19,7 @@ from ringup.planning import NodePlan
 from ringup.runtime import LAUNCHER, Event
 from ringup.runtime.transports import NCCL_LINE
 from ringup.timeline import marks
-from ringup.units import printable, show_bytes, signal_name
+from ringup.units import ESCAPES, printable, show_bytes, signal_name
 
 TERMINAL_BYTES = 4 << 20
 FILES_BYTES = 64 << 20
@@ -27,11 +27,6 @@ LONGEST_PARTIAL_BYTES = 64 << 10
 PARTIAL_SHOWN_AFTER_S = 2.0
 """Seconds after which an unfinished line (a progress bar, a prompt) is shown."""
 MOST_OPEN_FILES = 200
-_ESCAPES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-    r"|[\]P^_X][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?"  # OSC and the other strings: titles, links, clipboard
-    r"|[ -/]*[0-~])"  # two- and three-byte sequences
-)
 KEPT_FOLDER = "__before-attach-{}"
 """For saved files that a replay could not continue; `ringup logs` leaves folders with "__" out."""
 COPY_BYTES = 1 << 20
@@ -63,7 +58,7 @@ def clean(text: str, longest: int = LONGEST_LINE) -> str:
     """
     if not text.isprintable():
         text = text.rstrip("\r\n").rpartition("\r")[2]
-        text = _ESCAPES.sub("", text)
+        text = ESCAPES.sub("", text)
         text = "".join(c for c in text if c.isprintable() or c == "\t")
     return text if len(text) <= longest else f"{text[:longest]}… ({len(text) - longest} more characters)"
 
