@@ -297,7 +297,8 @@ def test_hostile_words_of_a_node_are_shown_and_not_sent() -> None:
     node, answer = watched(), look(0, 1, "stacks", 10.0)
     answer["ranks"][0]["threads"] = [[[["/x/\x1b[2Jtrain.py", 3, "ma\u202ein"]], "main"]]
     told(node, answer)
-    node.on_errors(b"first\n\x1b[31mlast\x07 words\n")
+    for part in (b"first\n\x1b[31mla", b"st\x07 words\n"):
+        node.on_errors(part)
     known = JobState(now=[node.now], stacks=node.stacks)
     (row,) = [row for row in rank_rows(known, job_of(known, "")) if row.rank == 0]
     assert row.where.isprintable() and "train.py" in row.where

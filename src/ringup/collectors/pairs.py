@@ -18,7 +18,7 @@ from ringup.collectors import pair_schedule
 from ringup.collectors.node_answer import checked, counters, starved
 from ringup.collectors.pair_schedule import Endpoint, Target
 from ringup.model import Counters, Job, Link, LinkPurpose, Node, Resolution, Unreached, cpu_starvation
-from ringup.transport import Request, Transport, cpu
+from ringup.transport import KeepsErrors, Request, Transport, cpu
 from ringup.units import printable, safe_data
 
 ROUND_S = 8.5
@@ -35,7 +35,6 @@ LOOKUP_S = 4.0
 TURN_S = 0.25
 ANSWER_LIMIT_BYTES = 16 << 20
 """Longest output of one node; a node that sends more is not trusted."""
-ERRORS_KEPT_BYTES = 2000
 
 LATE_LINKS = ("timed out", "no answer", "answer lost", "large message lost", "large answer lost", "")
 """Errors of an attempt (agent/pairtest/connections.py) that a longer wait might have avoided."""
@@ -87,7 +86,7 @@ class Message(msgspec.Struct):
 _decode = msgspec.json.Decoder(Message).decode
 
 
-class PairClient:
+class PairClient(KeepsErrors):
     """The messages of one node's program; a `Listener` of it."""
 
     def __init__(self, node: Node, answer: str) -> None:
@@ -112,7 +111,6 @@ class PairClient:
         self.done = False
         self.looked_up = False
         self._rest = b""
-        self._errors = b""
         self._came_bytes = 0
 
     def say(self, **order: Any) -> None:
@@ -133,19 +131,15 @@ class PairClient:
                 # A login script may print.  Any other program never becomes ready.
                 self.on_errors(line + b"\n")
 
-    def on_errors(self, data: bytes) -> None:
-        """Bytes of stderr: the last ones are the reason for a failure."""
-        self._errors = (self._errors + data)[-ERRORS_KEPT_BYTES:]
-
     def fail(self, reason: str) -> None:
         self.failure = self.failure or reason
 
     def on_exit(self, code: int | None, error: Unreached | None) -> None:
-        last = self._errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
         if error is not None:
             self.fail(error.words)
         elif not self.done:
-            self.fail(f"the pair test ended with {code}" + (f": {printable(last, 200)}" if last else ""))
+            last = printable(self.last_error(), 200)
+            self.fail(f"the pair test ended with {code}" + (f": {last}" if last else ""))
 
     def _take(self, message: Message) -> None:
         self.rows += message.links

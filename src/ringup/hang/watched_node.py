@@ -21,6 +21,7 @@ from ringup.recovery.training_progress import StepReader
 from ringup.runtime import RankEnd
 from ringup.runtime.node_state import blob
 from ringup.runtime.output import clean
+from ringup.transport import KeepsErrors
 
 APART_S = 1.0
 """Counters of snapshots closer together are not compared."""
@@ -53,7 +54,7 @@ class Usage(msgspec.Struct, frozen=True):
     gpu: GpuUse | None = None
 
 
-class WatchedNode:
+class WatchedNode(KeepsErrors):
     """A `Listener` on agent/snapshot/watch.py; `HangWatch` uses it as a `NodeRun`."""
 
     def __init__(self, name: str, places: tuple[str, ...], is_wanted: Callable[[Mapping[str, Any]], bool]):
@@ -74,7 +75,7 @@ class WatchedNode:
         self.answers = 0
         self.printed: list[str] = []
         """New lines of the journal of a detached run."""
-        self._lines, self._words = messages.Lines(), ""
+        self._lines = messages.Lines()
 
     def tell(self, *, type: str, number: int, mode: str) -> None:
         self.send(b"%s %d\n" % (mode.encode(), number))
@@ -112,12 +113,10 @@ class WatchedNode:
         if isinstance(printed, list):
             self.printed += [line for line in printed if isinstance(line, str)]
 
-    def on_errors(self, data: bytes) -> None:
-        self._words = clean(data.decode("utf-8", "replace").strip().rpartition("\n")[2], 300) or self._words
-
     def on_exit(self, code: int | None, error: Unreached | None) -> None:
         self.state = "closed"
-        self.now = silent(self.name, error.words if error else self._words or f"watching ended with {code}")
+        words = error.words if error else clean(self.last_error(), 300) or f"watching ended with {code}"
+        self.now = silent(self.name, words)
 
 
 class RankOutput:

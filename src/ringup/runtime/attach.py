@@ -20,12 +20,12 @@ from ringup.runtime.node_state import LONGEST_WORDS, NodeRun
 from ringup.runtime.output import clean
 from ringup.runtime.ssh import Followed
 from ringup.timeline.marks import Began
-from ringup.transport import Transport
+from ringup.transport import KeepsErrors, Transport
 from ringup.transport.interrupts import Interrupts
 from ringup.units import printable, show_bytes
 
 
-class Follower(Followed):
+class Follower(KeepsErrors, Followed):
     """A `Listener` on the head node: passes each message of the journal to its node's `NodeRun`."""
 
     can_be_left = is_on_its_own = True
@@ -115,12 +115,10 @@ class Follower(Followed):
         if self._received - self._acknowledged > messages.ACKNOWLEDGE_EVERY_BYTES:
             self.beat()
 
-    def on_errors(self, data: bytes) -> None:
-        self.error = printable(data.decode("utf-8", "replace").strip()[-400:])
-
     def on_exit(self, code: int | None, error: Unreached | None) -> None:
         if error is not None or code != 0:
-            self.state, self.error = "lost", error.words if error else self.error or f"exit code {code}"
+            last = clean(self.last_error(), LONGEST_WORDS)
+            self.state, self.error = "lost", error.words if error else last or f"exit code {code}"
         elif self.state != "gone":
             self.state, self.is_on_its_own = "over", False
             if not self.finished_s and not any(one.lost or one.ends for one in self.nodes):

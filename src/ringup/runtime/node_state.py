@@ -21,10 +21,10 @@ from ringup.runtime import LAUNCHER, RankEnd
 from ringup.runtime.blame import End
 from ringup.runtime.output import Output, clean, end_words, file_name
 from ringup.timeline.marks import RankBegan, RankEnded
+from ringup.transport import KeepsErrors
 from ringup.transport.bootstrap import UNHEARD
 from ringup.units import plural, show_seconds
 
-ERRORS_KEPT_BYTES = 16 << 10
 LONGEST_WORDS = 400
 MOST_TAILS = 256
 """Failed ranks of a node whose last lines are stored."""
@@ -103,7 +103,7 @@ class Clock:
 
 
 @dataclass
-class NodeRun:
+class NodeRun(KeepsErrors):
     """A `Listener` on one node's guard."""
 
     plan: NodePlan
@@ -135,8 +135,6 @@ class NodeRun:
     """The longest time for which this process, not the node, was suspended."""
     world: NodeWorld | None = None
     """The connections of its ranks; None before the end, or if they were not read."""
-    errors: bytes = b""
-    """Last bytes of the guard's (or ssh's) stderr."""
     received_bytes: int = 0
     _acknowledged: int = 0
     _lines: Any = field(default_factory=messages.Lines)
@@ -166,15 +164,11 @@ class NodeRun:
             self._acknowledged = self.received_bytes
             self.tell(type="ack", acknowledged=self.received_bytes)
 
-    def on_errors(self, data: bytes) -> None:
-        """Bytes of stderr: errors of the guard or of ssh."""
-        self.errors = (self.errors + data)[-ERRORS_KEPT_BYTES:]
-
     def on_exit(self, code: int | None, error: Unreached | None) -> None:
         if self.state == "closed":
             return
         if self.state != "over":
-            self.give_up(error.words if error else self._last_error() or f"the guard ended with {code}")
+            self.give_up(error.words if error else self.last_error() or f"the guard ended with {code}")
         self.lost = self.lost or code == UNHEARD
         self.state = "closed"
         self.notify(self, "over")
@@ -183,10 +177,6 @@ class NodeRun:
         if not self.lost:
             self.lost = True
             self._fail_node(time.monotonic(), clean(words))
-
-    def _last_error(self) -> str:
-        lines = self.errors.decode("utf-8", "replace").strip().splitlines()
-        return clean(lines[-1]) if lines else ""
 
     def hear(self, message: Message) -> Message:
         """Handle one untrusted message; returns its accepted part."""
@@ -332,7 +322,7 @@ class NodeRun:
             self._fail(replace(end, words=f"it exited with 0, but {ended}"))
 
     def _on_guard_lost(self, message: Message) -> None:
-        status, last = message["status"], self._last_error()
+        status, last = message["status"], clean(self.last_error())
         how = f"was {end_words(-os.WTERMSIG(status & 0x7F or 9))}"
         if message["stuck"]:
             how = "made no progress (a stopped process, a dead disk) and was ended"

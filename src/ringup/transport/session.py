@@ -25,6 +25,7 @@ KEY_EXCHANGE_S = 0.1
 """CPU seconds of one ssh login on this side; 62 ms measured with OpenSSH 9.2, ed25519 keys."""
 RETRY_AFTER_S = (0.5, 1.0, 2.0, 4.0)
 """Seconds until a retry after sshd dropped one of too many simultaneous connections."""
+ERRORS_KEPT_BYTES = 16 << 10
 NOISE_KEPT_BYTES = 4096
 NOISE_LIMIT_BYTES = 4 << 20
 """A shell that prints more than this before it answers will not answer."""
@@ -70,6 +71,19 @@ class Listener(Protocol):
 
     def on_exit(self, code: int | None, error: Unreached | None) -> None:
         """The program ended with `code`, or the connection was lost (`code` None, `error` has the reason)."""
+
+
+class KeepsErrors:
+    """The part of a `Listener` that keeps the end of stderr, which is the reason for a failure."""
+
+    errors: bytes = b""
+
+    def on_errors(self, data: bytes) -> None:
+        self.errors = (self.errors + data)[-ERRORS_KEPT_BYTES:]
+
+    def last_error(self) -> str:
+        """The last line, with any control characters; "" for none."""
+        return self.errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
 
 
 @dataclass(frozen=True)
