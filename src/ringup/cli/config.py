@@ -46,7 +46,7 @@ OTHER_VARIABLES = (
     *("head", "index", "token", "token-file", "service", "port", "wait-s", "stacks", "script", "ranks"),
     *("golden", "require-lab", "docs"),
 )
-"""Further names after RINGUP_: of pods and ranks, and of the tests."""
+"""Further names after RINGUP_: of pods and ranks; in the last line those that only ringup's tests set."""
 
 
 class Given(NamedTuple):
