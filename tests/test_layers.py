@@ -56,6 +56,7 @@ SHARED = (
     "ringup.agent.guard.arrivals",
     "ringup.agent.guard.messages",
     "ringup.agent.guard.tls",
+    "ringup.agent.proc.process",
     "ringup.agent.snapshot.stack_frames",
 )
 """The files of the agent that the launching side imports: both sides check, trust and choose alike."""

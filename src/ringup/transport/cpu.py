@@ -5,24 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from ringup.agent.proc import process
 from ringup.model import Unreached, cpu_starvation
 
 TIMED = ("ssh-timeout", "ssh-key-exchange-hangs", "ssh-long-answer-lost", "no-answer")
 """Failures that may come from a missed limit; a resolver's missed limit is a "temporary failure"."""
 
 
-def waited_s(pid: int | str = "self") -> float:
-    """
-    Seconds a process (its first thread) was ready to run and had no CPU, since it began.
-
-    The second figure of /proc/PID/schedstat (Documentation/scheduler/sched-stats.rst), which exists until an
-    ended process is reaped; 0.0 if the kernel does not count it, as on macOS.
-    """
-    try:
-        with open(f"/proc/{pid}/schedstat", "rb") as file:
-            return int(file.read(200).split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
+waited_s: Callable[..., float] = process.waited_s
 
 
 def is_over(silent_s: float, limit_s: float, lost_s: Callable[[], float]) -> bool:

@@ -185,7 +185,7 @@ class Node:
             self.done = True
             for claim in self.claims:  # the run that includes this check may claim one now
                 claim.close()
-            self.say(op="done", counters=[] if self.alone else self.counted(), waited=waited_s("self"))
+            self.say(op="done", counters=[] if self.alone else self.counted(), waited=waited_s())
 
     def counted(self):
         """The error counters, to compare with the earlier ones; empty if they are unreadable."""

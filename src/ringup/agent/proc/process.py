@@ -159,8 +159,13 @@ def descriptors(pid, root=""):
         os.close(at)
 
 
-def waited_s(task):
-    """Seconds a thread (PID or PID/task/TID) was ready and had no CPU (schedstat); 0 if not counted."""
+def waited_s(task="self"):
+    """
+    Seconds a thread (PID or PID/task/TID) was ready to run and had no CPU, since it began.
+
+    From schedstat (Documentation/scheduler/sched-stats.rst), which exists until an ended process is reaped; 0
+    if the kernel does not count it, and on macOS.
+    """
     return integer((read("/proc/%s/schedstat" % task, 200).split() + [b"0", b"0"])[1]) / 1e9
 
 
