@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import functools
+import importlib
 import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests import trees as parsed
 from tests.trees import SOURCE
@@ -155,6 +159,12 @@ def test_comments_docstrings_and_pages_are_plain() -> None:
     sources = [(p, text) for p in trees() for text in texts(p)]
     found = [(path, riddles(text), text) for path, text in [*sources, *pages()] if riddles(text)]
     assert found == [], "say it in the field's words"
+
+
+@pytest.mark.parametrize("path", [path for path in trees() if ">>> " in (SOURCE / path).read_text()])
+def test_the_examples_in_the_docstrings_are_true(path: str) -> None:
+    name = ".".join(("ringup", *Path(path).with_suffix("").parts)).removesuffix(".__init__")
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
 def test_a_docstring_names_the_thing() -> None:

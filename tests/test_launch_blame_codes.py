@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from dataclasses import replace
 
 from ringup.logs.blame import is_consequence
@@ -20,10 +19,6 @@ TEARDOWN = "terminate called without an active exception"
 
 def end(code: int, lines: tuple[str, ...]) -> End:
     return End("rank", "node1", 5.0, rank=3, code=code, traceback_s=4.0, lines=lines)
-
-
-def test_the_examples_hold() -> None:
-    assert doctest.testmod(blame).failed == 0
 
 
 def test_an_exception_is_code_1_though_tearing_down_aborted() -> None:

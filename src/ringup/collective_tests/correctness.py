@@ -168,7 +168,7 @@ def wrong_words(wrong: Line) -> str:
     A wrong result as text.
 
     >>> wrong_words({"op": "all_reduce", "count": 1021, "index": 3, "wrong": 1021, "found": 13, "wanted": 12})
-    'all_reduce of 1021 elements: element 3 is 13, wanted 12 (1021 wrong)'
+    'all_reduce of 1,021 elements: element 3 is 13, wanted 12 (1021 wrong)'
     """
     op, count = text(wrong, "op"), int(number(wrong, "count"))
     of = f"{op} of {plural(count, 'element')}"

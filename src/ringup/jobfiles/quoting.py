@@ -94,7 +94,7 @@ def enter(folder: str) -> str:
 
 
 def expanded(text: str) -> str:
-    """
+    r"""
     A word of bash in which only the result of `variable` is expanded.
 
     >>> expanded(f"--node-rank={variable('NODE_RANK')}"), expanded(f"$HOME {variable('RANK')}1")

@@ -123,7 +123,7 @@ def write(path: Path, text: str, *, executable: bool = False) -> None:
 
 
 def path_shown(path: str | Path) -> str:
-    """
+    r"""
     A path for people, whatever its characters; relative to the current directory if it is below that.
 
     >>> path_shown("runs/\x1b[2Jx"), path_shown(Path.cwd() / "runs"), path_shown("/runs")
