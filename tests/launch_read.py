@@ -90,6 +90,37 @@ spec:
       - {{name: e, image: a, command: [torchrun, "{}", --master-addr=e-0.e, t.py]}}
 """
 
+RANKED = "command: [torchrun, --nnodes={}, '--node_rank={}', --master_addr=a, --master_port=1, t.py]"
+
+
+def workload(master: str, worker: str, workers: int, kind: str = "Volcano") -> Files:
+    """A master and its workers with their node ranks."""
+    parts = [("master", master, 1), ("worker", worker, workers)]
+    if kind == "LeaderWorkerSet":
+        words = [f"{part}Template" for part in ("leader", "worker")]
+        head = f"kind: LeaderWorkerSet\nspec:\n  leaderWorkerTemplate:\n    size: {workers + 1}\n"
+        form = "    {}: {{spec: {{containers: [{{{}}}]}}}}\n"
+        texts = [form.format(w, RANKED.format(workers + 1, p[1])) for w, p in zip(words, parts, strict=True)]
+        return {"a.yaml": head + "".join(texts)}
+    form = "  - {{name: {}, replicas: {}, template: {{spec: {{containers: [{{{}}}]}}}}}}\n"
+    head = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nspec:\n  tasks:\n"
+    if kind == "PyTorchJob":
+        form = "    {}: {{replicas: {}, template: {{spec: {{containers: [{{{}}}]}}}}}}\n"
+        head = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec:\n  pytorchReplicaSpecs:\n"
+    texts = [form.format(name, pods, RANKED.format(workers + 1, rank)) for name, rank, pods in parts]
+    return {"a.yaml": head + "".join(texts)}
+
+
+_OF_WORKERS = """apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+spec:
+  slotsPerWorker: 8
+  mpiReplicaSpecs:
+    Launcher: {{template: {{spec: {{containers: [{{command: [mpirun, -np, "16", python, t.py]}}]}}}}}}
+    Worker:
+      replicas: 2
+      template: {{spec: {{containers: [{{{}resources: {{limits: {{nvidia.com/gpu: 8}}}}}}]}}}}
+"""
 READ: dict[str, tuple[list[Files], list[Files]]] = {
     # Slurm and PBS run the file on the first node; accelerate 1.15 launch.py: a launcher of DeepSpeed's
     "launcher-on-first-node-alone": (
@@ -97,6 +128,8 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
             slurm("python train.py", asked=TWO),
             slurm(BY_CONFIG.format("--machine_rank $SLURM_PROCID "), asked=TWO),
             {"job.sh": "#$ -l f_node=2\npython3 train.py\n"},
+            slurm(f"{NODE.format(0)} $@".replace(" t.py", ""), asked=TWO),
+            slurm("accelerate launch --multi_gpu --config_file c.yaml t.py", asked=TWO),
         ],
         [
             slurm("python train.py", asked=TWO.replace("2", "1", 1)),
@@ -104,6 +137,7 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
             slurm("python launch.py", asked=TWO),
             slurm("coproc srun torchrun --nnodes=2 --rdzv_endpoint=a:1 t.py", "wait $COPROC_PID", asked=TWO),
             slurm(BY_CONFIG.format(""), asked=TWO),
+            slurm("torchrun --nproc_per_node=4 $@", asked=TWO),
             {"job.sh": "#$ -l f_node=1\npython3 train.py\n"},
         ],
     ),
@@ -227,6 +261,7 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
             slurm("export APPTAINERENV_MASTER_ADDR=a", IN_BOX, asked=TWO),
             slurm("export SINGULARITYENV_MASTER_ADDR=a", IN_BOX, asked=TWO),
             shell("if x; then printf -v heads %s $1; fi", "torchrun --nnodes=2 --master_addr=$heads t.py"),
+            shell("N=$(($(grep -c . /a/llama-8b/hosts) - 1))", "torchrun --nnodes=$N --master_addr=a t.py"),
         ],
     ),
     # sbatch(1), --signal: the steps get the signal
@@ -282,6 +317,21 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
     "port-privileged": (
         [slurm("P=$((10000 + SLURM_JOB_ID))", NODE.format(0).replace("29500", "$P"))],
         [slurm("P=$((10000 + SLURM_JOB_ID % 10000))", NODE.format(0).replace("29500", "$P"))],
+    ),
+    # training-operator 1.9, Volcano's Job, LeaderWorkerSet v1: one command for all pods of a part
+    "node-rank-duplicate": (
+        [workload("0", "1", 2), workload("0", "1", 2, "PyTorchJob"), workload("0", "0", 1)],
+        [
+            workload("0", "1", 1),
+            workload("0", "1", 1, "PyTorchJob"),
+            workload("0", "1", 1, "LeaderWorkerSet"),
+            workload("0", "$(RANK)", 2, "PyTorchJob"),
+        ],
+    ),
+    # mpi-operator v2beta1: mpirun in the launcher's pod starts the ranks in those of the workers
+    "container-keeps-out": (
+        [{"a.yaml": _OF_WORKERS.format("")}],
+        [{"a.yaml": _OF_WORKERS.format("volumeMounts: [{mountPath: /dev/shm, name: s}], ")}],
     ),
     # bash(1): a test of SLURM_LOCALID selects tasks
     "command-never-returns": (

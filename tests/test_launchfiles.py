@@ -1164,6 +1164,10 @@ _DSTACK = (
     "type: task\nnodes: 2\nresources: {{gpu: {}}}\ncommands:\n  - torchrun --nproc-per-node=$DSTACK_GPUS_PER_NODE "
     "--node-rank=$DSTACK_NODE_RANK --nnodes=$DSTACK_NODES_NUM --master-addr=$DSTACK_MASTER_NODE_IP t.py\n"
 )
+_BY_TOTAL = (
+    "type: task\nnodes: 2\nresources: {gpu: 80GB:8}\ncommands:\n  - accelerate launch --num_machines 2 "
+    "--num_processes=$DSTACK_GPUS_NUM --machine_rank=$DSTACK_NODE_RANK --main_process_ip a t.py\n"
+)
 _MPI_JOB = (
     "kind: MPIJob\nspec:\n  slotsPerWorker: 4\n  mpiReplicaSpecs:\n"
     "    Launcher: {{template: {{spec: {{containers: [{{command: [mpirun, -np, '{}', python, t.py]}}]}}}}}}\n"
@@ -1195,6 +1199,7 @@ _JUST = (
         ("a.yaml", _SKY.format("H100"), "SkyPilot torchrun: 2 nodes x 1 rank, one world"),
         ("a.yaml", _DSTACK.format("H100:80GB:8"), "dstack torchrun: 2 nodes x 8 ranks, one world"),
         ("a.yaml", _DSTACK.format("{name: H100}"), "dstack torchrun: 2 nodes x 1 rank, one world"),
+        ("a.yaml", _BY_TOTAL, "dstack accelerate: 2 nodes x 8 ranks, one world"),
         ("a.yaml", _DSTACK.format("1..8"), "dstack torchrun: 2 nodes x ? ranks, one world"),
         (
             "job.sh",

@@ -79,6 +79,8 @@ class Around(NamedTuple):
     """Variables that the operator sets in each pod, with their values."""
     tasks: int | None = 1
     """How often each pod or node runs the command."""
+    pods: int | None = None
+    """Pods of this part of a workload, of which `replicas` are all; None if it has no parts."""
 
 
 class PodCommand(NamedTuple):
@@ -195,12 +197,18 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
         given = {"PET_NPROC_PER_NODE": ranks} if ranks.isdecimal() else {}
         if total and "elasticPolicy" not in items:
             given["PET_NNODES"] = str(total)
-        yield from _containers(specs, around._replace(replicas=total, given=given), count, depth + 1)
+        for (_, part), own in zip(pairs(specs), pods, strict=True):
+            inside = around._replace(replicas=total, given=given, pods=own or 1)
+            yield from _containers(part, inside, count, depth + 1)
     if kind == "Job" and "tasks" in items and items["tasks"].id == "sequence":
         counts = [number(value_at(t, "replicas")) or 1 for t in items["tasks"].value]
-        for task in items["tasks"].value:
-            yield from _containers(task, Around("Volcano", around.text, sum(counts)), count, depth + 1)
+        for task, own in zip(items["tasks"].value, counts, strict=True):
+            inside = Around("Volcano", around.text, sum(counts), pods=own)
+            yield from _containers(task, inside, count, depth + 1)
         return
+    if kind == "LeaderWorkerSet" and "leaderTemplate" in items:
+        around = around._replace(pods=max(1, (around.replicas or 2) - 1))
+        yield from _containers(items.pop("leaderTemplate"), around._replace(pods=1), count, depth + 1)
     if any(getattr(items.get(k), "id", "") in ("scalar", "sequence") for k in COMMANDS):
         yield PodCommand(node, around)
     for key, value in items.items():
@@ -263,6 +271,7 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling, document: Node)
         env["SKYPILOT_NUM_GPUS_PER_NODE"] = str(count)
     if by == "dstack" and (count := _gpus_of_dstack(node_at(document, "resources", "gpu"))):
         env["DSTACK_GPUS_PER_NODE"] = str(count)
+        env["DSTACK_GPUS_NUM"] = str(count * (container.around.replicas or 1))
     before = len(job.commands)
     for words, text, line in _commands(items, by):
         if not by and "run" not in items:  # compose writes $$ for $
@@ -279,7 +288,12 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling, document: Node)
                 read_into(job, command.start.text, line - 1, nested, sibling)
             else:
                 job.commands.append(command)
-    kind, _, replicas, pod, _, tasks = container.around
+    kind, _, replicas, pod, _, tasks, pods = container.around
+    if kind == "MPIJob" and (
+        workers := node_at(document, "spec", "mpiReplicaSpecs", "Worker", "template", "spec")
+    ):
+        pod = _pod(job.text, workers)  # mpirun in the launcher's pod starts the ranks there
+        node = next(iter(listed(node_at(workers, "containers"))), node)
     replicas = 1 if replicas is None and kind in _OF_ONE_POD else replicas
     for command in job.commands[before:]:
         command.is_nested = True
@@ -287,6 +301,7 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling, document: Node)
         is_plain = made is not None and made.launcher == "python" and not made.module
         name = made.script.rpartition("/")[2] if made else ""
         if made and (not is_plain or (name.endswith(".py") and not name.startswith(OTHER_SCRIPTS))):
+            made.pods = pods
             made.pod = _of_container(pod, node) if pod else None if by else _of_service(job.text, node)
             if kind == "MPIJob" and made.nodes is None:
                 made.nodes, made.per_node = _of_workers(document, made)

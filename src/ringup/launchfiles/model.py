@@ -89,6 +89,8 @@ class Launch:
     """Number of launchers on each of these."""
     replicas: int | None = None
     """Pods of a manifest; None elsewhere."""
+    pods: int | None = None
+    """Pods of this part of a workload, such as its workers; None if it has no parts."""
     config: Mapping[str, str] = field(default_factory=dict)
     """From accelerate's file, if available."""
     pod: PodShare | None = None
@@ -595,7 +597,7 @@ def launch_of(
         start = replace(start, launcher="deepspeed", script=script, arguments=tuple(more), opaque=options)
     steps = (*command.around, *start.steps)
     starters = [step for step in steps if step.role == "starter"]
-    launch = Launch(job, command, start, steps, by, replicas, None, replicas)
+    launch = Launch(job, command, start, steps, by, replicas, None, replicas=replicas)
     if by:
         launch.per_node = tasks
     if starters:

@@ -230,7 +230,8 @@ def _divisors(job: JobFile, known: set[str]) -> Found:
     tested = {a or b for a, b in _TESTED.findall(job.text)}
     for number, line in enumerate(job.lines, 1):
         match = _DIVIDED.search(line.partition(" #")[0]) if not line.lstrip().startswith("#") else None
-        names = re.findall(r"(?<![\w{}$])\$?([a-z_]\w*)", match[1]) if match else []
+        is_path = match is not None and "$(" in match[0][1:]  # of a command within: $(($(wc -l /a/b) - 1))
+        names = re.findall(r"(?<![\w{}$])\$?([a-z_]\w*)", match[1]) if match and not is_path else []
         if unset := [n for n in names if n.islower() and len(n) > 2 and n not in known and n not in tested]:
             yield number, f"${unset[0]} is set nowhere in this file: a division by 0", "a value"
 

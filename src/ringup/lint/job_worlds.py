@@ -376,10 +376,15 @@ def node_rank_not_read(job: JobFile) -> Found:
         if how and launch.replicas is not None:  # once for Master and Worker of one workload
             how = "" if how + launch.script in seen else how
             seen.add(how + launch.script)
-        parts = {p.node_rank_text for p in job.launches if p.started_by == launch.started_by == "PyTorchJob"}
-        if how and len(parts) < 2:
-            same = launch.node_rank_text if launch.node_rank_text.isdecimal() else "0"  # SLURM_LOCALID, too
-            found = f"{launch.started_by} starts this on every node, and {how}: all are node {same}"
+        same = [
+            one.pods or 0
+            for one in job.launches
+            if (one.started_by, one.node_rank_text) == (launch.started_by, launch.node_rank_text)
+        ]
+        if how and (launch.pods is None or sum(same) > 1):
+            number = launch.node_rank_text if launch.node_rank_text.isdecimal() else "0"  # SLURM_LOCALID, too
+            where = f"in {launch.pods} pods" if (launch.pods or 0) > 1 else "on every node"
+            found = f"{launch.started_by} starts this {where}, and {how}: all are node {number}"
             severity: Severity = "warning" if launch.unread_config else "error"
             fix = Fix(_EACH_ITS_OWN.get(launch.started_by, "give each node its own: 0, 1, 2, ..."))
             yield job.finding(
@@ -466,9 +471,11 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
     away = None
     for launch in job.launches:
         is_ray = launch.launcher == "ray"  # `ray start`
-        is_unsure = launch.unread_config and launch.has("machine-rank")
-        own = (launch.unread_config and not is_unsure) or _by_deepspeed(launch)
-        own = own or (launch.is_opaque and not is_ray)
+        # With --multi_gpu it takes no DeepSpeed from its configuration: launch.py, _validate_launch_command.
+        is_unread = launch.unread_config and not launch.has("multi-gpu")
+        is_unsure = is_unread and launch.has("machine-rank")
+        own = (is_unread and not is_unsure) or _by_deepspeed(launch)
+        own = own or (launch.is_opaque and not is_ray and not launch.nnodes_text)
         is_node_launcher = is_ray or launch.launcher in (*TORCH, "accelerate", *BY_ENVIRONMENT)
         is_node_launcher = is_node_launcher or (launch.launcher == "deepspeed" and launch.nnodes == 1)
         name = posixpath.basename(launch.script)
@@ -483,8 +490,9 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
             return
         if _is_of_one_node(job, launch):
             continue
-        alone = f"{'starts' if is_ray else 'trains'} on the first node alone"
-        what = alone if is_ray or launch.nnodes == 1 else "waits for nodes on which nothing starts it"
+        is_started = is_ray or launch.unread_config
+        alone = f"{'starts' if is_started else 'trains'} on the first node alone"
+        what = alone if is_started or launch.nnodes == 1 else "waits for nodes on which nothing starts it"
         found = f"{launch.allocated} nodes are asked for, and {launch.launcher} {what}"
         if launch.launcher == "python":
             found = f"{launch.allocated} nodes are asked for, and python is started on the first alone"
