@@ -58,6 +58,8 @@ IN_BOX = (
     'srun apptainer exec --cleanenv t.sif bash -c "torchrun --nnodes=2 --master_addr=\\$MASTER_ADDR t.py"'
 )
 IN_TASK = "srun bash -c '{}'"
+IN_TURN = "if [ $N = 0 ]; then {}; else ray start --address=$H:6379 --block; fi"
+PAGE = "A\n\n.. code-block:: {}\n   :caption: c\n\n   SEQ_LEN = 1\n   torchrun --standalone t.py\n\nDone.\n"
 
 TRAPS = ("trap 'touch STOP' USR1", "python t.py &", "wait")
 
@@ -287,6 +289,7 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
     "export-takes-further-words": (
         [shell("export A=b c", "torchrun --standalone t.py")],
         [
+            shell("export PATH=/x/bin/`uname`:$PATH", "A=/l/`date +%F`/x", "torchrun --standalone t.py"),
             shell("export PATH=/x:$PATH LD_LIBRARY_PATH", "torchrun --standalone t.py"),
             shell("export MASTER_ADDR addr MASTER_PORT=1", "torchrun --standalone t.py"),
             shell("export NCCL_IB_HCA=a,\\", "b,\\", "c", "torchrun --standalone t.py"),
@@ -333,9 +336,30 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
         [{"a.yaml": _OF_WORKERS.format("")}],
         [{"a.yaml": _OF_WORKERS.format("volumeMounts: [{mountPath: /dev/shm, name: s}], ")}],
     ),
+    # Slurm's opt.c, _get_argument: an un-escaped # begins a comment
+    "directive-wrong": (
+        [slurm("true", asked="#SBATCH --mail-type=ALL Mail events")],
+        [slurm("true", asked="#SBATCH --mail-type=ALL# Mail events\n#SBATCH --comment='a # b' -N2")],
+    ),
+    # Blender's manual, command line arguments: // is the folder of the scene
+    "slashes-are-no-comment": (
+        [shell("torchrun --standalone t.py // one", "blender -b a //frame_")],
+        [shell("blender -b a.blend --render-output //frame_ -f 1", "torchrun --standalone t.py")],
+    ),
+    # docutils: the language of a code block
+    "assignment-without-effect": (
+        [{"a.rst": PAGE.format("bash")}],
+        [{"a.rst": PAGE.format("python")}],
+    ),
     # bash(1): a test of SLURM_LOCALID selects tasks
     "command-never-returns": (
-        [slurm(f"sleep infinity; srun {BY_C10D}")],
-        [slurm(IN_TASK.format(f"if [ $SLURM_LOCALID != 0 ]; then sleep infinity; fi; {BY_C10D}"))],
+        [
+            slurm(f"sleep infinity; srun {BY_C10D}"),
+            shell(IN_TURN.format("ray start --head --block"), "ray job submit -- python train.py"),
+        ],
+        [
+            slurm(IN_TASK.format(f"if [ $SLURM_LOCALID != 0 ]; then sleep infinity; fi; {BY_C10D}")),
+            shell(IN_TURN.format("ray start --head"), "python train.py"),
+        ],
     ),
 }

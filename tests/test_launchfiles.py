@@ -1109,6 +1109,13 @@ def test_one_task_a_node_is_no_number_of_ranks() -> None:
     assert "gpus-left-idle" not in errors(text.replace("=8", "=1"), severities=("warning",))
 
 
+@pytest.mark.parametrize(("path", "severity"), [("a.sh", "error"), ("a.md", "warning")])
+def test_a_placeholder_of_a_page_is_for_its_reader(path: str, severity: str) -> None:
+    text = "```bash\ntorchrun --nproc-per-node <gpus> -m a.train\n```\n"
+    found = lint.lint({path: text if path == "a.md" else text.split("\n")[1]})
+    assert [f.severity for f in found if f.rule == "launcher-option-wrong"] == [severity]
+
+
 def test_the_placeholder_of_a_secret_leaves_the_finding_readable() -> None:
     start = "torchrun --standalone t.py\n"
     for line in ("export HF_TOKEN=<YOUR_HF_TOKEN>\n", "export HF_TOKEN=<YOUR_HF_TOKEN>_1\n"):
@@ -1374,4 +1381,10 @@ def test_a_pages_blocks_are_files_of_their_own() -> None:
     assert {f.where for f in examined.findings if f.severity == "error"} == {"README.md:19"}
     assert only("```sh\npip install a\n```\n\n```bash\ntorchrun --standalone t.py\n", "a.md").line == 6
     assert not launches("# torchrun t.py\n```yaml\nrun: torchrun t.py\n```\n", "a.md")
+    assert not launches("```\ntest()\n  → torchrun command\n```\n", "a.md")
+    assert only("Type `torchrun`:\n\n    torchrun --standalone t.py\n\nor srun `x`.\n", "a.md").line == 3
+    assert only("Type::\n\n  $ torchrun --standalone t.py\n\nDone, srun.\n", "a.rst").line == 3
+    page = "```bash\nif true; then\n\n    torchrun --standalone a.py\nfi\ntorchrun --standalone t.py\n```\n"
+    assert [one.script for one in launches(page, "a.md")] == ["a.py", "t.py"]
+    assert not launches(".. note::\n\n  torchrun t.py\n", "a.rst")
     assert only("#!/bin/bash\necho '```' > a.md\ntorchrun --standalone t.py\n", "-").line == 3

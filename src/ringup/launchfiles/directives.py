@@ -55,6 +55,7 @@ FORMS = {
     "gres": (re.compile(r"(?!\d{1,9}$).{1,400}"), "gpu:NUMBER"),
 }
 """Long option of sbatch and srun -> (its values, the same for people); tried with Slurm 22.05."""
+_READ = re.compile(r"(?:[^'\"#\\]|\\.|'[^']{0,400}'|\"[^\"]{0,400}\"){0,4000}")
 _DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB|PJM|\$|COBALT|FLUX:)\s+(.*)")
 
 
@@ -78,8 +79,20 @@ def directives_of(text: str) -> list[Directive]:
     for number, line in enumerate(lines_of(text), 1):
         if match := _DIRECTIVE.match(line):
             part += match[2].strip() in ("hetjob", "packjob")
-            found += [Directive(match[1], name, value, number, part) for name, value in _options(match[2])]
+            text = before_comment(match[2]) if match[1] == "SBATCH" else match[2]
+            found += [Directive(match[1], name, value, number, part) for name, value in _options(text)]
     return found
+
+
+def before_comment(text: str) -> str:
+    """
+    The part of a #SBATCH line that sbatch reads: `_get_argument` in sbatch's opt.c ends it at any plain `#`.
+
+    >>> before_comment("--mail-type=ALL# events"), before_comment("--comment='a#b' -N2")
+    ('--mail-type=ALL', "--comment='a#b' -N2")
+    """
+    read = _READ.match(text)
+    return text[: read.end()] if read and text[read.end() : read.end() + 1] == "#" else text
 
 
 def _options(text: str) -> Iterator[tuple[str, str]]:
@@ -109,13 +122,11 @@ def loose_word(line: str) -> str:
     ('simulation', '')
     """
     try:
-        words = shlex.split(line, comments=False)[1:]
+        words = shlex.split(before_comment(line.removeprefix("#SBATCH")), comments=False)
     except ValueError:
         return ""
     may_take = False
     for word in words:
-        if word.startswith("#"):
-            return ""
         if word.startswith("-"):
             may_take = "=" not in word and word not in FLAGS and (word[:2] == "--" or len(word) == 2)
         elif may_take:

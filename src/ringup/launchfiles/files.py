@@ -23,6 +23,12 @@ from ringup.launchfiles.shell import PASTED, Job
 Files = Mapping[str, str]
 """Path -> text."""
 YAML = (".yaml", ".yml")
+_OF_RST = re.compile(
+    r"([ \t]{0,99})(?:\.\. (?:code-block|code|sourcecode)::[ \t]{0,9}([\w-]{0,20})|.{0,400}::)[ \t]*"
+)
+"""A line above indented code in reStructuredText."""
+_DRAWN = re.compile(r"(?m)^\s{0,99}[→├└│┌]")
+"""A diagram."""
 _FENCE = re.compile(r"[ \t]{0,99}(`{3,9}|~{3,9})[ \t]{0,9}([\w-]{0,20})")
 """A line around code in Markdown."""
 MOST_BLOCKS = 200
@@ -88,6 +94,9 @@ def blocks(path: str, text: str) -> list[str]:
     ['\\n\\ntorchrun t.py\\n']
     """
     lines = text.split("\n")
+    is_part = text.startswith("\n")  # one of these blocks
+    if path.endswith(".rst") and not is_part:
+        return _indented(lines, _in_rst) or [""]
     is_page = path.endswith(PASTED) and not text.startswith("#!")
     marks = [(n, m[1], m[2].lower()) for n, line in enumerate(lines) if is_page and (m := _FENCE.match(line))]
     found, begun = list[str](), None
@@ -98,10 +107,52 @@ def blocks(path: str, text: str) -> list[str]:
             begun = (at, fence, kind)
         elif not kind and fence[: len(begun[1])] in (begun[1], ""):
             body = textwrap.dedent("\n".join(lines[begun[0] + 1 : at]))
-            if _OF_SHELL.fullmatch(begun[2]) or (not begun[2] and _IN_SHELL.search(body)):
+            if _is_shell(begun[2], body):
                 found.append("\n" * (begun[0] + 1) + body + "\n")
             begun = None
+    if is_page and not (marks or is_part) and path.endswith((".md", ".mdx")):
+        found = _indented([line.expandtabs(4) for line in lines], _in_markdown)
     return found or ["" if marks and path != "-" else text]
+
+
+def _is_shell(language: str, body: str) -> bool:
+    if language:
+        return _OF_SHELL.fullmatch(language) is not None
+    return _IN_SHELL.search(body) is not None and not _DRAWN.search(body)
+
+
+def _in_rst(line: str) -> tuple[str, str] | None:
+    mark = _OF_RST.fullmatch(line)
+    if mark is None or (mark[2] is None and line.lstrip().startswith("..")):
+        return None
+    return mark[1], (mark[2] or "").lower()
+
+
+def _in_markdown(line: str) -> tuple[str, str] | None:
+    return None if line.strip() else (" " * 3, "")
+
+
+def _indented(lines: Sequence[str], opens: Callable[[str], tuple[str, str] | None]) -> list[str]:
+    """
+    The code of a page without fences, like `blocks`; `opens` gives the margin and language below a line.
+
+    >>> _indented(["Type::", "", "  $ srun python t.py", "Done", ".. code:: python", "", "  A = 1"], _in_rst)
+    ['\\n\\n$ srun python t.py\\n']
+    """
+    found, end = list[str](), 0
+    for at, line in enumerate(lines):
+        if at < end or len(found) == MOST_BLOCKS or (mark := opens(line)) is None:
+            continue
+        begin = at + 1
+        while begin < len(lines) and re.match(r"\s*(?::[\w-]{1,40}:.*)?$", lines[begin]):
+            begin += 1
+        end = begin
+        while end < len(lines) and (not lines[end].strip() or lines[end].startswith(mark[0] + " ")):
+            end += 1
+        body = textwrap.dedent("\n".join(lines[begin:end])).rstrip()
+        if body and _is_shell(mark[1], body):
+            found.append("\n" * begin + body + "\n")
+    return found
 
 
 def _inner(path: str, document: str, above: int, sibling: shell.Sibling) -> LaunchFile | None:

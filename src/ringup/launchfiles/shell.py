@@ -88,10 +88,12 @@ _AT_THE_END = re.compile(
 """A placeholder at a line's end, or before a comment, with a remark in parentheses."""
 _OF_TEMPLATE = re.compile(rb"(?<![$\w{])\{\{-? ?[A-Za-z_][\w.]{0,60}(?: ?\| ?[\w.]{1,40}){0,3} ?-?\}\}")
 """A value that a template is filled with: `{{ nodes }}`."""
+_BACKTICKS = re.compile(rb"(?<=[\w/.,:-])`([^`\\\n'\"#]{1,200})`")
+"""A command whose output goes on a word, at which the grammar begins a new one."""
 _CONTINUED = re.compile(rb"(?m)^([^#\n]{0,999}[\w,:=/.}])((?:\\\n[^\s\\;|&()<>#'\"`]{1,200}){1,99})")
 """A word that goes on at the beginning of the next lines: the grammar ends it at the backslash."""
 MOST_PLACEHOLDERS = 100
-PASTED = ("-", ".md", ".txt")
+PASTED = ("-", ".md", ".mdx", ".rst", ".txt")
 """Ends of the names of texts that may be a page with a file in it: its first line is unknown."""
 _PROMPT = re.compile(
     rb"(?m)^[ \t]{0,9}(?:[(\[][^\n$#>()\[\]]{1,60}[)\]] ?){0,2}"
@@ -258,6 +260,7 @@ class _Walk(Expansion):
         if not self.nested and _PROMPT.search(given):
             given = _PROMPT.sub(_blank, _SECOND_PROMPT.sub(_blank, given))
         given = _OF_TEMPLATE.sub(lambda m: self.marks.make(m[0].decode(), scope.site).encode(), given)
+        given = _BACKTICKS.sub(rb"$(\1)", given)
         with self.reading(_CONTINUED.sub(_joined, _AT_THE_END.sub(_as_a_word, given))):
             self.whole = self.whole or self.source
             root = parser().parse(self.source).root_node

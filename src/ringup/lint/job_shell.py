@@ -487,6 +487,8 @@ def command_never_returns(job: JobFile) -> Found:
         is_next = command.loop is not None and len(command.loop.split()) != 1
         if command.is_of_some and program == "sleep":  # the other tasks go on
             continue
+        if program == "ray" and command.branches and "--head" not in command.texts:
+            continue  # the nodes of the workers; the others go on
         if not program or command.detached or (command.loop is not None and program != "ray"):
             continue
         taken = dict(command.branches)

@@ -42,7 +42,9 @@ def slashes_are_no_comment(job: JobFile, command: Command) -> Found:
 
     Fix: `#` begins a comment.
     """
-    word = next((w for w in command.words[1:] if re.fullmatch("//[^/]*", w.raw)), None)
+    slashes = ((w, b) for b, w in pairwise(command.words) if re.fullmatch("//[^/]*", w.raw))
+    # `--render-output //frame_` is a value.
+    word = next((w for w, before in slashes if w.raw == "//" or not before.raw.startswith("-")), None)
     if word is not None:
         program = command.texts[0].rpartition("/")[2]
         yield word.line, f"`{word.raw}` and what follows are arguments of {program}", "# before a comment"
@@ -393,24 +395,29 @@ def launcher_option_wrong(job: JobFile) -> Found:
                 ):
                     found = f"{option.written.partition('=')[0].split()[0]} has no value"
                     yield line, found + ": the variable in it is empty" * bool(read), "a value", "value"
+            elif line in placeholders:
+                continue
             elif _is_no_count(meaning_of(launch.launcher, option.name), option.value):
                 yield line, f"{option.name} is {printable(option.value, 60)!r}", "a number", "value"
 
 
 def _placeholders(job: JobFile) -> Found:
+    # A page's reader fills them in.
+    severity: Severity = "warning" if job.path.endswith((".md", ".mdx", ".rst")) else "error"
     for launch in job.launches:
         if re.fullmatch(r"(?i)x{1,9}(?:\.x{1,9}){3}|your[-_]\w{2,40}", launch.host):
             yield launch.line, f"{launch.host} is a placeholder", "the first node's address", "placeholder"
     if stops := [(line, text) for line, text, is_end in job.job.placeholders if is_end and job.launches]:
         # The placeholder last: words behind the name of a secret are hidden.
         found = f"the shell stops here with a syntax error{lines([line for line, _ in stops])}"
-        yield stops[0][0], f"{found}: placeholder {printable(stops[0][1], 60)}", "the value", "placeholder"
+        found += f": placeholder {printable(stops[0][1], 60)}"
+        yield job.finding(stops[0][0], found, "the value", severity=severity, case="placeholder")
     for line, text, is_end in job.job.placeholders:
         at_launch = any(one.line <= line <= one.command.last_line + 1 for one in job.launches)
         is_assigned = ASSIGNED.match(job.lines[line - 1].removeprefix("export "))
         if job.launches and not is_end and (at_launch or is_assigned):
             found = f"the shell takes `<` for a file: placeholder {printable(text, 60)}"
-            yield line, found, "the value", "placeholder"
+            yield job.finding(line, found, "the value", severity=severity, case="placeholder")
             break
 
 
