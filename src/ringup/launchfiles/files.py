@@ -24,9 +24,10 @@ Files = Mapping[str, str]
 """Path -> text."""
 YAML = (".yaml", ".yml")
 _OF_RST = re.compile(
-    r"([ \t]{0,99})(?:\.\. (?:code-block|code|sourcecode)::[ \t]{0,9}([\w-]{0,20})|.{0,400}::)[ \t]*"
+    r"([ \t]{0,99})(?!\s)(?:\.\. (?:source)?code(?:-block)?::\s{0,9}([\w-]{0,20})|(?!\.\.).{0,400}::)\s{0,99}"
 )
-"""A line above indented code in reStructuredText."""
+"""A line above indented code in reStructuredText; in Markdown it is empty."""
+_EMPTY, _OPTION = re.compile(r"()()\s{0,999}"), re.compile(r"\s{0,99}(?::[\w-]{1,40}:.{0,400})?")
 _DRAWN = re.compile(r"(?m)^\s{0,99}[→├└│┌]")
 """A diagram."""
 _FENCE = re.compile(r"[ \t]{0,99}(`{3,9}|~{3,9})[ \t]{0,9}([\w-]{0,20})")
@@ -96,7 +97,7 @@ def blocks(path: str, text: str) -> list[str]:
     lines = text.split("\n")
     is_part = text.startswith("\n")  # one of these blocks
     if path.endswith(".rst") and not is_part:
-        return _indented(lines, _in_rst) or [""]
+        return _indented(lines) or [""]
     is_page = path.endswith(PASTED) and not text.startswith("#!")
     marks = [(n, m[1], m[2].lower()) for n, line in enumerate(lines) if is_page and (m := _FENCE.match(line))]
     found, begun = list[str](), None
@@ -111,7 +112,7 @@ def blocks(path: str, text: str) -> list[str]:
                 found.append("\n" * (begun[0] + 1) + body + "\n")
             begun = None
     if is_page and not (marks or is_part) and path.endswith((".md", ".mdx")):
-        found = _indented([line.expandtabs(4) for line in lines], _in_markdown)
+        found = _indented([line.expandtabs(4) for line in lines], False)
     return found or ["" if marks and path != "-" else text]
 
 
@@ -121,36 +122,26 @@ def _is_shell(language: str, body: str) -> bool:
     return _IN_SHELL.search(body) is not None and not _DRAWN.search(body)
 
 
-def _in_rst(line: str) -> tuple[str, str] | None:
-    mark = _OF_RST.fullmatch(line)
-    if mark is None or (mark[2] is None and line.lstrip().startswith("..")):
-        return None
-    return mark[1], (mark[2] or "").lower()
-
-
-def _in_markdown(line: str) -> tuple[str, str] | None:
-    return None if line.strip() else (" " * 3, "")
-
-
-def _indented(lines: Sequence[str], opens: Callable[[str], tuple[str, str] | None]) -> list[str]:
+def _indented(lines: Sequence[str], is_rst: bool = True) -> list[str]:
     """
-    The code of a page without fences, like `blocks`; `opens` gives the margin and language below a line.
+    The code of a page without fences, like `blocks`.
 
-    >>> _indented(["Type::", "", "  $ srun python t.py", "Done", ".. code:: python", "", "  A = 1"], _in_rst)
+    >>> _indented(["Type::", "", "  $ srun python t.py", "Done", ".. code:: python", "", "  A = 1"])
     ['\\n\\n$ srun python t.py\\n']
     """
     found, end = list[str](), 0
     for at, line in enumerate(lines):
-        if at < end or len(found) == MOST_BLOCKS or (mark := opens(line)) is None:
+        mark = (_OF_RST if is_rst else _EMPTY).fullmatch(line)
+        if mark is None or at < end or len(found) == MOST_BLOCKS:
             continue
-        begin = at + 1
-        while begin < len(lines) and re.match(r"\s*(?::[\w-]{1,40}:.*)?$", lines[begin]):
+        begin, margin = at + 1, mark[1] + " " * (1 if is_rst else 4)
+        while begin < len(lines) and _OPTION.fullmatch(lines[begin]):
             begin += 1
         end = begin
-        while end < len(lines) and (not lines[end].strip() or lines[end].startswith(mark[0] + " ")):
+        while end < len(lines) and (not lines[end].strip() or lines[end].startswith(margin)):
             end += 1
         body = textwrap.dedent("\n".join(lines[begin:end])).rstrip()
-        if body and _is_shell(mark[1], body):
+        if body and _is_shell((mark[2] or "").lower(), body):
             found.append("\n" * begin + body + "\n")
     return found
 
