@@ -145,7 +145,10 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     # torch 2.13 run.py: node 0 waits in the rendezvous until all nodes have come
     "nodes-started-in-turn": (
-        [shell(NODE.format(0), NODE.format(1))],
+        [
+            shell(NODE.format(0), NODE.format(1)),
+            shell("if x; then", NODE.format(0), NODE.format(1), "fi"),
+        ],
         [
             shell(NODE.format(0) + " &", NODE.format(1)),
             shell(NODE.format(0)),

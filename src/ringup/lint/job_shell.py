@@ -367,15 +367,14 @@ def nodes_started_in_turn(job: JobFile) -> Iterator[Finding]:
 
 def _lines_for_nodes(job: JobFile) -> Iterator[Finding]:
     """Two lines of one file for node rank 0 and 1 of the same world, started from the same shell."""
-    waiting: dict[tuple[str, str], Launch] = {}
+    waiting: dict[tuple[object, ...], Launch] = {}
     for launch in job.launches:
         command, rank = launch.command, launch.node_rank_text
-        is_waiting = not (
-            command.detached or command.branches or command.is_nested or _is_detached(launch.steps)
-        )
+        is_waiting = not (command.detached or command.is_nested or _is_detached(launch.steps))
         if not is_waiting or (launch.nnodes or 0) < 2 or not rank.isdecimal() or launch.replicas:
             continue
-        first = waiting.setdefault((launch.endpoint, launch.script or launch.module), launch)
+        world = (launch.endpoint, launch.script or launch.module, command.branches)
+        first = waiting.setdefault(world, launch)
         between = job.lines[first.command.last_line : launch.line - 1]
         if first.node_rank_text != rank and not any(line.lstrip().startswith("#") for line in between):
             found = f"node rank {rank} is started when line {first.line} has ended, which waits for it"

@@ -201,8 +201,11 @@ def rendezvous_endpoint_missing(job: JobFile, launch: Launch) -> Found:
                 "--master-addr behind the script goes to the script",
                 "it in front of the script",
             )
-        found = f"{missing}: every node takes 127.0.0.1{ignored}"
-        yield launch.line, found, wanted, "static"
+        # An operator may set both: torchrun reads PET_NODE_RANK and PET_MASTER_ADDR.
+        is_open = launch.started_by == "shell" and not launch.node_rank_text and "MASTER" not in job.text
+        found = f"{missing}: every node takes 127.0.0.1{' without PET_MASTER_ADDR' * is_open}{ignored}"
+        severity: Severity = "warning" if is_open and "master-addr" not in launch.arguments else "error"
+        yield job.finding(launch.line, found, wanted, severity=severity, case="static")
     elif launch.launcher == "accelerate" and not _by_deepspeed(launch):
         yield launch.line, "no --main_process_ip for several machines", "--main_process_ip", "accelerate"
 
@@ -300,7 +303,11 @@ def node_variable_read_too_early(job: JobFile) -> Found:
         ):
             if early := read_early(job, command.env.get(name, ""), starter):
                 of = "Slurm" if starter == "srun" else "MPI"
-                yield command.line, f"{name}: {early}", f"{name} set in each task", of
+                # A wrapper in another file may set it again.
+                is_open = any(s.program.endswith(".sh") for s in command.steps)
+                severity: Severity = "warning" if is_open else "error"
+                found, wanted = f"{name}: {early}", f"{name} set in each task"
+                yield job.finding(command.line, found, wanted, severity=severity, case=of)
                 break
 
 
