@@ -132,7 +132,7 @@ def _indented(lines: Sequence[str], is_rst: bool = True) -> list[str]:
     found, end = list[str](), 0
     for at, line in enumerate(lines):
         mark = (_OF_RST if is_rst else _EMPTY).fullmatch(line)
-        if mark is None or at < end or len(found) == MOST_BLOCKS:
+        if mark is None or at < end or len(found) > MOST_BLOCKS:
             continue
         begin, margin = at + 1, mark[1] + " " * (1 if is_rst else 4)
         while begin < len(lines) and _OPTION.fullmatch(lines[begin]):
