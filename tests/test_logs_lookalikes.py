@@ -296,3 +296,90 @@ def test_an_address_of_no_known_family_has_two_possible_reasons(tmp_path: Path) 
     first = diagnose(tmp_path, said).causes[0]
     assert (first.rule, first.confidence) == ("interface-name-missing", "low")
     assert "or it runs another NCCL" in first.text
+
+
+OFI = "n0:1:2 [0] f:4 NCCL WARN NET/OFI "
+CCL = "2026:03:13-10:36:27:(  636) |CCL_{}| "
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "confidence", "words"),
+    [
+        # A call of the driver maps memory for a peer; the process sees both numbers.
+        (
+            f"{FRAME}RuntimeError: CUDA driver error: invalid device ordinal",
+            "rank-raised-exception",
+            "medium",
+            "",
+        ),
+        (
+            f"{FRAME}RuntimeError: CUDA error: invalid device ordinal",
+            "device-ordinal-not-visible",
+            "high",
+            "",
+        ),
+        (
+            CCL.format("ERROR") + "f.cpp:2 fill: condition fds[i] > 0 failed",
+            "unnamed-failure",
+            "low",
+            "fds[i]",
+        ),
+        ("DeepEP timeout check failed: rank = 6, value = 0)", "rank-fell-behind", "low", ""),
+        (f"{FRAME}RuntimeError: DeepEP error: timeout (dispatch CPU)", "rank-fell-behind", "low", ""),
+        ("[saver.cpp] CUresult error  result=2 file=s.cpp", "gpu-out-of-memory", "high", ""),
+        ("The worker group startup timed out after 30.0 s", "placement-not-possible", "medium", ""),
+        (
+            ":0:r.cpp:3: Callback: Queue 0x7f78cb aborting with error : HSA_STATUS_ERROR_EXCEPTION: An HSAIL"
+            " operation resulted in a hardware exception. code: 0x1016\nFatal Python error: Aborted",
+            "rank-crashed",
+            "low",
+            "HSA_STATUS_ERROR",
+        ),
+        (
+            "[1.5] amdgpu 0:66:0: amdgpu: VM_L2_PROTECTION_FAULT_STATUS:0x341051\n[1.6] MAPPING_ERROR: 0x0",
+            "unnamed-failure",
+            "low",
+            "VM_L2",
+        ),
+        (
+            f"{FRAME}RuntimeError: Connection reset by peer\n"
+            "Error: failed to run torchrun a.py on n1, exception: Encountered a bad command exit code!",
+            "peer-died-first",
+            "medium",
+            "",
+        ),
+        (
+            f"{FRAME}    assert len(a) == 3\n           ^^^\nAssertionError",
+            "rank-raised-exception",
+            "medium",
+            "len(a)",
+        ),
+    ],
+)
+def test_a_program_reports_it_in_its_own_form(
+    tmp_path: Path, text: str, rule: str, confidence: str, words: str
+) -> None:
+    first = diagnose(tmp_path, text).causes[0]
+    assert (first.rule, first.confidence) == (rule, confidence)
+    assert words in first.text
+
+
+def test_the_reason_of_a_network_plugin_is_above_its_last_line(tmp_path: Path) -> None:
+    gave_up = f"{OFI}Unexpected group size 0\n{OFI}aws-ofi-nccl initialization failed\n"
+    for end in ("", "n0:1:2 [0] NCCL INFO Failed to initialize any NET plugin\n"):
+        first = diagnose(tmp_path, gave_up + end).causes[0]
+        assert (first.rule, first.evidence[0].line) == ("network-plugin-init-failed", 1)
+        assert "NCCL_NET" not in first.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CCL.format("WARN") + "could not get local_idx/count from environment variables",
+        "2024-01-31 10:21:35.0: W tsl/p.cc:170] Failed to retrieve preemption notice from coordination"
+        " service: UNAVAILABLE: Socket closed. This is only expected if one of the tasks is unhealthy",
+        "The worker group startup timed out after 30.0 s waiting\nStarted training worker group of size 8:",
+    ],
+)
+def test_a_warning_of_a_library_alone_is_no_failure(tmp_path: Path, text: str) -> None:
+    assert diagnose(tmp_path, text).healthy

@@ -171,6 +171,7 @@ class Scanner:
         self._innermost: Match | None = None
         self._code = -9
         """The last line of source below a frame."""
+        self._asserted: tuple[int, str] = (-9, "")
         self._notes: dict[str, dict[str, str]] = {}
         """Of each source: what the lines above its next exception say of that."""
         self._titled: tuple[str, int] = ("", -9)
@@ -320,9 +321,12 @@ class Scanner:
             self._reply = number if "<|" in text else 0
         if number - 1 not in (self._framed[1], self._code):
             return False
-        if not body_of(text, self._labels).startswith("    "):
+        body = body_of(text, self._labels)
+        if not body.startswith("    "):
             return False
         self._code = number
+        if (source := body.strip()).startswith("assert "):
+            self._asserted = number, source
         return True
 
     def _look_closer(
@@ -414,11 +418,7 @@ class Scanner:
             if "ignored" in notes:
                 self._not_raised = match.line
                 return
-            below = self._framed[0] == source and 0 < match.line - self._framed[1] < 5
-            extra = {"frame": frame or "", "traceback": "yes" if frame is not None or below else ""}
-            extra["inner"] = self._innermost.fields.get("file") or "" if below and self._innermost else ""
-            self._raised = match.line if extra["traceback"] else self._raised
-            match = match._replace(fields={**fields, **extra, **notes})
+            match = match._replace(fields={**fields, **self._raised_below(frame, match), **notes})
         elif tag in ("summary-host", "summary-rank"):
             self._summary.setdefault(source, {}).update(fields)
             if len(self._summary) > MAX_KEYS:
@@ -440,6 +440,16 @@ class Scanner:
                 self._keep(match._replace(fields={"index": index, "interface": name, "address": address}))
             return
         self._keep(match)
+
+    def _raised_below(self, frame: str | None, match: Match) -> dict[str, str]:
+        """The fields of an exception from the frames above it."""
+        below = self._framed[0] == match.head.source and 0 < match.line - self._framed[1] < 5
+        extra = {"frame": frame or "", "traceback": "yes" if frame is not None or below else ""}
+        extra["inner"] = self._innermost.fields.get("file") or "" if below and self._innermost else ""
+        if below and self._asserted[0] > self._framed[1] and not match.fields.get("text"):
+            extra["text"] = self._asserted[1]  # an assertion without a message
+        self._raised = match.line if extra["traceback"] else self._raised
+        return extra
 
     def _note(self, source: str, what: str) -> None:
         self._notes.setdefault(source, {})[what] = "yes"

@@ -69,6 +69,7 @@ def peer_died_first(log: LogEvidence) -> Found:
     # A process that has saved its model and ends closes its connections: this fails no call of another.
     mild = bool(peers) and {p.split("<")[0] for p in peers} <= had_saved
     mild = mild and log.outcome.failure("closed-by-peer") is None
+    mild |= bool(lost) and not (zero or weak) and all("preemption notice" in e.text for e in lost)
     own = {a for h in log.hosts.values() for _, a in h.sockets.values()} | set(log.hosts)
     others = [p for p in peers if p.split("<")[0] not in own or len(log.hosts) > 1]
     others = [p for p in others if not is_loopback(p.split("<")[0].strip("[]"))]

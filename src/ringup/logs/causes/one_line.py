@@ -57,7 +57,7 @@ ROWS = (
     Row("not-enough-slots", "no-slots", "more is asked for than the host list or the cluster has",
         unsure="generic resource", until="job-allocated"),
     Row("placement-not-possible", "no-placement", "Ray has no room for what a placement asks for",
-        lacks="'node:(?!__)[A-Za-z]", until="job-allocated"),
+        lacks="'node:(?!__)[A-Za-z]", unsure="startup timed out", until="job-allocated"),
     Row("job-step-not-launched", "step-unlaunched", "the program was not started on a node: {why}"),
     Row("sidecar-intercepts-ranks", "sidecar", "the proxy of a service mesh answers in a rank's place",
         beside="sidecar-there"),

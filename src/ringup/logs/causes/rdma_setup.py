@@ -11,7 +11,7 @@ from ringup.logs.evidence import HostNetworks, LogEvidence
 from ringup.logs.lines import Event, ranks_of
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
-from ringup.rules import Fix
+from ringup.rules import Fix, Severity
 from ringup.units import printable
 
 _DEVICE_NAME = re.compile(
@@ -234,6 +234,10 @@ def network_plugin_missing(log: LogEvidence) -> Found:
     return report(named, text, "medium")
 
 
+_NO_REASON = "initialization failed"
+"""The last line of aws-ofi-nccl, whose reason is in warnings above it."""
+
+
 @cause("network-plugin-init-failed")
 def network_plugin_init_failed(log: LogEvidence) -> Found:
     """
@@ -244,21 +248,26 @@ def network_plugin_init_failed(log: LogEvidence) -> Found:
     see what works.
     In logs: `aws-ofi-nccl initialization failed`, `Error: network IB not found`.
     """
-    if forced := log.all("net-not-found", net="(?i)(?:ib|socket)?"):
+    forced = log.all("net-not-found", net="(?i)(?:ib|socket)?")
+    failed = log.all("plugin-init-failed", plugin="(?i)(?!(?:ib|socket)$).*")
+    failed = [e for e in failed if "plugin-register" not in log.tags_at(e)]
+    why = log.all("warn", has="NET/OFI ") if any(_NO_REASON in e.text for e in failed[:1]) else []
+    why = [e for e in why if e.file == failed[0].file and e.line < failed[0].line][:2]
+    if forced:
         text = "the network that NCCL_NET asks for could not start"
-        return report([*forced, *log.all("ib-none")[:1]], text, "medium")
+        text = "the network plugin gave up, and NCCL found no other network" if failed else text
+        return report([*why, *failed, *forced, *log.all("ib-none")[:1]], text, "medium")
     goes_on = any(h.kind == "Socket" for h in log.hosts.values()) or log.outcome.set_up
     elsewhere = log.outcome.failed is not None and not log.has(*OF_ROLE["nccl"])
     text = "the network plugin gave up" + (", the job goes on over TCP" if goes_on else "")
-    failed = log.all("plugin-init-failed", plugin="(?i)(?!(?:ib|socket)$).*")
-    failed = [e for e in failed if "plugin-register" not in log.tags_at(e)]
     sure: Confidence = "high"
     if failed and all(e["other"] for e in failed):
         elsewhere = False  # MPI's own abort follows from it
         text, sure = f"the network of MPI could not start: {failed[0]['other']}", "medium"
     last = max((e.line for e in failed), default=0)
     is_open = bool(failed) and log.outcome.stopped is None and log.files[failed[0].file].lines > last + 20
-    return report(failed, text, sure, severity="warning" if goes_on or elsewhere or is_open else None)
+    mild: Severity | None = "warning" if goes_on or elsewhere or is_open else None
+    return report([*why, *failed], text, sure, severity=mild)
 
 
 @cause("sharp-unavailable", severity="warning")

@@ -34,7 +34,7 @@ WAIT = (
 KERNEL = Pattern(
     "kernel",
     r"NVRM: Xid|Out of memory: Killed process|out of memory: Kill|oom-kill:|\bsegfault at |general protection fault|soft lockup"
-    r"|blocked for more than \d+ seconds|OOMKilled|uncorrectable|fallen off the bus|I/O error, dev|Kernel panic|health compromised",
+    r"|blocked for more than \d+ seconds|OOMKilled|uncorrectable|fallen off the bus|VM_L2_PROTECTION_FAULT_STATUS|I/O error, dev|Kernel panic|health compromised",
 )
 PROGRAM_XIDS = {13, 31, 43, 45}
 """Codes that a faulty program raises, not faulty hardware (NVIDIA's Xid catalogue)."""
@@ -43,7 +43,7 @@ CAUSED_BY = Pattern("caused_by", r"^(?:Caused by|Original error|Root cause|Reaso
 LIBRARY = Pattern(
     "library",
     r"NCCL WARN \S|\bUCX +(?:ERROR|FATAL) |\bE[A-Z]\d{4}\)?: |non-zero status: \d|\bNULL value \S|\bnvshmem\w*: .*error"
-    r"|\blibfabric:\S*<(?:err|critical)|\b(?:ibv|mlx5dv|efadv|fi)_\w+(?:\([^)]*\))? failed|(?:Cuda|HIP) failure '|CUDA error: ",
+    r"|\blibfabric:\S*<(?:err|critical)|aborting with error : HSA_|\b(?:ibv|mlx5dv|efadv|fi)_\w+(?:\([^)]*\))? failed|(?:Cuda|HIP) failure '|CUDA error: ",
 )
 GOES_ON = Pattern(
     "goes_on",
@@ -98,7 +98,7 @@ FOLLOWS = Pattern(
     r"|Primary job +terminated|non-?zero exit (?:code|status)|job has been aborted|unhandled (?:system|cuda) error|internal error - please|ncclSystemError|ncclInternalError"
     r"|Test NCCL failure|Test failure|function error: Hccl|file:\d+ -> \d|\.(?:cc|cu):\d{1,5} ?-> ?\d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some NCCL operations have failed|received sigquit|Root Cause \(first|\.py FAILED\s*$|\btask failed\b|connect EPS failed|setup connections failed"
     r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|\(status: FAILED|\bNo such container: |raised (?:error|exception)|stack trace (?:of|above)|failure detected by watchdog"
-    r"|mpi_abort|call to MPI_Finalize|ORTE was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed"
+    r"|mpi_abort|call to MPI_Finalize|ORTE was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed|Encountered a bad command exit code|^Error executing method"
     r"|Polled an error|WatchTasksAsync failed|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error"
     r"|(?:DistBackend|DistStore|DistNetwork|ProcessRaised|ProcessExited|Rendezvous\w{0,40}|Worker\w{0,20})(?:Error|Exception)|Engine core initialization",
 )
@@ -111,7 +111,7 @@ NOISE = Pattern(
     r"|(?:Future|Deprecation|User|Runtime|Resource|Syntax)Warning|using GPU \d+ (?:to perform|as device)|CUDA kernel errors might|For debugging consider|Compile with `TORCH_USE_CUDA"
     r"|cuFFT factory|cuBLAS factory|cuDNN factory|computation placer|TF-TRT|ACPI (?:BIOS )?(?:Error|Warning|Exception)|hostname of the client socket cannot|OMP_NUM_THREADS|error_if_nonfinite|error_file\b|: <?N/A>?\s*$|To enable traceback"
     r"|Stack trace of the failed collective not found|potential root causes|number of (?:skipped|nan)|Out of bounds values : 0|#wrong|Failed to find nccl\w+ symbol|Could not find: ?lib"
-    r"|^[NR]CCL version|no plugin found|^Pods Statuses: .{0,60} / [1-9]\d* Succeeded|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|\b0 (?:errors?|failed|failures)\b|\b0 [a-z]{3,20} (?:are |were )?(?:unexpected|missing|failed|invalid)\b|errors?[=:] ?0\b|no errors?\b|(?:no|without) (?:error|failure)s?\b|error[_ ]rate|mean_error|max_error|val_error|loss_scale"
+    r"|^[NR]CCL version|no plugin found|^Pods Statuses: .{0,60} / [1-9]\d* Succeeded|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|(?<![<>=] )\b0 (?:errors?|failed|failures)\b|\b0 [a-z]{3,20} (?:are |were )?(?:unexpected|missing|failed|invalid)\b|errors?[=:] ?0\b|no errors?\b|(?:no|without) (?:error|failure)s?\b|error[_ ]rate|mean_error|max_error|val_error|loss_scale"
     r"|^Last error: {0,4}$|^Caused by: .{0,300}\.py:\d{1,6} in |Traceback \(most recent|during handling of the above|the above exception was|Solution:|this usually is caused by|\blikely\b.{0,40}\bcauses\b|Set the environment variable HYDRA"
     r"|\berrors?[ =:]{1,3}(?:\d+\.\d|\d+e-)|^#|^\W{0,200}$|^ {0,8}\S{1,40}(?: {2,20}\S{1,40}){4}|Check failure stack trace|^PC: @|^\W{0,8}(?:at|@) {2,20}0x"
     r"|inotify_add_watch|^rm: cannot remove |^mkdir: cannot create directory .{1,300}File exists|^fatal: not a git repository|more processes? ha\w{1,2} sent help message|Set MCA parameter|find any relevant network interfaces|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b",
@@ -136,7 +136,7 @@ SPECIFIC = (
     Pattern("specific", r"\b\d{2,12}\b(?: ?[kMGT]i?B)?"),
 )
 SEVERITY = re.compile(
-    r"\b(?P<word>FATAL|CRITICAL|ERROR|SEVERE|WARN(?:ING)?|INFO|NOTICE|DEBUG|TRACE)\b|(?:^|[\[\s(|])(?P<letter>[EWIF])(?=\d{3,4} \d\d:)"
+    r"(?:\b|(?<=\|CCL_))(?P<word>FATAL|CRITICAL|ERROR|SEVERE|WARN(?:ING)?|INFO|NOTICE|DEBUG|TRACE)\b|(?:^|[\[\s(|])(?P<letter>[EWIF])(?=\d{3,4} \d\d:)"
     r"|\d[,.]\d{2,9} (?P<ray>[EWIF]) \d|: (?P<xla>[EWIF]) [\w/]{4,}|NeMo (?P<nemo>[EWID]) |(?P<low>\berror\b|\bwarning\b)(?=: |\])|(?P<title>\bWarning) - |^\s*(?:\d{1,4}[smhd]\S{0,6}\s{1,8})?(?:\d{1,4}[smhd]\s{1,8})?(?P<event>Warning|Normal)\s{1,8}[A-Z][a-z]",
 )
 WRAPPING = re.compile(
@@ -147,7 +147,7 @@ WRAPPING = re.compile(
     r"|(?:[\w./-]{1,60}\.(?:cc|cpp|cu|c|h):\d{1,6} {1,3})(?=NCCL |UCX )|(?:\[Rank \d{1,7}\]|\[PG [^\]]{1,80}\]) {0,2}"
     r"|\[?[EWIF]\d{3,4} [\d:.]{8,18} {1,12}(?:\d{1,10} {1,4})?[\w/.-]{1,120}:\d{1,6}\]:? |\[\d{12,20}\] |\(\w{1,60}(?:\[rank=\d{1,6}\])?(?: \w{1,20}=[\w.:-]{1,60},?){1,4}\) {0,2}"
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:[\d.]{2,10}: [EWIF] [\w/.]{1,160}:\d{1,6}\] |\d{2,4}[-/]\d\d(?:[-/]\d\d)? [\d:.,]{5,15} |\d{4}-\d\d-\d\dT[\d:.]{8,20}Z? {1,2}"
-    r"|(?:[A-Z]{2}\d{1,4} ?){1,4}\] {1,2}|\d{4}-\d\d-\d\d-\d\d:\d\d:[\d.]{2,12} |\[PID: ?\d{1,9}\] |(?:std(?:out|err) [FP] )|\[\+?\d{1,9}(?:\.\d{1,9})?s?\] )"
+    r"|(?:\( {0,8}\d{1,10}\)| \d{1,10}:\[\d{1,6}\]) \|CCL_[A-Z]{4,5}\| |(?:[A-Z]{2}\d{1,4} ?){1,4}\] {1,2}|\d{4}-\d\d-\d\d-\d\d:\d\d:[\d.]{2,12} |\[PID: ?\d{1,9}\] |(?:std(?:out|err) [FP] )|\[\+?\d{1,9}(?:\.\d{1,9})?s?\] )"
 )
 
 # fmt: off

@@ -103,7 +103,9 @@ TAGS = (
         r"recvVector failed|recvValue failed|sendBytes failed|(?<!raised from )recvBytes|Failed to recv, got 0 bytes|Connection was likely closed"),
     tag("gloo-recv-timeout", "consequence weak",
         r"Timed out waiting (?P<ms>\d+) ?ms for (?P<what>recv|send) operation|gloo/transport/\S+\] (?:Read|Write) timeout \["),
-    tag("hccl-timeout", "failure hang", r"hccl fftsplus task timeout|Getting socket times out|Notify \w{1,12} times out"),
+    tag("hccl-timeout", "failure hang", r"hccl fftsplus task timeout|Getting socket times out|Notify \w{1,12} times out"
+        # DeepEP's kernels and its host wait for the tokens of other ranks.
+        r"|DeepEP (?:\w[\w ()]{0,40} timeout\b|timeout check failed|error: timeout)"),
     tag("preamble", "",
         r"op\.preamble\.(?:length|nbytes) ?<= ?op\.nbytes|Received data size doesn't match expected size|collective mismatch in your code|enforce fail .{0,120}preamble"),
     tag("monitored-barrier", "", r"Ranks? (?P<ranks>[\d, ]+?) failed to pass monitoredBarrier"),
