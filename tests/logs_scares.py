@@ -36,6 +36,8 @@ SCARES: list[tuple[str, str]] = [
     ("running", "E0000 00:00:1732100400.1 901 rendezvous.cc:31] This thread has been waiting for `first call to collective operation 0` for 10 seconds and may be stuck. Expected 2 threads to join the rendezvous, but not all of them arrived on time.\nE0000 00:00:1732100412.1 901 rendezvous.cc:42] Thread is unstuck! Warning above was a false-positive. Perhaps the timeout is too short."),
     ("running", "[1,0]<stderr>:[2026-11-20 10:00:00.1: W /tmp/pip/horovod/common/stall_inspector.cc:107] One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 seconds."),
     ("running", "[rank0]:[E1120 10:00:01.2 ProcessGroupNCCL.cpp:1537] [PG ID 0 PG GUID 0 Rank 0] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives."),
+    # pasted states
+    ("setting up", "1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 qdisc noqueue state UNKNOWN group default qlen 1000"),
     # hosts and libraries
     ("running", "NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=python, Ch 00000008"),
     ("running", "kernel: nfs: server n9 not responding, still trying\nkernel: nfs: server n9 OK"),

@@ -207,7 +207,7 @@ def ssh_not_passwordless(log: LogEvidence) -> Found:
         return None  # ssh reports why it failed: it does not know the name
     if connect and not denied:
         broken = [e for e in connect if not e["reason"]]  # another cause has the reason
-        return report([*broken, *code] if broken else [], "ssh's connection to a node breaks", "medium")
+        return report([*broken, *code] if broken else [], "ssh's connection to a node breaks", "low")
     if denied or code:
         text = "the launcher's ssh login to a node fails"
         return report([*denied, *code], text, "high" if denied else "low")

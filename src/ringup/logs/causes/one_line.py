@@ -83,7 +83,7 @@ ROWS = (
     Row("host-memory-refused", "no-host-memory", "a process got no host memory",
         lacks=r"(?i)ibv_|mlx5|efadv|/dev/shm|unable to mmap"),
     Row("disk-full", "disk-full disk-failed", "a file cannot be written: the disk or the quota is full",
-        lacks=r"^ringup: |/dev/shm|nccl-|posix_fallocate|torch_\d|shared memory|\bshm|inotify|namespace: ",
+        lacks=r"^ringup: |nccl-|posix_fallocate|torch_\d|shared memory|\bshm|inotify|namespace: |cgroup/",
         unless="semaphore", unsure="StreamWriter failed"),
     # Versions, settings, addresses.
     Row("nccl-library-too-old", "nccl-too-old", "the NCCL that is loaded is older than the program needs",

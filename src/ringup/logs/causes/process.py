@@ -166,7 +166,7 @@ def listed_as_down(log: LogEvidence) -> Found:
     """Nodes that a scheduler lists as down; they need not be the job's."""
     down = [] if log.outcome.from_outside else log.all("node-down")  # a preempted pod's node is not ready
     nodes = {e["host"]: e for e in down if e["host"]}
-    text = f"{', '.join([*nodes][:4]) or 'a node'} is listed as down: {first_value(down, 'why', 'why2')}"
+    text = f"{', '.join([*nodes][:4]) or 'a node'} is out of service: {first_value(down, 'why', 'why2')}"
     return report(down, text, "medium", nodes=nodes)
 
 
@@ -326,9 +326,9 @@ def _in_other_words(log: LogEvidence) -> list[Event]:
 @cause("shared-file-raced", overcome=None)
 def shared_file_raced(log: LogEvidence) -> Found:
     found = [e for e in log.all("stale-file") if not made_do(e)]
-    text = "a file on NFS was deleted or replaced while a rank held it open"
     if found:
-        return report(found, text)
+        text = "the file server no longer has a file that a rank held open: deleted, replaced, exported anew"
+        return report(found, text, "medium")
     gone = [e for e in log.all("file-gone") if not (made_do(e) or log.outcome.overcome(e))]
     ranks = ranks_of(log.events)
     there = [e for e in gone if e["exists"] or e["exists2"]]

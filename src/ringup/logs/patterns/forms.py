@@ -114,7 +114,7 @@ NOISE = Pattern(
     r"|^[NR]CCL version|no plugin found|^Pods Statuses: .{0,60} / [1-9]\d* Succeeded|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|(?<![<>=] )\b0 (?:errors?|failed|failures)\b|\b0 [a-z]{3,20} (?:are |were )?(?:unexpected|missing|failed|invalid)\b|errors?[=:] ?0\b|no errors?\b|(?:no|without) (?:error|failure)s?\b|error[_ ]rate|mean_error|max_error|val_error|loss_scale"
     r"|^Last error: {0,4}$|^Caused by: .{0,300}\.py:\d{1,6} in |Traceback \(most recent|during handling of the above|the above exception was|Solution:|this usually is caused by|\blikely\b.{0,40}\bcauses\b|Set the environment variable HYDRA"
     r"|\berrors?[ =:]{1,3}(?:\d+\.\d|\d+e-)|^#|^\W{0,200}$|^ {0,8}\S{1,40}(?: {2,20}\S{1,40}){4}|Check failure stack trace|^PC: @|^\W{0,8}(?:at|@) {2,20}0x"
-    r"|inotify_add_watch|^rm: cannot remove |^mkdir: cannot create directory .{1,300}File exists|^fatal: not a git repository|more processes? ha\w{1,2} sent help message|Set MCA parameter|find any relevant network interfaces|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b",
+    r"|^(?:\d{1,4}: )?\S{1,60}: <[A-Z_,-]{2,120}> mtu \d|^\S{1,60} {2,30}UNKNOWN {2}|inotify_add_watch|^rm: cannot remove |^mkdir: cannot create directory .{1,300}File exists|^fatal: not a git repository|more processes? ha\w{1,2} sent help message|Set MCA parameter|find any relevant network interfaces|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b",
 )
 ENDS_OPEN = re.compile(
     r"(?:error|fail\w{0,12}|reason|exception|detail|message|because)\b[^:]{0,40}:\s{0,8}$|panicked at \S{1,160}:$",

@@ -70,11 +70,13 @@ TAGS = (
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?P<why>\b(?:ErrImagePull|ImagePullBackOff|ErrImageNeverPull|InvalidImageName|CreateContainer(?:Config)?Error|RunContainerError)\b)",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?P<why>(?:MountVolume|AttachVolume)\.\w{1,40} failed for volume .{1,120}|Unable to attach or mount volumes.{0,120}|Failed to create pod sandbox.{0,120})",
         r"in pod \"(?P<pod>[\w.-]{1,80})\" is waiting to start: (?P<why>trying and failing to pull image)",
-        r"(?P<why2>pull access denied for .{1,120}|manifest for \S{1,120} not found)"),
+        r"(?P<why2>pull access denied for .{1,120}|manifest for \S{1,120} not found|could not select device driver .{1,80})"),
     tag("step-unlaunched", "",
         r"pyxis: (?P<why>(?:failed to|couldn't) (?:import|create|start) .{1,120})|(?P<why2>task \d{1,7} launch failed: .{1,80})"
         r"|(?P<why3>StepId=\S{1,30} aborted before step completely launched)|Failed to invoke spank plugin stack"
-        r"|Task launch for \S{1,40} failed on node (?P<host>\S{1,80}): (?P<why4>.{1,80})|(?P<why5>Prolog (?:failure|failed|hung) on node \S{1,80}|launch[_ ]failed[_ ]requeued[_ ]held)"),
+        r"|Task launch for \S{1,40} failed on node (?P<host>\S{1,80}): (?P<why4>.{1,80})|(?P<why5>Prolog (?:failure|failed|hung) on node \S{1,80}|launch[_ ]failed[_ ]requeued[_ ]held)"
+        r"|exiting abnormally: (?P<why6>.{1,80})",
+        r"srun: error: (?P<why>Invalid MPI type [^,]{1,40}),"),
     tag("mpi-singleton", "",
         r"PMII_singinit|singleton init program attempted|PMI2?_Init\w{0,12} (?:returned|failed)|not built with support for SLURM's PMI"
         r"|was launched without a PMIx? server|OMPI was not built with SLURM's PMI"),

@@ -100,7 +100,7 @@ TAGS = (
     tag("ofi-request", "", r"NET/OFI (?:Request|Operation\S*).{0,40}completed with error"),
     tag("efa-blocked", "failure",
         r"security group on either this instance|Unable to insert remote address into address vector"
-        r"|completed with error.{0,120}(?:Unreachable remote|Unresponsive receiver(?:\.| \(connection never|$)|\bRC: (?:20|113)\b|\berr: 113\b)"),
+        r"|completed with error.{0,120}(?:Unreachable remote|Unresponsive receiver(?:\.| \((?:connection never|reachable by EFA)|$)|\bRC: (?:20|113)\b|\berr: 113\b)"),
     tag("sharp-off", "detail establishing",
         r"Cannot create SHARP job|Streaming Tree lock failed|Cannot initialize CollNet|SHARP (?:coll|group|comm)\w* (?:create|init).{0,40}fail|sharp.{0,40}(?:failed to|unable to) (?:connect|init)|Failed to lock SAT tree|disabling CollNet|unable to connect to Aggregation Manager|No sharp"),
     # Topology and settings.

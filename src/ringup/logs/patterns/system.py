@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from ringup.logs.patterns.tags import tag
 
+_OUT = (
+    r"(?:Not responding|Node unexpectedly re|Kill task failed|(?:Prolog|Epilog) error|batch job complete failure"
+    r"|gres/\S{1,40} count |Low (?:RealMemory|CPUs|TmpDisk|socket)|ResumeTimeout reached|reboot timed out"
+    r"|Duplicate jobid).{0,60}"
+)
+"""Reasons for which Slurm's own daemons take a node out of service."""
+
 # fmt: off
 TAGS = (
     tag("name-unknown", "establishing",
@@ -70,9 +77,11 @@ TAGS = (
     # scontrol show node, sinfo -R, sinfo -lN, slurmctld's log, events of Kubernetes
     tag("node-down", "",
         r"error: Nodes (?P<host>\S{1,80}) (?P<why>not responding), setting DOWN|\bNodeNotReady\b.{0,120}(?P<why2>Node is not ready)",
-        r"\bReason=(?P<why>Not responding|Node unexpectedly rebooted) \[\w{1,32}@\d{4}-",
-        r"^(?P<why>Not responding|Node unexpectedly re\w{0,6})\s+\w{1,32}\s+\d{4}-\d\d-\d\dT[\d:]{8}\s+(?P<host>\S{1,80})\s*$",
-        r"^(?P<host>[\w.-]{1,80})\s+\d{1,4}\s+\S{1,40}\s+down\S?\s.{1,120}\s(?P<why>Not responding|Node unexpectedly re\w{0,6})\s*$"),
+        r"\bReason=(?P<why>" + _OUT + r") \[\w{1,32}@\d{4}-",
+        r"^(?P<why>" + _OUT + r"?)\s+\w{1,32}\s+\d{4}-\d\d-\d\dT[\d:]{8}\s+(?P<host>\S{1,80})\s*$",
+        r"^(?P<host>[\w.-]{1,80})\s+\d{1,4}\s+\S{1,40}\s+(?:down|drain)\S{0,3}\s.{1,120}\s(?P<why>" + _OUT + r")",
+        # qstat -f of PBS
+        r"\bcomment = Not Running: (?P<why>Node is in an ineligible state: \S{1,20})"),
     tag("unit-failed", "", r"Active: (?:failed|inactive|activating \(auto-restart\))"),
     tag("fabric-unit", "", r"nvidia-fabricmanager|fabric manager service"),
     tag("peer-access", "",
@@ -80,7 +89,7 @@ TAGS = (
     tag("peers-exhausted", "",
         r"peer mapping resources exhausted|CUDA_ERROR_TOO_MANY_PEERS|cudaErrorTooManyPeers|P2P computation cannot work for >8 GPUs"),
     tag("no-slots", "",
-        r"not enough slots available in the system|larger than total available slots|but not enough node entries|Requested more processes \(\d+\) than there are available slots|No slot '\S+' specified on host|nodes which are allocated for this job are already filled|Requested (?:node|partition) configuration (?:is )?not available|Unable to allocate resources|Unable to create step for job \d+:(?! More process)|Total available GPUs \S+ is less than total desired GPUs"),
+        r"not enough slots available in the system|larger than total available slots|but not enough node entries|Requested more processes \(\d+\) than there are available slots|No slot '\S+' specified on host|nodes which are allocated for this job are already filled|Requested (?:node|partition) configuration (?:is )?not available|Unable to allocate resources|Unable to create step for job \d+:(?! More process)|Total available GPUs \S+ is less than total desired GPUs|\bcomment = Can Never Run: "),
     tag("no-placement", "",
         r"No available node types can fulfill|Cannot provide a placement group|required GPUs exceeds the total number of available"
         r"|Waiting for creating a placement group of specs for (?:[3-9]\d|\d{3,}) s|worker group startup timed out after"),
