@@ -751,32 +751,6 @@ SAID += [
         "|   3  ERR!                           On  |   00000000:5D:00.0 Off |                 ERR! |\n| ERR! ERR! ERR!            ERR! /  ERR!  |       0MiB /  81559MiB |      0%      Default |",
     ),
     ("node-lost", "[2026-05-01T10:00:00.000] requeue job JobId=12 due to failure of node n3"),
-    (
-        "node-lost",
-        "   State=IDLE+DRAIN\n   Reason=gres/gpu count reported lower than configured (0 < 8) [slurm@2026-05-02T10:11:12]",
-    ),
-    (
-        "node-lost",
-        "REASON               USER      TIMESTAMP           NODELIST\nKill task failed     root      2026-05-02T10:11:12 n7",
-    ),
-    ("node-lost", "    job_state = F\n    comment = Not Running: Node is in an ineligible state: offline"),
-    (
-        "not-enough-slots",
-        "    job_state = Q\n    comment = Can Never Run: Insufficient amount of resource: ngpus (R: 16 A: 8 T: 8)",
-    ),
-    (
-        "job-step-not-launched",
-        "slurmstepd: error: common_file_write_uints: write value '9' to '/sys/fs/cgroup/cpuset/slurm/job_1/cgroup.procs' failed: No space left on device\nslurmstepd: error: job_manager: exiting abnormally: Slurmd could not execve job",
-    ),
-    ("job-step-not-launched", "srun: error: Invalid MPI type 'pmix_v5', --mpi=list for acceptable types"),
-    (
-        "container-not-started",
-        'Error response from daemon: could not select device driver "nvidia" with capabilities: [[gpu]]',
-    ),
-    (
-        "rdma-peer-unreachable",
-        "n0:9:8 [2] cm_req_handle_error_entry:46 NCCL WARN NET/OFI Request 0x7f completed with error. RC: 103. Error: 4126 (Unresponsive receiver (reachable by EFA device but handshake failed) My EFA addr: fi_addr_efa://[fe80::1]:0:6",
-    ),
     ("node-lost", "[2026-05-01T10:00:00.000] error: Nodes n[1-2] not responding, setting DOWN"),
     ("node-lost", "3m   Warning   NodeNotReady   pod/train-worker-1    Node is not ready"),
     ("node-lost", "JobId=471 JobName=train\n   JobState=NODE_FAIL Reason=NodeDown Dependency=(null)"),
@@ -833,6 +807,49 @@ SAID += [
         "RuntimeError: npuSynchronizeDevice:torch_npu.dir/compiler_depend.ts:508 NPU function error: AclrtSynchronizeDeviceWithTimeout, error code is 507054\n        rtDeviceSynchronize execute failed, reason=[hbm Multi-bit ECC error]",
     ),
     ("unnamed-failure", "RuntimeError: Did not receive response from front-end process within 5 minutes"),
+    (
+        "rdma-port-not-active",
+        "CA 'mlx5_1'\n\tPort 1:\n\t\tState: Initializing\n\t\tPhysical state: LinkUp\n\t\tLink layer: InfiniBand",
+    ),
+    (
+        "rdma-port-not-active",
+        "CA 'mlx5_1'\n\tPort 1:\n\t\tState: Down\n\t\tPhysical state: Polling\n\t\tLink layer: InfiniBand",
+    ),
+    ("rdma-port-not-active", "hca_id:\tmlx5_0\n\t\tport:\t1\n\t\t\tstate:\t\t\tPORT_INIT (2)"),
+    (
+        "ecc-uncorrectable",
+        "|   1  NVIDIA A100-SXM...  On   | 00000000:0A:00.0 Off |                    3 |\n| N/A   31C    P0    60W / 400W |      0MiB / 81920MiB |      0%      Default |",
+    ),
+    (
+        "unnamed-failure",
+        "10:00:01 INFO - starting\n10:00:02 INFO - WARNING: low memory\n10:00:03 INFO - Task 3 failed: runner not available\n10:00:03 INFO - closing",
+    ),
+    (
+        "node-lost",
+        "   State=IDLE+DRAIN\n   Reason=gres/gpu count reported lower than configured (0 < 8) [slurm@2026-05-02T10:11:12]",
+    ),
+    (
+        "node-lost",
+        "REASON               USER      TIMESTAMP           NODELIST\nKill task failed     root      2026-05-02T10:11:12 n7",
+    ),
+    ("node-lost", "    job_state = F\n    comment = Not Running: Node is in an ineligible state: offline"),
+    (
+        "not-enough-slots",
+        "    job_state = Q\n    comment = Can Never Run: Insufficient amount of resource: ngpus (R: 16 A: 8 T: 8)",
+    ),
+    (
+        "job-step-not-launched",
+        "slurmstepd: error: common_file_write_uints: write value '9' to '/sys/fs/cgroup/cpuset/slurm/job_1/cgroup.procs' failed: No space left on device\nslurmstepd: error: job_manager: exiting abnormally: Slurmd could not execve job",
+    ),
+    ("job-step-not-launched", "srun: error: Invalid MPI type 'pmix_v5', --mpi=list for acceptable types"),
+    (
+        "container-not-started",
+        'Error response from daemon: could not select device driver "nvidia" with capabilities: [[gpu]]',
+    ),
+    (
+        "rdma-peer-unreachable",
+        "n0:9:8 [2] cm_req_handle_error_entry:46 NCCL WARN NET/OFI Request 0x7f completed with error. RC: 103. Error: 4126 (Unresponsive receiver (reachable by EFA device but handshake failed) My EFA addr: fi_addr_efa://[fe80::1]:0:6",
+    ),
     (
         "ssh-not-passwordless",
         "Error: failed to run torchrun --nnodes=2 t.py on n1, is localhost: False, exception: not a valid RSA private key file",

@@ -90,6 +90,8 @@ _NUMBERED = (
 )
 _OF_ACTIONS = re.compile(rb"[^\t]{1,120}\t[^\t]{1,120}\t(?=\d{4}-\d\d-\d\dT\d)")
 """The job and the step, as `gh run view --log` prints them."""
+_COLLECTED = re.compile(rb"[^\n]{0,80}?\bINFO\b[\]:]?(?: - | {1,2})")
+_PASSED_ON = re.compile(rb"Traceback \(most|  File \"|[^\n]{0,40}?\b(?:WARN(?:ING)?|ERROR|CRITICAL)\b[\]:]? ")
 FEWEST_NUMBERED = 4
 
 
@@ -111,6 +113,17 @@ def front_of(lines: Sequence[bytes]) -> re.Pattern[bytes] | None:
     if len(found) < len(lines) or [int(match[1]) for match in found] != [*range(first, first + len(lines))]:
         return None
     return next(form for form in _NUMBERED if all(map(form.match, lines)))
+
+
+def is_collected(lines: Sequence[bytes]) -> bool:
+    """
+    Whether a collector marks every line as information, also those that have a severity of their own.
+
+    >>> is_collected([b"INFO - step 1", b"INFO - WARNING: no cache"]), is_collected([b"INFO - step 1"])
+    (True, False)
+    """
+    found = [match for match in map(_COLLECTED.match, lines) if match]
+    return len(found) == len(lines) and any(_PASSED_ON.match(match.string, match.end()) for match in found)
 
 
 def _of_somebody(match: re.Match[str]) -> bool:

@@ -147,7 +147,7 @@ _LABEL = re.compile(
     r"|\[[\w.-]{1,63}:\d+\]:"
     r"|\[?[EWIF]\d{3,4} [\d:.]{8,18} (?:\d+ )?[\w/.-]{1,120}:\d+\]|\[(?:INFO|WARNING|ERROR|DEBUG)\]"
     r"|\[[\w.]{1,80}:\d+:\w{1,80}\]|- [\w.-]{1,60} - (?:INFO|WARNING|ERROR|DEBUG|CRITICAL) -"
-    r"|(?:INFO|WARNING|ERROR|DEBUG)(?: \d\d-\d\d [\d:]{8} \[?[\w./]{1,80}:\d+\]|:)?)(?: |(?=\S))"
+    r"|(?:INFO|WARNING|ERROR|DEBUG)(?: \d\d-\d\d [\d:]{8} \[?[\w./]{1,80}:\d+\]|:| -)?)(?: |(?=\S))"
 )
 _DIGITS = b"0123456789"
 _MAX_KNOWN = 20_000

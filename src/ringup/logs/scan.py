@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ringup.logs.appended import LastRun
 from ringup.logs.counts.model import Comm
 from ringup.logs.forms import Clue, Clues, severity_of
-from ringup.logs.labels import LONGEST_LABEL, MOST_LINES, Labels, front_of
+from ringup.logs.labels import LONGEST_LABEL, MOST_LINES, Labels, front_of, is_collected
 from ringup.logs.lines import (
     DAY_S,
     LINE_BYTES,
@@ -217,7 +217,8 @@ class Scanner:
     def _learn(self) -> None:
         """Learn the form of labels from the stored lines, and read these."""
         few, self._beginning = self._beginning, []
-        self._front = front_of([raw for _, raw, _ in few if raw.strip()])
+        lines = [raw for _, raw, _ in few if raw.strip()]
+        self._front, self._clues.collected = front_of(lines), is_collected(lines)
         few = [(number, self._behind_front(raw), words) for number, raw, words in few]
         texts = (texts_of(raw[:LINE_BYTES])[:1] for _, raw, _ in few)
         self._labels.learn(unstamped(text[:LONGEST_LABEL]) for first in texts for text in first)

@@ -61,12 +61,24 @@ def rdma_port_not_active(log: LogEvidence) -> Iterator[Cause | None]:
             yield report(events, text, severity="warning", nodes=[host.name] if host.name else ())
 
 
+@cause("rdma-port-not-active", overcome=None, fallback=True)
+def listed_as_not_active(log: LogEvidence) -> Found:
+    """Pasted lists of ports: one with a link that no subnet manager has set up, or none that is active."""
+    named = log.all("ibstatus-device")
+    ports = [e for e in log.all("port-state") if any(e.file == d.file and e.line > d.line for d in named)]
+    if linked := [e for e in ports if e["state"].lower() in ("init", "initializing", "armed")]:
+        return report(linked, "the link of an RDMA port is up, and no subnet manager has set it up", "medium")
+    down = all(e["state"].lower() == "down" for e in ports)
+    return report(ports if down else [], "of the RDMA ports that are listed none is active", "low")
+
+
 @cause("rdma-device-name-missing")
 def rdma_device_name_missing(log: LogEvidence) -> Found:
     events: list[Event] = []
     nodes: list[str] = []
     value = ""
-    known = sorted({e["device"] for e in log.all("ibdev2netdev", "rdma-link", "ibstatus-device")})
+    listed = log.all("ibdev2netdev", "rdma-link", "ibstatus-device")
+    known = sorted({first_value([e], "device", "device2", "device3") for e in listed})
     for host, line in _on_sockets(log):
         wanted = host.value("NCCL_IB_HCA")
         first = wanted.split(",")[0].split(":")[0].lstrip("^=")

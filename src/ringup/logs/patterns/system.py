@@ -53,7 +53,9 @@ TAGS = (
     tag("gpu-oom", "failure local",
         r"(?:CUDA out of memory|OutOfMemoryError(?!: out of resource))(?!.{0,40}Tried to allocate more than 1EB)|Free memory on device .{0,60}is less than desired GPU memory|No available memory for the cache blocks|Not enough memory\. Please try to (?:in|de)crease --mem-fraction-static|HIP out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUresult error:? {1,3}(?:result=)?2\b|CUDA error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate|(?:Error \w{1,12} .{1,20}: )?Attempting to (?:reserve|allocate))|(?:ZE|UR)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|[Rr]an out of memory in memory space (?:hbm|vmem)|Tried to allocate [\d.]+ [GMK]iB|\b(?:cuda|hip)\w* (?:call )?(?:failed|returned)\b.{0,40}\bout of memory"),
     tag("ecc", "",
-        r"uncorrectable ECC error|CUDA_ERROR_ECC_UNCORRECTABLE|ECC_UNCORRECTABLE|[Uu]ncorrectable ECC(?!(?: errors?)?(?: count)? (?:0\b|N/A|none))|[Dd]ouble[- ]?[Bb]it ECC|row remapp?ing (?:fail|pending)|hbm multi-bit ECC error|error code(?: is |: ?)507054\b"),
+        r"uncorrectable ECC error|CUDA_ERROR_ECC_UNCORRECTABLE|ECC_UNCORRECTABLE|[Uu]ncorrectable ECC(?!(?: errors?)?(?: count)? (?:0\b|N/A|none))|[Dd]ouble[- ]?[Bb]it ECC|row remapp?ing (?:fail|pending)|hbm multi-bit ECC error|error code(?: is |: ?)507054\b",
+        # nvidia-smi's table: Volatile Uncorr. ECC
+        r" \| +[\dA-F]{8}:[\dA-F:.]{7} (?:Off|On) +\| +(?P<count>[1-9]\d{0,9}) \|"),
     tag("nvlink-error", "",
         r"uncorrectable NVLink error|CUDA_ERROR_NVLINK_UNCORRECTABLE|cudaErrorNvlinkUncorrectable|NVswitch links mismatch"),
     tag("gpu-lost", "",
@@ -145,7 +147,11 @@ TAGS = (
         r"`Termination signal` is detected by the operating system",
         r"CANCELLED(?: AT| DUE TO| by|\+)(?:.{0,40}DUE TO (?P<why9>[A-Z]+(?: [A-Z]+)?))?|\b(?P<why10>TIMEOUT|PREEMPTED|NODE_FAIL) +\d+:\d+ *$|\bCANCELLED\b.{0,20}\*\*\*|DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)|slurmstepd: error: \*\*\* (?:JOB|STEP)(?:.{0,120}DUE TO (?P<why11>[A-Z]+(?: [A-Z]+)?))?|(?:PBS|qdel|bkill).{0,40}(?:(?P<why2>walltime)|killed|deleted)|(?P<why3>walltime) .{0,20}exceeded limit|exceeded (?:its )?(?P<why4>wall ?(?:time|clock)|time) limit|(?P<why5>time limit) (?:for job execution has been reached|exhausted for JobId)|\bWTERMSIG 15\b|(?P<why15>Preempted) by pod \S|\bEvictedDueTo(?P<why16>[A-Z]\w{3,30})|Exit_status ?= ?271\b|KeyboardInterrupt|[Kk]eyboard interrupt|Sending Ctrl-C to processes as requested|Received 15 death signal|\*\*\* SIGTERM received at time=|Received 2 death signal|got signal: (?:2|15)\b|Received Signals\.SIG(?:TERM|INT)|\bTERM_(?!MEMLIMIT|SWAP|UNKNOWN|ZOMBIE)[A-Z_]{4,30}: |job .{0,20}(?:(?P<why6>preempted)|deleted)|this job is (?P<why7>timed-out)|(?:\(state: |JobState=)(?P<why8>TIMEOUT|PREEMPTED|NODE_FAIL|CANCELLED)|Received SIG(?:TERM|INT): \d|[Hh]andling (?:SLURM )?auto-requeue signal|DeadlineExceeded: Job was active|[Aa]llocation \d+ has been revoked|\b(?P<why12>Evicted) +(?:\d+[smh]|pod/|kubelet)|[Rr]eason: +(?P<why13>Evicted|Preempt\w+|NodeShutdown|NodeLost)|low on resource: (?P<why14>ephemeral-storage)|^(?!.{0,300}(?:handl|regist|install|ignor|SIGTERM|SIGHUP)).{0,300}\bSIGINT\b"),
     # Output of a host's own RDMA commands that somebody pasted into a log.
-    tag("ibstatus-device", "", r"Infiniband device '(?P<device>[\w.]+)' port (?P<port>\d+) status"),
+    # ibstatus, ibstat, ibv_devinfo
+    tag("ibstatus-device", "",
+        r"Infiniband device '(?P<device>[\w.]+)' port (?P<port>\d+) status|^CA '(?P<device2>[\w.]+)'|^hca_id:\s+(?P<device3>[\w.]+)", keep=64),
+    tag("port-state", "context",
+        r"\bstate:\s+(?:\d: |PORT_)?(?P<state>DOWN|INIT|ARMED|ACTIVE|Initializing)(?: \(\d\))?\s*$", keep=64),
     tag("ibdev2netdev", "", r"(?P<device>[\w.]+) port (?P<port>\d+) ==> (?P<netdev>\S+) \((?P<state>\w+)\)"),
     tag("rdma-link", "",
         r"link (?P<device>[\w.]+)/(?P<port>\d+) .{0,200}?state (?P<state>[A-Z]{1,20})(?:.{0,50}?netdev (?P<netdev>\S+))?"),
