@@ -9,7 +9,7 @@ from ringup.checks import privileges
 from ringup.cli import pipeline
 from ringup.model import Cluster, Host, Listener, Unreached, unreached_node
 from ringup.output import console
-from ringup.rules import Skipped
+from ringup.rules import Finding, Fix, Skipped
 from tests import clusters as c
 
 
@@ -79,3 +79,13 @@ def test_the_report_has_one_line_a_rule_whatever_the_number_of_nodes() -> None:
     assert "\nnot checked" not in text
     assert block.count("orphan-of-earlier-run on node[0-4] (5 nodes): ") == 1
     assert len(block.splitlines()) <= 2 * len({s.rule for s in judged.skipped}) + 1
+
+
+def test_commands_with_sudo_are_for_the_administrators_unless_the_user_is_root() -> None:
+    fix = Fix("Raise it.", commands=("sudo sysctl -w net.core.somaxconn=4096",))
+    one = Finding("node0", "128", "4096", "node0", fix, "warning", rule="listen-queue-overflow", why="So.")
+    for uid in (0, 1000):
+        report = console.Report(as_user(uid), [one], [], None)
+        text = console.check_text(report, console.Style(io.StringIO()))
+        assert "sudo sysctl" in text
+        assert (console.WITHOUT_ROOT in text) == (uid != 0)

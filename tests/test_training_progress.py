@@ -268,6 +268,7 @@ LINES = {
     "step=10,skipped=0": 10,
     "\x1b[32mstep\x1b[0m 5": 5,
     "\x1b[31mstep: 10  \x1b[32mloss:  8.0": 10,
+    "\x1b[?25lstep 7": 7,
     "max step: 100000, step 5": 5,
     "time per step: 350 ms": None,
     "step: 350 ms": None,

@@ -483,6 +483,9 @@ def sections(report: Report, style: Style, *, unfolded: bool = False) -> Iterato
     yield "more checks as root", root_lines(report.skipped, unfolded=unfolded)
 
 
+WITHOUT_ROOT = "Without root: give the commands with sudo to the administrators of the nodes."
+
+
 def check_text(report: Report, style: Style, *, unfolded: bool = False) -> str:
     """`ringup check` for people, errors and the verdict last; `unfolded` shows every node and finding."""
     cluster = report.cluster
@@ -499,5 +502,9 @@ def check_text(report: Report, style: Style, *, unfolded: bool = False) -> str:
         lines += [style("bold", title), *rows, ""] if rows else []
     shown = list(report.findings) if unfolded else folded(report.findings, cluster)
     lines += findings_lines(sorted(shown, key=lambda f: -SEVERITIES.index(f.severity or "error")), style)
+    if any("sudo " in c for f in shown if f.fix for c in f.fix.commands) and any(
+        n.uid > 0 for n in cluster.nodes
+    ):
+        lines += [*paragraph(WITHOUT_ROOT, style), ""]
     worst = report.findings[0].severity or "error" if report.findings else "ok"
     return "\n".join([*lines, style(worst, verdict(shown, report.skipped, report.plan))])

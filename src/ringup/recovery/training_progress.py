@@ -10,9 +10,9 @@ from typing import NamedTuple
 import msgspec
 
 from ringup.agent_bundle import program
-from ringup.logs.grammar import bare, step_in
+from ringup.logs.grammar import step_in
 from ringup.transport import Answer, Transport
-from ringup.units import printable, summarize_names
+from ringup.units import COLOURS, printable, summarize_names
 
 LIMIT_S = 8.0
 """Seconds for a node's file servers; the working directory of a large project takes one second."""
@@ -92,6 +92,7 @@ def saved(old: TrainingProgress | None, new: TrainingProgress | None) -> tuple[f
 
 _HINTS = b"step", b"iter", b"ep", b"|", b"loss"
 """Every line with a position contains one of them, in any case."""
+_CONTROL = re.compile(COLOURS.pattern.encode())
 _EPOCH_AT = re.compile(rb"(?i)(?<![\w/.-])(?:epoch|ep)['\"]?[ \t:=#\[]{1,4}(\d{1,6})(?![\d.]*\.\d|\d)")
 _BAR = re.compile(
     rb"^(.{0,60}?)\s*\d{1,3}%\|[^|]{0,200}\|\s{0,8}(\d{1,12})/(\d{1,12}) \[[^\]]{0,60}(?:/it|it/s|step)"
@@ -134,7 +135,7 @@ class StepReader:
         small = line.lower()
         if not any(hint in small for hint in _HINTS):
             return
-        if (found := _position(bare(line))) is None:
+        if (found := _position(_CONTROL.sub(b"", line))) is None:
             return
         kind, value = found
         self.first_s = now_s if self.first_s is None else self.first_s
