@@ -25,6 +25,7 @@ MOST_PARTS = 64
 _OF_TASKS = ("ntasks-per-node", "tasks-per-node", "ntasks", "n")
 """Launches of a file up to which the parts of one world are looked for."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_SETS_NODE_RANK = re.compile(r"(?m)^[ \t]*(?:export )?((?:NODE|MACHINE)_RANK)=[\"']?\$")
 PER_TASK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 PER_TASK_OF = {
     "srun": PER_TASK,
@@ -398,8 +399,7 @@ def node_rank_not_read(job: JobFile) -> Found:
                 launch.line, found, "--node-rank, another on each node", severity=severity, fix=fix
             )
         is_alone = launch.backend == "static" and (launch.nnodes or 0) > 1 and len(job.launches) == 1
-        written = r"(?m)^[ \t]*(?:export )?((?:NODE|MACHINE)_RANK)=[\"']?\$"
-        other = re.search(written, job.text) if is_alone else None
+        other = _SETS_NODE_RANK.search(job.text) if is_alone else None
         is_read = other and any(f"{begin}{other[1]}" in job.text for begin in ("$", "${"))
         if other and not (launch.is_away or is_read) and launch.node_rank_text == "0":
             found = f"the node rank is written as 0, and nothing reads {other[1]}"
