@@ -9,6 +9,7 @@ from itertools import combinations
 from ringup.checks.verbs import rose
 from ringup.model import Cluster, Node, PciDevice
 from ringup.nccl import pci
+from ringup.parse.topology import DISTANCES, Distance
 from ringup.rules import Finding, Place, Severity, Skipped, at, check
 from ringup.units import grouped, printable, show_seconds, summarize_names
 
@@ -136,7 +137,7 @@ def gpu_nic_far_apart(cluster: Cluster) -> Iterator[Finding]:
     nearest = {n.name: nearest_cards(n) for n in cluster.nodes}
     counts = {n.name: len(pci.cards_of(n)) for n in cluster.nodes}
     ways = grouped((gpu, own) for found in nearest.values() for gpu, (own, _) in found.items())
-    bests = {gpu: min(own, key=pci.ORDER.index) for gpu, own in ways.items()}
+    bests = {gpu: min(own, key=DISTANCES.index) for gpu, own in ways.items()}
     near = [gpu for gpu, best in bests.items() if best in ("PIX", "PXB", "PHB")]
     for node in cluster.nodes:
         own = nearest[node.name]
@@ -151,13 +152,13 @@ def gpu_nic_far_apart(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def nearest_cards(node: Node) -> dict[int, tuple[pci.Distance, str]]:
+def nearest_cards(node: Node) -> dict[int, tuple[Distance, str]]:
     """GPU -> its nearest RDMA device, for the GPUs the job sees."""
-    found: dict[int, tuple[pci.Distance, str]] = {}
+    found: dict[int, tuple[Distance, str]] = {}
     cards = pci.cards_of(node)
     for gpu, device in pci.gpus_of(node).items() if cards else ():
         ways = [(pci.distance(device, card), name) for name, card in cards.items()]
-        found[gpu] = min(ways, key=lambda way: pci.ORDER.index(way[0]))
+        found[gpu] = min(ways, key=lambda way: DISTANCES.index(way[0]))
     return found
 
 

@@ -13,10 +13,10 @@ from ringup.jobfiles import VARIABLE, Asked
 from ringup.planning import EnvVar
 from ringup.planning.env_formats import comment
 from ringup.planning.launchers import LAUNCHERS, Place, Start, start
+from ringup.planning.mitigations import PINS
 from ringup.secrets import holds_secret
 from ringup.units import plural, printable
 
-INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _WORD = re.compile(r"[\w.,:@/+=%-]*")
 _NEEDS_QUOTES = re.compile(r"[^A-Za-z0-9_@%+=:,./-]")
 LINE = 100
@@ -139,12 +139,12 @@ def seconds(limit: str) -> str:
 def variables(asked: Asked) -> list[EnvVar]:
     """Variables that are equal on all nodes; an interface only if the user named it, else found later."""
     common = (v for v in asked.env if v.node is None)
-    return [v for v in common if v.name in asked.job.env or v.name not in INTERFACE_NAMES]
+    return [v for v in common if v.name in asked.job.env or v.name not in PINS]
 
 
 def common_interface(asked: Asked) -> str:
     """The user's interface, else the plan's if it has the same name on every node; else ""."""
-    for name in INTERFACE_NAMES:
+    for name in PINS:
         own = asked.job.env.get(name, "").lstrip("=")
         if own and not own.startswith("^") and "," not in own:
             return own

@@ -18,6 +18,7 @@ from ringup.agent_bundle import source
 from ringup.errors import LaunchError
 from ringup.jobfiles import BATCH, KNOWN_NODES, PODS, Asked, quoting
 from ringup.planning import env_formats
+from ringup.planning.mitigations import PINS
 from ringup.secrets import holds_secret
 from ringup.units import grouped, printable
 
@@ -32,7 +33,7 @@ def render(kind: str, asked: Asked) -> str:
     _refuse(kind, asked)
     start = quoting.started(asked)
     per_rank = quoting.per_rank(asked)
-    own = (v for v in asked.env if v.node is not None and v.name not in quoting.INTERFACE_NAMES)
+    own = (v for v in asked.env if v.node is not None and v.name not in PINS)
     nodes = asked.plan.nodes if asked.plan else ()
     is_short = kind in BATCH and not asked.restarts and not asked.finds_network
     template = _environment().get_template(f"{'short' if is_short else kind}.j2")

@@ -27,7 +27,7 @@ VARIABLES_A_NODE = 20
 """This many copied variables cost as much as a node of the tree."""
 _NAME = re.compile(r"\w{1,200}|[@*#?$!-]")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_PER_TASK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
+PER_TASK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Expansion:
             if name == "#":
                 return str(len(scope.arguments))
         if (
-            name in _PER_TASK
+            name in PER_TASK
             and scope.site == "batch"
             and any(d.scheduler == "SBATCH" for d in self.directives)
         ):
@@ -291,7 +291,7 @@ class Expansion:
             if is_set and text:
                 return _joined(value, "", quoted)
             default = self._text_of(rest[len(operator) :], scope)
-            is_outer = name in _PER_TASK or name.startswith(("SLURM_", "PMI_", "OMPI_", "PBS_"))
+            is_outer = name in PER_TASK or name.startswith(("SLURM_", "PMI_", "OMPI_", "PBS_"))
             if is_outer or (scope.arguments is None and (is_of_rank(name) or default in _LOCAL)):
                 return self.unknown(name, scope)  # set if the file is run on several nodes
             if "=" in operator:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.start import Step
+from ringup.model import CONTAINERS
 
 DOCKER = ("docker", "podman", "nvidia-docker", "podman-hpc")
-APPTAINER = ("apptainer", "singularity")
 REMOTE = ("ssh", "pdsh", "clush", "dsh", "pssh", "gcloud")
 """They start a login on the other machine."""
 MPIRUN = ("mpirun", "mpiexec", "prterun")
@@ -38,7 +38,7 @@ def passed_on(step: Step, env: Mapping[str, str], in_job: bool = False) -> dict[
         # A running container already has its own environment.
         is_whole = step.has("--env-file", "--env-host") or step.subcommand == "exec"
         return _kept(env, given, is_whole)
-    if program in APPTAINER:
+    if program in CONTAINERS:
         given = _given(step, "--env")
         given |= {_FOR_APPTAINER.sub("", n): v for n, v in env.items() if _FOR_APPTAINER.match(n)}
         is_whole = step.has("--env-file") or not step.has("-e", "--cleanenv", "-C", "--containall")

@@ -40,9 +40,10 @@ from ringup.launchfiles.expansion import (
     parser,
 )
 from ringup.launchfiles.marks import BREAK, EMPTY, Marks, has_mark, is_mark
-from ringup.launchfiles.passing import APPTAINER, DOCKER, passed_on
+from ringup.launchfiles.passing import DOCKER, passed_on
 from ringup.launchfiles.start import CommandLine, Step, take_apart
 from ringup.launchfiles.substitution import substituted
+from ringup.model import CONTAINERS
 
 MOST_COMMANDS, MOST_ALTERNATIVES = 5_000, 3
 _COUNTED = re.compile(
@@ -897,7 +898,7 @@ class _Walk(Expansion):
         if not target.endswith((".sh", ".bash")) or _SPEAKING.fullmatch(name):
             return
         other = self.sibling(self.own_file(target))
-        boxed = any(posixpath.basename(step.program) in (*DOCKER, *APPTAINER) for step in start.steps)
+        boxed = any(posixpath.basename(step.program) in (*DOCKER, *CONTAINERS) for step in start.steps)
         # Another file is judged separately, unless this one decides where it runs or with which arguments.
         is_open = _READS_ARGUMENTS_IN_TURN.search(other or "")
         if other is not None and (is_away or boxed or (given and not is_open and _POSITIONAL.search(other))):

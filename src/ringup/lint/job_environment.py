@@ -12,13 +12,14 @@ from ringup.launchfiles.files import named
 from ringup.launchfiles.manifests import pairs, value_at
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch, PodShare
-from ringup.launchfiles.passing import APPTAINER, DOCKER, HOST_FILES, keeps
+from ringup.launchfiles.passing import DOCKER, HOST_FILES, keeps
 from ringup.launchfiles.programs import OF_HYDRA
 from ringup.launchfiles.shell import Command
 from ringup.launchfiles.start import Step, arguments, take_apart
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.lint.settings import settings
+from ringup.model import CONTAINERS
 from ringup.nccl import traps, variables
 from ringup.nccl.interface_choice import ASSUMED, version_of
 from ringup.rules import Finding, Fix, Severity
@@ -99,7 +100,7 @@ def container_keeps_out(job: JobFile) -> Iterator[Finding]:
             if made := _container_of(job, step):
                 yield from _docker(job, launch, made)
                 yield from _not_passed(job, launch, step)
-            elif program in APPTAINER and step.has("-e", "--cleanenv", "-C", "--containall"):
+            elif program in CONTAINERS and step.has("-e", "--cleanenv", "-C", "--containall"):
                 yield from _not_passed(job, launch, step)
 
 
@@ -243,7 +244,7 @@ def _slurm_inside(job: JobFile) -> Iterator[Finding]:
     is_bound = "/slurm" in job.text or "munge" in job.text
     for command in () if is_bound else job.job.commands:
         text = command.start.text or ""
-        boxed = any(posixpath.basename(s.program) in (*APPTAINER, *DOCKER) for s in command.start.steps)
+        boxed = any(posixpath.basename(s.program) in (*CONTAINERS, *DOCKER) for s in command.start.steps)
         if boxed and (found := _OF_SLURM.search(text[:20_000])):
             what = f"{found[1]} runs inside the container: an image has no commands of Slurm"
             yield job.finding(command.line, what, f"{found[1]} outside of it", case="Slurm")
@@ -340,7 +341,7 @@ def image_without_gpus(job: JobFile) -> Iterator[Finding]:
     has_gpus = gpus_per_node(job.job.directives)[0] and not _ROCM.search(job.text)
     for launch in job.launches if has_gpus else ():
         for step in launch.steps:
-            is_one = posixpath.basename(step.program) in APPTAINER and step.subcommand in ("exec", "run")
+            is_one = posixpath.basename(step.program) in CONTAINERS and step.subcommand in ("exec", "run")
             given = ("--nv", "--nvccli")
             by_variable = re.search(r"(?:APPTAINER|SINGULARITY)_(?:NV|NVCCLI)\b", job.text)
             is_open = any(has_mark(option.name) for option in step.options)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from ringup.launchfiles import marks
+from ringup.launchfiles.expansion import PER_TASK
 from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
 from ringup.lint.job_file import JobFile
-from ringup.lint.job_worlds import PER_TASK
 from ringup.lint.rule import SHELL, Found, fault, lines
 from ringup.rules import Severity
 from ringup.units import printable

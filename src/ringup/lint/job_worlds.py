@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Set as AbstractSet
 
 from ringup.launchfiles.directives import last, node_count, tasks_per_node
+from ringup.launchfiles.expansion import PER_TASK
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import BY_ENVIRONMENT, NODE_LAUNCHERS, ON_HOST, TORCH, Launch
 from ringup.launchfiles.start import arguments
@@ -22,11 +23,10 @@ from ringup.rules import Fix, Severity
 from ringup.units import plural
 
 MOST_PARTS = 64
-_OF_TASKS = ("ntasks-per-node", "tasks-per-node", "ntasks", "n")
 """Launches of a file up to which the parts of one world are looked for."""
+_OF_TASKS = ("ntasks-per-node", "tasks-per-node", "ntasks", "n")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SETS_NODE_RANK = re.compile(r"(?m)^[ \t]*(?:export )?((?:NODE|MACHINE)_RANK)=[\"']?\$")
-PER_TASK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 PER_TASK_OF = {
     "srun": PER_TASK,
     "jsrun": (*RANKS[1:4], *LOCAL_RANKS[1:3]),

@@ -11,15 +11,10 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from typing import Literal
 
 from ringup.model import Node, PciDevice
-from ringup.parse.topology import Cpu, Net, Pci, Topology
+from ringup.parse.topology import Cpu, Distance, Net, Pci, Topology
 from ringup.units import grouped
-
-Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
-ORDER: tuple[Distance, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
-"""From close to far."""
 
 
 def distance(one: PciDevice, other: PciDevice) -> Distance:

@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from ringup.parse.gpus import gpu_table
 from ringup.units import lines_of
@@ -13,7 +14,9 @@ from ringup.units import lines_of
 MOST_BYTES = 8 << 20
 MOST_ELEMENTS = 20_000
 DEEPEST = 64
-_CELLS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
+DISTANCES: tuple[Distance, ...] = get_args(Distance)
+"""From close to far."""
 _LEGEND = re.compile(r"^\s+(NIC\d+): (\S+)\s*$")
 
 
@@ -154,5 +157,5 @@ def parse_topo_matrix(text: str) -> Matrix:
     return {
         (gpu, legend.get(name, name)): cell
         for (gpu, name), cell in gpu_table(lines).items()
-        if cell in _CELLS and not name.startswith(("GPU", "CPU", "NUMA", "Affinity"))
+        if cell in DISTANCES and not name.startswith(("GPU", "CPU", "NUMA", "Affinity"))
     }
