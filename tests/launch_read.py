@@ -57,6 +57,7 @@ PBS_NODES = "#PBS -l nodes=2:ppn=8\npbsdsh {}" + BY_C10D + "\n"
 IN_BOX = (
     'srun apptainer exec --cleanenv t.sif bash -c "torchrun --nnodes=2 --master_addr=\\$MASTER_ADDR t.py"'
 )
+BY_MACHINE = "accelerate launch --config_file c.yaml --machine_rank {} t.py"
 IN_TASK = "srun bash -c '{}'"
 IN_TURN = "if [ $N = 0 ]; then {}; else ray start --address=$H:6379 --block; fi"
 PAGE = "A\n\n.. code-block:: {}\n   :caption: c\n\n   SEQ_LEN = 1\n   torchrun --standalone t.py\n\nDone.\n"
@@ -326,8 +327,16 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     # training-operator 1.9, Volcano's Job, LeaderWorkerSet v1: one command for all pods of a part
     "node-rank-duplicate": (
-        [workload("0", "1", 2), workload("0", "1", 2, "PyTorchJob"), workload("0", "0", 1)],
         [
+            workload("0", "1", 2),
+            workload("0", "1", 2, "PyTorchJob"),
+            workload("0", "0", 1),
+            shell("Rank 1:", NODE.format(0), "Rank 2:", NODE.format(0)),
+            shell("# node 0", BY_MACHINE.format(0), "# node 1", BY_MACHINE.format(0)),
+        ],
+        [
+            shell("Rank 1:", NODE.format(0), "Rank 1:", NODE.format(0)),
+            shell("# node 0", BY_MACHINE.format(0), "# node 1", BY_MACHINE.format(1)),
             workload("0", "1", 1),
             workload("0", "1", 1, "PyTorchJob"),
             workload("0", "1", 1, "LeaderWorkerSet"),
@@ -338,6 +347,11 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
     "container-keeps-out": (
         [{"a.yaml": _OF_WORKERS.format("")}],
         [{"a.yaml": _OF_WORKERS.format("volumeMounts: [{mountPath: /dev/shm, name: s}], ")}],
+    ),
+    # sbatch(1): no directive behind the first command, also in the body of a function
+    "directive-behind-command": (
+        [{"j.sh": f"#!/bin/bash\n#SBATCH -N2\nf() {{\n#SBATCH --gres=gpu:8\nsrun {BY_C10D}\n}}\nf\n"}],
+        [slurm("cat > a.sh <<EOF", "#SBATCH --gres=gpu:8", "EOF", "srun python t.py")],
     ),
     # Slurm's opt.c, _get_argument: an un-escaped # begins a comment
     "directive-wrong": (

@@ -268,7 +268,7 @@ class _Walk(Expansion):
             self._find_placeholders(given, root, scope)
             nodes = root.children
             if self.nested == 1 and self.job.directives:
-                self._directives(nodes)
+                self._directives(root)
             self.body(nodes, scope, 0)
 
     def _find_placeholders(self, given: bytes, root: Node, scope: Scope) -> None:
@@ -282,12 +282,15 @@ class _Walk(Expansion):
                 stops = _AT_THE_END.match(given, match.start()) is not None
                 self.job.placeholders.append((line, match[0].decode("utf-8", "replace"), stops))
 
-    def _directives(self, nodes: Sequence[Node]) -> None:
+    def _directives(self, root: Node) -> None:
         """The directives that the scheduler reads: those before the first command."""
-        begin = next((n.start_point[0] + 1 for n in nodes if n.type != "comment"), 0)
-        shown = {n.start_point[0] + 1 for n in nodes if n.type == "comment" and n.start_point[0] >= begin > 0}
+        begin = next((n.start_point[0] + 1 for n in root.children if n.type != "comment"), 0)
+        places = (
+            (d.line, (d.line - 1, 0), (d.line - 1, 1)) for d in self.job.directives if d.line > begin > 0
+        )
+        shown = ((line, root.descendant_for_point_range(at, to)) for line, at, to in places)
         self.job.first_line = begin
-        self.job.late = {d.line for d in self.job.directives} & shown
+        self.job.late = {line for line, node in shown if node is not None and node.type == "comment"}
 
     def body(self, nodes: Sequence[Node], scope: Scope, depth: int) -> None:
         for at, node in enumerate(nodes):

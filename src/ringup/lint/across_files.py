@@ -30,6 +30,10 @@ from ringup.units import plural, printable
 _ADDRESS = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){3})(?![\d.])")
 
 _NUMBERED = re.compile(r"(?i)\b(?:node|rank|machine|host|server|worker)[ #_-]?(\d{1,3})\b")
+_REMARK = re.compile(
+    rf"\s{{0,99}}(?:#.*|{_NUMBERED.pattern.removeprefix('(?i)')}:?\s{{0,99}})", re.IGNORECASE
+)
+"""A comment, or the heading of a pasted line."""
 
 
 class Part:
@@ -41,7 +45,8 @@ class Part:
         """Addresses in the comments above it: the hosts to run it on."""
         step = next((s for s in launch.steps if s.program in ON_HOST), None)
         is_own = launch.is_part and launch.command.detached and not launch.command.branches
-        numbered = named if len(named) == 1 and (launch.nnodes or 0) > 1 else ()
+        is_many = (launch.nnodes or 0) > 1 or launch.unread_config
+        numbered = named if len(named) == 1 and is_many else ()
         self.machines = step.positionals if step and is_own else hosts or numbered
         """These, or the host of its starter, if it runs there while others do on theirs, or `# node 1`."""
         variable = {n: v for n, v in launch.command.variables.items() if isinstance(v, str)}.get
@@ -137,7 +142,7 @@ def _is_shown_again(part: Part, parts: Sequence[Part]) -> bool:
 def _parts(job: JobFile) -> Iterator[Part]:
     before, texts = 0, ["", *job.lines]
     for launch in job.launches:
-        above = " ".join(t for t in texts[before + 1 : launch.line] if t.lstrip().startswith("#"))
+        above = " ".join(t for t in texts[before + 1 : launch.line] if _REMARK.fullmatch(t))
         before = launch.line
         found = (tuple(dict.fromkeys(form.findall(above))) for form in (_ADDRESS, _NUMBERED))
         yield Part(job, launch, *found)
