@@ -353,6 +353,16 @@ READ: dict[str, tuple[list[Files], list[Files]]] = {
         [{"j.sh": f"#!/bin/bash\n#SBATCH -N2\nf() {{\n#SBATCH --gres=gpu:8\nsrun {BY_C10D}\n}}\nf\n"}],
         [slurm("cat > a.sh <<EOF", "#SBATCH --gres=gpu:8", "EOF", "srun python t.py")],
     ),
+    # sbatch(1): --ntasks takes precedence over --ntasks-per-node
+    "lightning-tasks-mismatch": (
+        [slurm("srun python train_lightning.py", asked="#SBATCH -N1 --ntasks=1 --ntasks-per-node=2")],
+        [slurm("srun python train_lightning.py", asked="#SBATCH -N1 --ntasks=2 --ntasks-per-node=2")],
+    ),
+    # a list of options in a page is no command
+    "command-cut-short": (
+        [shell("torchrun --standalone \\", "--nproc_per_node=2", "--max_restarts=1 t.py")],
+        [shell("# options", "--nproc_per_node=2", "--max_restarts=1", "torchrun --standalone t.py")],
+    ),
     # Slurm's opt.c, _get_argument: an un-escaped # begins a comment
     "directive-wrong": (
         [slurm("true", asked="#SBATCH --mail-type=ALL Mail events")],

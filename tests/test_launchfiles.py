@@ -1396,5 +1396,9 @@ def test_a_pages_blocks_are_files_of_their_own() -> None:
     assert only("Type::\n\n  $ torchrun --standalone t.py\n\nDone, srun.\n", "a.rst").line == 3
     page = "```bash\nif true; then\n\n    torchrun --standalone a.py\nfi\ntorchrun --standalone t.py\n```\n"
     assert [one.script for one in launches(page, "a.md")] == ["a.py", "t.py"]
+    job = "apiVersion: batch/v1\nkind: Job\nspec: {parallelism: 2, template: {spec: {containers: [{command: [sh, -c, 'torchrun t.py']}]}}}"
+    assert (
+        only(f"A job:\n```yaml\n{job}\n```\n", "a.md").summary == "Job torchrun: 2 nodes x 1 rank, 2 worlds"
+    )
     assert not launches(".. note::\n\n  torchrun t.py\n", "a.rst")
     assert only("#!/bin/bash\necho '```' > a.md\ntorchrun --standalone t.py\n", "-").line == 3

@@ -39,6 +39,10 @@ _OF_SHELL = re.compile("(?:ba|z)?sh|shell|console|(?:shell-?)?session|terminal|s
 _IN_SHELL = re.compile(
     r"(?m)^ {0,9}(?:\$ |#!|#(?:SBATCH|PBS|BSUB) )|\b(?:torchrun|accelerate launch|deepspeed|srun|mpirun) "
 )
+_MANIFEST = re.compile(r"\s*(?:#.*\n\s*){0,20}(?:apiVersion|kind): ")
+_IN_MANIFEST = re.compile(
+    r"\b(?:torchrun|deepspeed|torch\.distributed\.(?:run|launch)|accelerate\W{1,9}launch)\b"
+)
 _BY_OPERATOR = re.compile(r"(?m)^kind: *['\"]?(?:PyTorchJob|TrainJob)\b")
 
 
@@ -65,7 +69,7 @@ def read(path: str, text: str, others: Files | None = None, nearby: Nearby | Non
         found = named(name, path, known)
         return nearby(path, name) if found is None and nearby else found
 
-    if path.endswith(YAML):
+    if path.endswith(YAML) or (path.endswith(PASTED) and _MANIFEST.match(text)):
         return LaunchFile(*manifests.read(path, text, sibling))
     if (parts := blocks(path, text)) != [text]:
         found = [read(path, part, others, nearby) for part in parts]
@@ -108,7 +112,7 @@ def blocks(path: str, text: str) -> list[str]:
             begun = (at, fence, kind)
         elif not kind and fence[: len(begun[1])] in (begun[1], ""):
             body = textwrap.dedent("\n".join(lines[begun[0] + 1 : at]))
-            if _is_shell(begun[2], body):
+            if _is_code(begun[2], body):
                 found.append("\n" * (begun[0] + 1) + body + "\n")
             begun = None
     if is_page and not (marks or is_part) and path.endswith((".md", ".mdx")):
@@ -116,7 +120,10 @@ def blocks(path: str, text: str) -> list[str]:
     return found or ["" if marks and path != "-" else text]
 
 
-def _is_shell(language: str, body: str) -> bool:
+def _is_code(language: str, body: str) -> bool:
+    """Whether a block is a shell's, or a manifest with a launcher."""
+    if language in ("yaml", "yml"):
+        return _MANIFEST.match(body) is not None and _IN_MANIFEST.search(body) is not None
     if language:
         return _OF_SHELL.fullmatch(language) is not None
     return _IN_SHELL.search(body) is not None and not _DRAWN.search(body)
@@ -141,7 +148,7 @@ def _indented(lines: Sequence[str], is_rst: bool = True) -> list[str]:
         while end < len(lines) and (not lines[end].strip() or lines[end].startswith(margin)):
             end += 1
         body = textwrap.dedent("\n".join(lines[begin:end])).rstrip()
-        if body and _is_shell((mark[2] or "").lower(), body):
+        if body and _is_code((mark[2] or "").lower(), body):
             found.append("\n" * begin + body + "\n")
     return found
 

@@ -127,7 +127,7 @@ def command_cut_short(job: JobFile) -> Found:
         if len(after) - len(after.lstrip()) > len(first) - len(first.lstrip()) and not launch.is_away:
             found = f"{launch.launcher} is a command of its own: line {command.last_line} has no backslash"
             yield launch.line, found, "a backslash at the end of the line above"
-    odd = {line for line, _, _ in job.job.placeholders}
+    odd, listed = {line for line, _, _ in job.job.placeholders}, set[int]()
     for command in job.commands:
         end = command.last_line
         follows = next((n for n in range(end + 1, len(texts)) if not texts[n].lstrip().startswith("#")), 0)
@@ -142,11 +142,12 @@ def command_cut_short(job: JobFile) -> Found:
         if re.match(r"--[A-Za-z]", word.raw) and not any(n in cut for n in range(word.line - 30, word.line)):
             above = range(min(word.line, len(texts)) - 1, 0, -1)
             before = next((n for n in above if texts[n].strip()), 0)
-            is_comment = texts[before].lstrip().startswith("#")
+            if not before or before in listed or texts[before].lstrip().startswith("#"):
+                listed.add(word.line)  # options alone
+                continue
             above_it = texts[before].rstrip()
             is_quoted = above_it.endswith("\\\\") and not above_it.endswith("\\\\\\")
-            is_cut = before and not is_comment and word.line not in odd
-            if is_cut and (is_quoted or not above_it.endswith("\\")):
+            if word.line not in odd and (is_quoted or not above_it.endswith("\\")):
                 has = f"line {before} has {'two backslashes' if is_quoted else 'no backslash'}"
                 found = f"`{printable(word.raw, 40)}` is run as a command: {has}"
                 yield word.line, found, "a backslash at the end of the line above"
