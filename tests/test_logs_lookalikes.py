@@ -298,6 +298,10 @@ def test_an_address_of_no_known_family_has_two_possible_reasons(tmp_path: Path) 
     assert "or it runs another NCCL" in first.text
 
 
+NCCL_FAILED = (
+    "torch.distributed.DistBackendError: NCCL error in: /t/x.hpp:73, invalid usage (run with"
+    " NCCL_DEBUG=WARN for details), NCCL version 2.29.2\n"
+)
 OFI = "n0:1:2 [0] f:4 NCCL WARN NET/OFI "
 CCL = "2026:03:13-10:36:27:(  636) |CCL_{}| "
 
@@ -316,6 +320,22 @@ CCL = "2026:03:13-10:36:27:(  636) |CCL_{}| "
             f"{FRAME}RuntimeError: CUDA error: invalid device ordinal",
             "device-ordinal-not-visible",
             "high",
+            "",
+        ),
+        # A port below 1024 is not taken: the process may not use it.
+        (
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network"
+            " address. The server socket has failed to bind to [::]:98 (errno: 13 - Permission denied).",
+            "unnamed-failure",
+            "low",
+            "Permission denied",
+        ),
+        (f"{NCCL_FAILED}ncclDevCommCreate failed", "nccl-error-without-detail", "medium", "ncclDevComm"),
+        (f"{NCCL_FAILED}ncclInvalidUsage: it failed", "nccl-error-without-detail", "medium", "category"),
+        (
+            f"DeepEP timeout check failed: rank = 3\n{FRAME}Error: CUDA error: unspecified launch failure",
+            "unnamed-failure",
+            "low",
             "",
         ),
         (
@@ -378,6 +398,9 @@ def test_the_reason_of_a_network_plugin_is_above_its_last_line(tmp_path: Path) -
         CCL.format("WARN") + "could not get local_idx/count from environment variables",
         "2024-01-31 10:21:35.0: W tsl/p.cc:170] Failed to retrieve preemption notice from coordination"
         " service: UNAVAILABLE: Socket closed. This is only expected if one of the tasks is unhealthy",
+        # NCCL only warns of errors while it frees a communicator.
+        "n0:7:7 [0] p2p.cc:1128 NCCL WARN Cuda failure 1 'invalid argument'\n"
+        "n0:7:7 [0] init.cc:9 NCCL WARN commReclaim: cleanup comm 0x1 rank 0 failed in destroy, error 1",
         "The worker group startup timed out after 30.0 s waiting\nStarted training worker group of size 8:",
     ],
 )

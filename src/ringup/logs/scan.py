@@ -326,8 +326,7 @@ class Scanner:
         if not body.startswith("    "):
             return False
         self._code = number
-        if (source := body.strip()).startswith("assert "):
-            self._asserted = number, source
+        self._asserted = (number, body.strip()) if "assert " in body else self._asserted
         return True
 
     def _look_closer(

@@ -6,8 +6,9 @@ import re
 from dataclasses import replace
 
 from ringup.addresses import is_loopback
-from ringup.logs.causes.symptoms import ended_as, of_the_web
+from ringup.logs.causes.symptoms import broken_kernels, ended_as, of_the_web
 from ringup.logs.evidence import LogEvidence
+from ringup.logs.forms import Clue
 from ringup.logs.lines import Event, ranks_of
 from ringup.logs.outcome import is_teardown, is_unwinding, made_do
 from ringup.logs.patterns import OF_ROLE
@@ -85,6 +86,13 @@ def _after(event: Event, other: Event) -> bool:
     return event.file == other.file and event.line > other.line
 
 
+def _is_of_torch(clue: Clue, category: Event) -> bool:
+    """Whether a line is torch's own reason below the category of NCCL's error, not that category again."""
+    is_below = clue.event.place == (category.file, category.line + 1)
+    return is_below and "DistBackendError" in category.text and not re.match(r"nccl[A-Z]\w+: ", clue.message)
+
+
+_ABOVE_A_CLEANUP = 8
 _TELLING = r"(?i)fail|error|abort|invalid|unable|could not|not found|no such"
 _VAGUE = ("proxy-failed", "ofi-request", "wrong-socket", "nccl-calloc", "no-algorithm", "mnnvl-failed")
 
@@ -99,7 +107,7 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
     In logs: `unhandled system error` without `Last error:`, a lone `Cuda failure`.
     """
     category = log.all("nccl-system", "nccl-cuda", "nccl-internal", "nccl-usage")
-    cuda = log.all("cuda-failure", "illegal-access", "peer-access")
+    cuda = log.all("cuda-failure", "peer-access") + broken_kernels(log)
     warned = [e for e in log.all("warn") if not HARMLESS.regex.search(e["text"])]
     warned = [e for e in warned if not log.tags_at(e) & OF_ROLE["detail"]]
     vague, other = log.all(*_VAGUE, "net-not-found"), log.all("wc-error")
@@ -118,6 +126,9 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
         text = f"a CUDA call{where} failed ({cuda[0]['text']})"
     elif call := next(filter(None, (_FAILED_CALL.search(e["text"]) for e in warned)), None):
         text = f"NCCL's call to {call[1]} failed ({call[2]})"
+    elif added := [c for c in log.clues if category and _is_of_torch(c, category[0])]:
+        text = f"NCCL failed; torch adds: {added[0].message[:160]}"
+        category = [category[0], added[0].event, *category[1:]]
     elif last:
         text = f"NCCL failed; its last error: {last[-1]['text'].strip()[:160]!r}"
         where = f" of {show_ranks(ranks)}" if (ranks := ranks_of(last)) else ""
@@ -127,6 +138,9 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
     # the watchdog aborts calls that then fail
     sure = (category or cuda) and not late and not last and not said
     mild = not (category or cuda or vague or other or codes) and (log.outcome.went_on or not said)
+    cleaned = {e.pid: e.line for e in warned if "commReclaim: cleanup " in e.text}  # NCCL goes on after it
+    at_the_end = all(0 <= cleaned.get(e.pid, -1) - e.line < _ABOVE_A_CLEANUP for e in [*cuda, *warned])
+    mild |= bool(cleaned) and at_the_end and not (category or vague or other)
     events = [*last, *category, *cuda, *other, *vague, *warned, *codes]
     return report(events, text, "medium" if sure else "low", severity="warning" if mild else None, fix=fix)
 

@@ -11,6 +11,7 @@ from ringup.logs.causes.symptoms import (
     LAUNCHER_FRAMES,
     OWN_MODULES,
     UNBACKED,
+    broken_kernels,
     first_value,
     garbled_objects,
     of_the_web,
@@ -459,7 +460,7 @@ def _inside(log: LogEvidence, outer: Event) -> Event | None:
 
 def _kernel_failed(log: LogEvidence) -> Cause | None:
     """A GPU kernel of the program itself broke; NCCL's watchdog only reports it."""
-    faults = [e for e in log.all("illegal-access") if not made_do(e) and "cuda-failure" not in log.tags_at(e)]
+    faults = [e for e in broken_kernels(log) if not made_do(e) and "cuda-failure" not in log.tags_at(e)]
     if log.has("sxid", "ecc") or not PROGRAM_XIDS.issuperset(xid_codes(log)):
         return None
     asserted = any("assert" in e.text for e in faults)

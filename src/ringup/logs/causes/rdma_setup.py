@@ -11,7 +11,7 @@ from ringup.logs.evidence import HostNetworks, LogEvidence
 from ringup.logs.lines import Event, ranks_of
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
-from ringup.rules import Fix, Severity
+from ringup.rules import Fix
 from ringup.units import printable
 
 _DEVICE_NAME = re.compile(
@@ -246,10 +246,6 @@ def network_plugin_missing(log: LogEvidence) -> Found:
     return report(named, text, "medium")
 
 
-_NO_REASON = "initialization failed"
-"""The last line of aws-ofi-nccl, whose reason is in warnings above it."""
-
-
 @cause("network-plugin-init-failed")
 def network_plugin_init_failed(log: LogEvidence) -> Found:
     """
@@ -263,8 +259,8 @@ def network_plugin_init_failed(log: LogEvidence) -> Found:
     forced = log.all("net-not-found", net="(?i)(?:ib|socket)?")
     failed = log.all("plugin-init-failed", plugin="(?i)(?!(?:ib|socket)$).*")
     failed = [e for e in failed if "plugin-register" not in log.tags_at(e)]
-    why = log.all("warn", has="NET/OFI ") if any(_NO_REASON in e.text for e in failed[:1]) else []
-    why = [e for e in why if e.file == failed[0].file and e.line < failed[0].line][:2]
+    bare = {e.file: e.line for e in failed[:1] if "initialization failed" in e.text}  # the reason is above
+    why = [e for e in log.all("warn", has="NET/OFI ") if e.line < bare.get(e.file, 0)][:2]
     if forced:
         text = "the network that NCCL_NET asks for could not start"
         text = "the network plugin gave up, and NCCL found no other network" if failed else text
@@ -278,8 +274,8 @@ def network_plugin_init_failed(log: LogEvidence) -> Found:
         text, sure = f"the network of MPI could not start: {failed[0]['other']}", "medium"
     last = max((e.line for e in failed), default=0)
     is_open = bool(failed) and log.outcome.stopped is None and log.files[failed[0].file].lines > last + 20
-    mild: Severity | None = "warning" if goes_on or elsewhere or is_open else None
-    return report([*why, *failed], text, sure, severity=mild)
+    mild = goes_on or elsewhere or is_open
+    return report([*why, *failed], text, sure, severity="warning" if mild else None)
 
 
 @cause("sharp-unavailable", severity="warning")

@@ -100,7 +100,7 @@ FOLLOWS = Pattern(
     r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|\(status: FAILED|\bNo such container: |raised (?:error|exception)|stack trace (?:of|above)|failure detected by watchdog"
     r"|mpi_abort|call to MPI_Finalize|ORTE was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed|Encountered a bad command exit code|^Error executing method"
     r"|Polled an error|WatchTasksAsync failed|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error"
-    r"|(?:DistBackend|DistStore|DistNetwork|ProcessRaised|ProcessExited|Rendezvous\w{0,40}|Worker\w{0,20})(?:Error|Exception)|Engine core initialization",
+    r"|(?:DistBackend|DistStore|DistNetwork|ProcessRaised|ProcessExited|Rendezvous\w{0,40}|Worker\w{0,20})(?:Error|Exception)(?!: The server socket)|Engine core initialization",
 )
 """And lines around an end that another line reports."""
 OF_A_COMPILER = re.compile(r"CalledProcessError: Command '\[?'?(?:\S{0,60}/)?(?:g\+\+|gcc|nvcc|clang|ninja)")
