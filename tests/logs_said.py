@@ -676,7 +676,7 @@ SAID += [
     ),
     ("rank-crashed", "free(): corrupted unsorted chunks\n[n1:186] *** Process received signal ***"),
     (
-        "unnamed-failure",
+        "user-buffers-not-registrable",
         "n1:9:9 [0] misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument",
     ),
     (
@@ -807,6 +807,10 @@ SAID += [
         "RuntimeError: npuSynchronizeDevice:torch_npu.dir/compiler_depend.ts:508 NPU function error: AclrtSynchronizeDeviceWithTimeout, error code is 507054\n        rtDeviceSynchronize execute failed, reason=[hbm Multi-bit ECC error]",
     ),
     ("unnamed-failure", "RuntimeError: Did not receive response from front-end process within 5 minutes"),
+    (
+        "collective-stalled",
+        'Thread 42 (idle): "MainThread"\n    backward (torch/autograd/__init__.py:266)\n    <module> (train.py:9)\nThread 79 (active)\n    all_gather_into_tensor (torch/distributed/distributed_c10d.py:2709)\n    fetch (zero3.py:9)',
+    ),
     (
         "rdma-port-not-active",
         "CA 'mlx5_1'\n\tPort 1:\n\t\tState: Initializing\n\t\tPhysical state: LinkUp\n\t\tLink layer: InfiniBand",

@@ -22,6 +22,13 @@ class Case(NamedTuple):
 
 CASES = (
     Case(
+        "scancel",
+        "job-cancelled",
+        "ended from outside",
+        "scancel 4471",
+        "step 1 loss 2\nstep 2 loss 1\n[u@login ~]$ scancel 4471\n",
+    ),
+    Case(
         "ss-syn",
         "store-unreachable",
         "SYN-SENT",

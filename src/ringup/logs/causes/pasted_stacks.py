@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from ringup.logs.causes.symptoms import first_value
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, report
@@ -12,7 +13,7 @@ from ringup.logs.rule import Cause, report
 INNERMOST = 12
 """Frames of the main thread that show the activity of a process; below them are loops of the program."""
 _IN_A_COLLECTIVE = re.compile(
-    r"distributed_c10d|c10d_logger|pynccl|/nccl|collectives?\.py|torch/cuda/__init__|streams\.py"
+    r"distributed_c10d|c10d_logger|pynccl|/nccl|collectives?\.py|torch/cuda/__init__|torch/distributed/utils|streams\.py"
 )
 _INLINE = re.compile(r"(?P<function>[\w<>.]{1,80}) \((?P<file>[\w./@+-]{1,200}\.pyx?):(?P<number>\d{1,6})\)")
 """A frame where a stack is pasted as one line."""
@@ -73,10 +74,15 @@ def standing_elsewhere(log: LogEvidence) -> Cause | None:
 
 
 def standing_together(log: LogEvidence) -> Cause | None:
-    """All processes of the pasted stacks in the same collective."""
+    """All processes of the pasted stacks in the same collective, or the only one in any."""
     every = stacks(log)
+    if len(every) < 2:
+        # In any thread: autograd calls those of a backward pass in its own.
+        there = [f for f in log.all("stack-frame") if _IN_A_COLLECTIVE.search(f["file"])]
+        text = f"the process whose stack is here stands in {first_value(there, 'function')}"
+        return report(there[:1] if log.has("stack-thread") else [], text, "low")
     frames = [stack.collective for stack in every if stack.collective is not None]
-    if len(every) < 2 or len(frames) < len(every) or len({frame["function"] for frame in frames}) > 1:
+    if len(frames) < len(every) or len({frame["function"] for frame in frames}) > 1:
         return None
     text = f"all {len(every)} processes whose stacks are here stand in {frames[0]['function']}"
     return report(frames, text, "low")

@@ -169,6 +169,16 @@ def acs_enabled(log: LogEvidence) -> Found:
     return report(flushed, text, "low") if any(e["vendor"] == "249" for e in flushed) else None
 
 
+@cause("user-buffers-not-registrable", overcome=None)
+def user_buffers_not_registrable(log: LogEvidence) -> Found:
+    refused, own = log.all("buffers-refused"), log.all("buffers-own")
+    if own and refused:
+        return report([*refused, *own], "RDMA cannot register the buffers of this allocator", "medium")
+    # EINVAL: the GPU's driver answers so for memory that was mapped without the right to RDMA.
+    text = "RDMA refuses a buffer: one of an allocator that maps memory itself (`cuMemCreate`)?"
+    return report([e for e in refused if e["why"].lower() == "invalid argument"], text, "low")
+
+
 @cause("gpudirect-module-missing", overcome="warning")
 def gpudirect_module_missing(log: LogEvidence) -> Found:
     if refused := log.all("ib-no-memory", has=_NOT_PINNED):

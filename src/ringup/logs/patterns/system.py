@@ -143,6 +143,7 @@ TAGS = (
         r"\bSLURM_(?P<name>NTASKS|NTASKS_PER_NODE|NNODES|JOB_NUM_NODES)[=:] ?(?P<value>\d+)"),
     # Schedulers, and the programs they stop, where a job is taken away.
     tag("cancelled", "",
+        r"[$#>] (?:scancel|qdel|bkill) (?:-\w{1,12} ){0,3}\d+(?:\.\w{1,40})?\s*$",
         # Paddle's handler
         r"`Termination signal` is detected by the operating system",
         r"CANCELLED(?: AT| DUE TO| by|\+)(?:.{0,40}DUE TO (?P<why9>[A-Z]+(?: [A-Z]+)?))?|\b(?P<why10>TIMEOUT|PREEMPTED|NODE_FAIL) +\d+:\d+ *$|\bCANCELLED\b.{0,20}\*\*\*|DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)|slurmstepd: error: \*\*\* (?:JOB|STEP)(?:.{0,120}DUE TO (?P<why11>[A-Z]+(?: [A-Z]+)?))?|(?:PBS|qdel|bkill).{0,40}(?:(?P<why2>walltime)|killed|deleted)|(?P<why3>walltime) .{0,20}exceeded limit|exceeded (?:its )?(?P<why4>wall ?(?:time|clock)|time) limit|(?P<why5>time limit) (?:for job execution has been reached|exhausted for JobId)|\bWTERMSIG 15\b|(?P<why15>Preempted) by pod \S|\bEvictedDueTo(?P<why16>[A-Z]\w{3,30})|Exit_status ?= ?271\b|KeyboardInterrupt|[Kk]eyboard interrupt|Sending Ctrl-C to processes as requested|Received 15 death signal|\*\*\* SIGTERM received at time=|Received 2 death signal|got signal: (?:2|15)\b|Received Signals\.SIG(?:TERM|INT)|\bTERM_(?!MEMLIMIT|SWAP|UNKNOWN|ZOMBIE)[A-Z_]{4,30}: |job .{0,20}(?:(?P<why6>preempted)|deleted)|this job is (?P<why7>timed-out)|(?:\(state: |JobState=)(?P<why8>TIMEOUT|PREEMPTED|NODE_FAIL|CANCELLED)|Received SIG(?:TERM|INT): \d|[Hh]andling (?:SLURM )?auto-requeue signal|DeadlineExceeded: Job was active|[Aa]llocation \d+ has been revoked|\b(?P<why12>Evicted) +(?:\d+[smh]|pod/|kubelet)|[Rr]eason: +(?P<why13>Evicted|Preempt\w+|NodeShutdown|NodeLost)|low on resource: (?P<why14>ephemeral-storage)|^(?!.{0,300}(?:handl|regist|install|ignor|SIGTERM|SIGHUP)).{0,300}\bSIGINT\b"),
@@ -159,7 +160,7 @@ TAGS = (
     # py-spy dump
     tag("stack-process", "context", r"^Process (?P<pid>\d+)(?: \(rank (?P<rank>\d{1,6})\))?: \S", keep=400),
     tag("stack-thread", "context", r"^Thread (?:0x[0-9A-Fa-f]+|\d+) \((?:active|idle|active\+gil)[^)]*\)(?:: \"(?P<name>[^\"]+)\")?", keep=400),
-    tag("stack-frame", "context", r"^ {2,8}(?P<function>[\w<>.]{1,80}) \((?P<file>[\w./@+-]{1,200}\.pyx?):(?P<number>\d{1,6})\)\s*$", keep=2000),
+    tag("stack-frame", "context", r"^ {0,8}(?P<function>[\w<>.]{1,80}) \((?P<file>[\w./@+-]{1,200}\.pyx?):(?P<number>\d{1,6})\)\s*$", keep=2000),
     # ss and netstat
     tag("syn-sent", "context",
         r"^(?:tcp\s+)?SYN-SENT\s+\d+\s+\d+\s+\S+\s+(?P<address>[\w.:]+?):(?P<port>\d+)\b",
