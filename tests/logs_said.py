@@ -812,6 +812,10 @@ SAID += [
         'Thread 42 (idle): "MainThread"\n    backward (torch/autograd/__init__.py:266)\n    <module> (train.py:9)\nThread 79 (active)\n    all_gather_into_tensor (torch/distributed/distributed_c10d.py:2709)\n    fetch (zero3.py:9)',
     ),
     (
+        "container-not-started",
+        "Error response from daemon: failed to create task for container: failed to create shim task: OCI runtime create failed: runc create failed: error running hook #0: exit status 1, stderr: Auto-detected mode as 'legacy'\nnvidia-container-cli: detection error: nvml error: unknown error: unknown",
+    ),
+    (
         "rdma-port-not-active",
         "CA 'mlx5_1'\n\tPort 1:\n\t\tState: Initializing\n\t\tPhysical state: LinkUp\n\t\tLink layer: InfiniBand",
     ),

@@ -40,6 +40,8 @@ SCARES: list[tuple[str, str]] = [
     ("setting up", "1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 qdisc noqueue state UNKNOWN group default qlen 1000"),
     ("setting up", "CA 'mlx5_1'\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tLink layer: InfiniBand\nCA 'mlx5_2'\n\tPort 1:\n\t\tState: Down\n\t\tPhysical state: Disabled"),
     ("setting up", "|   0  NVIDIA A100-SXM...  On   | 00000000:07:00.0 Off |                    0 |"),
+    ("setting up", "CUDA Version                              : Not Found"),
+    ("setting up", "      --fail-on-init-error=false"),
     # hosts and libraries
     ("running", "NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=python, Ch 00000008"),
     ("running", "kernel: nfs: server n9 not responding, still trying\nkernel: nfs: server n9 OK"),

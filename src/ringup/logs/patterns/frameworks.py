@@ -70,7 +70,9 @@ TAGS = (
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?P<why>\b(?:ErrImagePull|ImagePullBackOff|ErrImageNeverPull|InvalidImageName|CreateContainer(?:Config)?Error|RunContainerError)\b)",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?P<why>(?:MountVolume|AttachVolume)\.\w{1,40} failed for volume .{1,120}|Unable to attach or mount volumes.{0,120}|Failed to create pod sandbox.{0,120})",
         r"in pod \"(?P<pod>[\w.-]{1,80})\" is waiting to start: (?P<why>trying and failing to pull image)",
-        r"(?P<why2>pull access denied for .{1,120}|manifest for \S{1,120} not found|could not select device driver .{1,80})"),
+        r"(?P<why2>pull access denied for .{1,120}|manifest for \S{1,120} not found|could not select device driver .{1,80})",
+        # docker and containerd, whose hook is NVIDIA's
+        r"(?<!   )nvidia-container-cli: (?P<why>\w{1,20} error: .{1,120})", r"failed to create (?:containerd |shim )?task\b|\bOCI runtime create failed"),
     tag("step-unlaunched", "",
         r"pyxis: (?P<why>(?:failed to|couldn't) (?:import|create|start) .{1,120})|(?P<why2>task \d{1,7} launch failed: .{1,80})"
         r"|(?P<why3>StepId=\S{1,30} aborted before step completely launched)|Failed to invoke spank plugin stack"
