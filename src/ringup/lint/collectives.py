@@ -78,7 +78,7 @@ class Sides:
         """Expressions given as `r=`, as peft.LoraConfig takes the rank of its matrices."""
         self.fsdp = self._fsdp()
         self.is_sharded = self._is_sharded()
-        self.direct = [c for c in self.script.calls if self.is_collective(c)]
+        self.direct = {c for c in self.script.calls if self.is_collective(c)}
         self.reaching = self._reaching()
 
     def _made(self) -> dict[str, str]:
@@ -330,10 +330,11 @@ def collective_on_some_ranks(read: Reading) -> Found:
             limited.append((call, what, side, _shown(test)))
         for statement, side, block in rest if what and test is None else ():
             here = call.inside is sides.script.function_of(statement)
-            if here and any(call.node in ast.walk(b) for b in block):
+            if here and block and block[0].lineno <= call.line <= (block[-1].end_lineno or 0):
                 limited.append((call, what, side, f"{_shown(statement.test)}, where the others leave"))
+    divisions = {(call.inside, what, side) for call, what, side, _ in limited}
     for call, what, side, divided in limited:
-        if any(w == what and s == _SWAPPED[side] and c.inside is call.inside for c, w, s, _ in limited):
+        if (call.inside, what, _SWAPPED[side]) in divisions:
             continue
         what = f"the forward pass {what}()" if (call.inside, call.name) in sides.fsdp else what
         through = "" if call in sides.direct else f" (in {sides.own(call)})"
