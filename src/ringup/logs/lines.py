@@ -299,7 +299,7 @@ def message_of(text: str, labels: Labels = NO_LABELS) -> str:
     A line's message: without the labels, clocks and severities of programs that passed it on.
 
     >>> message_of("22: slurmstepd: error: pyxis:     nvidia-container-cli: ldcache error")
-    'ldcache error'
+    'nvidia-container-cli: ldcache error'
     >>> message_of("[rank3]:[E410 01:50:33.8 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0 Rank 3] watchdog")
     'watchdog'
     """
