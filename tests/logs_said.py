@@ -816,6 +816,10 @@ SAID += [
         "Error response from daemon: failed to create task for container: failed to create shim task: OCI runtime create failed: runc create failed: error running hook #0: exit status 1, stderr: Auto-detected mode as 'legacy'\nnvidia-container-cli: detection error: nvml error: unknown error: unknown",
     ),
     (
+        "unnamed-failure",
+        "ERROR:  nhc:  Health check failed:  check_gpu_bw: P2P test on GPU 1 to GPU 0 failed. Bandwidth 256.63 is less than 335.",
+    ),
+    (
         "rdma-port-not-active",
         "CA 'mlx5_1'\n\tPort 1:\n\t\tState: Initializing\n\t\tPhysical state: LinkUp\n\t\tLink layer: InfiniBand",
     ),

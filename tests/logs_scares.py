@@ -42,6 +42,7 @@ SCARES: list[tuple[str, str]] = [
     ("setting up", "|   0  NVIDIA A100-SXM...  On   | 00000000:07:00.0 Off |                    0 |"),
     ("setting up", "CUDA Version                              : Not Found"),
     ("setting up", "      --fail-on-init-error=false"),
+    ("setting up", "srun: Warning: can't run 1 processes on 2 nodes, setting nnodes to 1"),
     # hosts and libraries
     ("running", "NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=python, Ch 00000008"),
     ("running", "kernel: nfs: server n9 not responding, still trying\nkernel: nfs: server n9 OK"),

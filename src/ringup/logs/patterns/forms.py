@@ -111,7 +111,7 @@ NOISE = Pattern(
     r"|(?:Future|Deprecation|User|Runtime|Resource|Syntax)Warning|using GPU \d+ (?:to perform|as device)|CUDA kernel errors might|For debugging consider|Compile with `TORCH_USE_CUDA"
     r"|cuFFT factory|cuBLAS factory|cuDNN factory|computation placer|TF-TRT|ACPI (?:BIOS )?(?:Error|Warning|Exception)|hostname of the client socket cannot|OMP_NUM_THREADS|error_if_nonfinite|error_file\b|: <?N/A>?\s*$|To enable traceback"
     r"|Stack trace of the failed collective not found|potential root causes|number of (?:skipped|nan)|Out of bounds values : 0|#wrong|Failed to find nccl\w+ symbol|Could not find: ?lib"
-    r"|^[NR]CCL version|no plugin found|^Pods Statuses: .{0,60} / [1-9]\d* Succeeded|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|(?<![<>=] )\b0 (?:errors?|failed|failures)\b|\b0 [a-z]{3,20} (?:are |were )?(?:unexpected|missing|failed|invalid)\b|errors?[=:] ?0\b|no errors?\b|(?:no|without) (?:error|failure)s?\b|error[_ ]rate|mean_error|max_error|val_error|loss_scale"
+    r"|^[NR]CCL version|no plugin found|^Pods Statuses: .{0,60} / [1-9]\d* Succeeded|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|(?<![<>=] )(?<!gpu )(?<!rank )(?<!node )(?<!device )\b0 (?:errors?|failed|failures)\b|\b0 [a-z]{3,20} (?:are |were )?(?:unexpected|missing|failed|invalid)\b|errors?[=:] ?0\b|no errors?\b|(?:no|without) (?:error|failure)s?\b|error[_ ]rate|mean_error|max_error|val_error|loss_scale"
     r"|^Last error: {0,4}$|^Caused by: .{0,300}\.py:\d{1,6} in |Traceback \(most recent|during handling of the above|the above exception was|Solution:|this usually is caused by|\blikely\b.{0,40}\bcauses\b|Set the environment variable HYDRA"
     r"|\berrors?[ =:]{1,3}(?:\d+\.\d|\d+e-)|^#|^\W{0,200}$|^ {0,8}\S{1,40}(?: {2,20}\S{1,40}){4}|Check failure stack trace|^PC: @|^\W{0,8}(?:at|@) {2,20}0x"
     r"|^(?:\d{1,4}: )?\S{1,60}: <[A-Z_,-]{2,120}> mtu \d|^\S{1,60} {2,30}UNKNOWN {2}|^\s*--[a-z][\w-]{1,60}(?:=\S{0,80})?\s*$|^\s*\w[\w ]{1,40} {2,40}: Not (?:Found|Active|Supported)\s*$|inotify_add_watch|^rm: cannot remove |^mkdir: cannot create directory .{1,300}File exists|^fatal: not a git repository|more processes? ha\w{1,2} sent help message|Set MCA parameter|find any relevant network interfaces|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b",
@@ -137,7 +137,7 @@ SPECIFIC = (
 )
 SEVERITY = re.compile(
     r"(?:\b|(?<=\|CCL_))(?P<word>FATAL|CRITICAL|ERROR|SEVERE|WARN(?:ING)?|INFO|NOTICE|DEBUG|TRACE)\b|(?:^|[\[\s(|])(?P<letter>[EWIF])(?=\d{3,4} \d\d:)"
-    r"|\d[,.]\d{2,9} (?P<ray>[EWIF]) \d|: (?P<xla>[EWIF]) [\w/]{4,}|NeMo (?P<nemo>[EWID]) |(?P<low>\berror\b|\bwarning\b)(?=: |\])|(?P<title>\bWarning) - |^\s*(?:\d{1,4}[smhd]\S{0,6}\s{1,8})?(?:\d{1,4}[smhd]\s{1,8})?(?P<event>Warning|Normal)\s{1,8}[A-Z][a-z]",
+    r"|\d[,.]\d{2,9} (?P<ray>[EWIF]) \d|: (?P<xla>[EWIF]) [\w/]{4,}|NeMo (?P<nemo>[EWID]) |(?P<low>\berror\b|\bwarning\b)(?=: |\])|(?P<title>\bWarning)(?: - |: )|^\s*(?:\d{1,4}[smhd]\S{0,6}\s{1,8})?(?:\d{1,4}[smhd]\s{1,8})?(?P<event>Warning|Normal)\s{1,8}[A-Z][a-z]",
 )
 WRAPPING = re.compile(
     r"\s{0,8}(?:(?:slurmstepd|srun|slurmd|sbatch)(?:-[\w.-]{1,63})?: (?:error: )?(?=pyxis:|\S{1,80}: tasks? )|pyxis: {1,8}(?=\S)|\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|FATAL)\]:? |##\[(?:error|warning)\](?=\S)"
