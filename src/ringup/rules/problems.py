@@ -492,13 +492,16 @@ allocated; for a gang of pods a scheduler that places all or none (Kueue, Volcan
 In logs: `0/12 nodes are available: 8 Insufficient nvidia.com/gpu`.
 
 container-not-started, error: A container of the job does not start: its image, a volume or its settings.
-Why: the image's name or tag is wrong, the registry asks for credentials, a volume or secret is missing.
-Fix: `kubectl describe pod POD`, its last events; `crictl pull IMAGE` on that node; `imagePullSecrets`.
+Why: the image's name or tag is wrong, the registry asks for credentials, a volume or secret is missing, or
+the runtime for GPUs (nvidia-container-toolkit) is missing or fails.
+Fix: in Kubernetes `kubectl describe pod POD`, its last events, and `imagePullSecrets`; elsewhere the same
+`docker run` on that node, with `nvidia-smi` as the program.
 In logs: `Failed to pull image`, `ImagePullBackOff`, `CreateContainerConfigError`.
 
 job-step-not-launched, error: Slurm did not start the program: its container, a plugin or the node failed.
 Why: the image cannot be imported or started, a prolog or a plugin (pyxis) fails, or slurmd on that node does.
-Fix: the lines of enroot that pyxis prints above; `enroot start IMAGE` on that node; slurmd's log there.
+Fix: slurmd's log on that node; with pyxis the lines of enroot above, and `enroot start IMAGE` there; for an
+MPI type `srun --mpi=list`.
 In logs: `pyxis: couldn't start container`, `task 3 launch failed`.
 
 sidecar-intercepts-ranks, error: The proxy of a service mesh takes the connections between ranks.
