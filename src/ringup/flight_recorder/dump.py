@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -233,16 +234,17 @@ def _members(config: object) -> dict[str, tuple[int, ...]]:
 MOST_PARTS = 4_000_000
 """Lists, dictionaries, tuples: an empty one takes one byte in the file and 60 in memory."""
 
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_VALUES = {
-    *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
-    *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
-}
-_EMPTY = {"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple}
+_CONSTANTS = {0x4E: None, 0x88: True, 0x89: False}
+_TEXT = {0x58: 4, 0x8C: 1, 0x8D: 8}
+_WHOLE = {0x4B: (1, False), 0x4D: (2, False), 0x4A: (4, True)}
+_FROM_MEMO = {0x68: 1, 0x6A: 4}
+_TO_MEMO = {0x71: 1, 0x72: 4, 0x94: 0}
+_EMPTY = {0x5D: list, 0x7D: dict, 0x29: tuple}
 _KEYS = {str, int, bool, type(None)}
-_TUPLES = {"TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_TAKES = {"APPEND": 1, "APPENDS": 0, "SETITEM": 2, "SETITEMS": 0, **_TUPLES}
-"""Operation -> number of items on top that it takes; 0 for all since the last MARK."""
+_TUPLES = frozenset([0x74, 0x85, 0x86, 0x87])
+_PARTS = _TUPLES.union(_EMPTY)
+_TAKES = {0x61: 1, 0x65: 0, 0x73: 2, 0x75: 0, 0x74: 0, 0x85: 1, 0x86: 2, 0x87: 3}
+"""APPEND, APPENDS, SETITEM, SETITEMS and tuples: number of items on top; 0 for all since the last MARK."""
 
 
 class NotPlain(ValueError):
@@ -255,58 +257,79 @@ def unpickled(data: bytes) -> Any:
 
     The standard reader is unsafe, even with all names refused: a few bytes can make it fill the memory (a
     memo number of two thousand million) or compute for years (the hash of a tuple that contains another
-    twice, forty deep).  The operations that are missing here create objects, which no dump has.
+    twice, forty deep).  Operations are those of `Lib/pickletools.py`; the missing ones create objects, which
+    no dump has.
     """
     if data[:1] != b"\x80":
         raise NotPlain("not a pickle of protocol 2 or later")
     try:
         return _unpickled(data)
-    except (IndexError, KeyError, TypeError, AttributeError, ValueError) as error:
+    except (IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error) as error:
         if isinstance(error, NotPlain):
             raise
         raise NotPlain("it is damaged, or not plain data") from error
 
 
 def _unpickled(data: bytes) -> Any:
-    import pickletools  # only dumps need it
-
     stack: list[Any] = []
     marks: list[list[Any]] = []
     memo: dict[int, Any] = {}
-    parts = 0
-    for op, value, _ in pickletools.genops(data):
-        name = op.name
-        if name in _VALUES:
-            stack.append(value)
-        elif name in ("BINGET", "LONG_BINGET"):
-            stack.append(memo[value or 0])
-        elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
-            memo[value if isinstance(value, int) else len(memo)] = stack[-1]
-        elif name in _CONSTANTS:
-            stack.append(_CONSTANTS[name])
-        elif name in _EMPTY:
-            stack.append(_EMPTY[name]())
-        elif name == "MARK":
+    at, parts = 2, 0
+
+    def number(size: int, signed: bool = False) -> int:
+        nonlocal at
+        at += size
+        return int.from_bytes(data[at - size : at], "little", signed=signed)
+
+    while True:
+        op = data[at]
+        at += 1
+        parts += op in _PARTS
+        if parts > MOST_PARTS:
+            raise NotPlain("it has more parts than any dump")
+        if op in _FROM_MEMO:
+            stack.append(memo[number(_FROM_MEMO[op])])
+        elif op in _TO_MEMO:
+            size = _TO_MEMO[op]
+            memo[number(size) if size else len(memo)] = stack[-1]
+        elif op in _WHOLE:
+            stack.append(number(*_WHOLE[op]))
+        elif op == 0x8A:  # LONG1
+            stack.append(number(number(1), True))
+        elif op in _TEXT:
+            size = number(_TEXT[op])
+            if at + size > len(data):
+                raise NotPlain("it breaks off")
+            stack.append(data[at : at + size].decode("utf-8", "replace"))
+            at += size
+        elif op in _CONSTANTS:
+            stack.append(_CONSTANTS[op])
+        elif op == 0x47:  # BINFLOAT
+            stack.append(struct.unpack(">d", data[at : at + 8])[0])
+            at += 8
+        elif op in _EMPTY:
+            stack.append(_EMPTY[op]())
+        elif op == 0x28:  # MARK
             marks.append(stack)
             stack = []
-        elif name in _TAKES:
-            if count := _TAKES[name]:
+        elif op in _TAKES:
+            if count := _TAKES[op]:
                 items, stack[-count:] = stack[-count:], []
             else:
                 items, stack = stack, marks.pop()
             if len(items) < count:
                 raise NotPlain("it takes more items than there are")
-            if name in _TUPLES:
+            if op in _TUPLES:
                 stack.append(tuple(items))
             else:
-                _add(stack[-1], items, name.startswith("SET"))
-        elif name not in ("PROTO", "FRAME", "STOP"):
-            made = printable(f"{name} {value or ''}".strip(), 60)
-            raise NotPlain(f"it makes objects ({made}), which no dump does")
-        parts += name in _EMPTY or name in _TUPLES
-        if parts > MOST_PARTS:
-            raise NotPlain("it has more parts than any dump")
-    return stack[-1]
+                _add(stack[-1], items, op in (0x73, 0x75))
+        elif op == 0x95:  # FRAME, only useful for streams
+            at += 8
+        elif op == 0x2E:  # STOP
+            return stack[-1]
+        else:
+            named = printable(data[at : at + 80].split(b"\n")[0].decode("latin-1"), 60)
+            raise NotPlain(f"it makes objects ({op:#x} {named}), which no dump does")
 
 
 def _add(to: Any, items: list[Any], is_set: bool) -> None:
