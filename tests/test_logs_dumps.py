@@ -86,6 +86,16 @@ def test_a_call_left_out_is_said_where_the_next_calls_fit(tmp_path: Path) -> Non
     assert cause.rule == "collective-mismatch" and cause.text.endswith("which rank 1 left out")
 
 
+def test_a_path_that_is_not_utf_8_spoils_no_dump(tmp_path: Path) -> None:
+    # A node with another locale: pickle's protocol 2 has the bytes of a name after their number.
+    named = [call(frames=[{"name": "step", "filename": "modXXele.py", "line": 7}]), waits("broadcast", 3)]
+    other = [named[0], waits("all_gather", 3)]
+    for rank, calls in enumerate((named, other)):
+        written_by = pickle.dumps(dump(calls), protocol=2).replace(b"modXXele", b"mod\xc3\x28ele")
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(written_by)
+    assert first(read_logs([str(tmp_path)])).rule == "collective-mismatch"
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_healthy_dumps_give_no_cause(tmp_path: Path, version: str) -> None:
     found = diagnosed(tmp_path, {rank: dump(STEPS, version) for rank in range(4)}, age_s=300)

@@ -169,7 +169,7 @@ class Expansion:
             return "".join(self.value(c, scope, depth + 1, quoted) for c in node.children)[:MOST_VALUE]
         if kind in ("simple_expansion", "expansion"):
             found = self._expanded(node, scope, depth, quoted)
-            self.nodes += len(found) // 64  # of values that grow, the file is large
+            self.nodes += len(found) // 64  # values that grow make a small file a large one
             return found
         if kind == "command_substitution":
             return _split(self._substituted(node, scope), quoted)

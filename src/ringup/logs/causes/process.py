@@ -328,7 +328,7 @@ def _in_other_words(log: LogEvidence) -> list[Event]:
 def shared_file_raced(log: LogEvidence) -> Found:
     found = [e for e in log.all("stale-file") if not made_do(e)]
     if found:
-        text = "the file server no longer has a file that a rank held open: deleted, replaced, exported anew"
+        text = "a file that a rank held open is gone from its server: deleted, replaced, or exported again"
         return report(found, text, "medium")
     gone = [e for e in log.all("file-gone") if not (made_do(e) or log.outcome.overcome(e))]
     ranks = ranks_of(log.events)
