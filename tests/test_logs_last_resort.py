@@ -213,3 +213,95 @@ def test_the_end_of_a_command_is_no_success(tmp_path: Path, line: str) -> None:
 )
 def test_a_command_that_is_run_again_or_that_nobody_needs_is_no_failure(tmp_path: Path, text: str) -> None:
     assert diagnose(tmp_path, text).healthy
+
+
+LONG = "/scratch/projects/" + "model-development/" * 7 + "lib/python3.11/site-packages/vllm/worker.py"
+CUT = f'  File "{LONG}", line 9, in init_device\n    connect(\n'
+
+
+@pytest.mark.parametrize("label", ["[rank3]: ", "(Worker pid=7) ERROR 02-12 19:57:26 [worker.py:572] "])
+def test_a_traceback_without_its_head_and_its_end_is_a_failure(tmp_path: Path, label: str) -> None:
+    cause = diagnose(tmp_path, "".join(label + line for line in CUT.splitlines(True))).causes[0]
+    assert (cause.rule, cause.confidence, cause.evidence[0].line) == ("unnamed-failure", "low", 1)
+    assert diagnose(tmp_path, CUT).healthy  # a program may print its stack
+
+
+def test_the_logger_s_line_above_a_cut_traceback_is_quoted(tmp_path: Path) -> None:
+    label = "ERROR 04-17 14:15:53 [core.py:387] "
+    text = f"Error logs\n{label}Core hit an exception: {FRAMES}".replace("\n", f"\n{label}").strip()
+    found = diagnose(tmp_path, text).causes[0]
+    assert "Core hit an exception" in found.evidence[1].text
+
+
+@pytest.mark.parametrize("cut", ["(Core_0 pid=2) ERROR 05", "ERROR 05-22 22:3", "### Error logs:"])
+def test_a_label_or_a_title_alone_is_no_failure(tmp_path: Path, cut: str) -> None:
+    assert diagnose(tmp_path, f"step 1\nstep 2\n{cut}").healthy
+
+
+@pytest.mark.parametrize(
+    ("title", "rule"),
+    [
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=113.0.", "oom-killer-ran"),
+        (
+            "torch.distributed.elastic.multiprocessing.api.SignalException: Process 64 got signal: 1",
+            "terminal-closed",
+        ),
+        (
+            "socketPollConnect: connect to 10.7.0.10<52597> returned Connection refused",
+            "peer-unreachable-on-interface",
+        ),
+    ],
+)
+def test_the_title_of_a_thread_stands_above_its_log(tmp_path: Path, title: str, rule: str) -> None:
+    steps = "steps:   2%|2| 77/5000 [57:02<60:46:54, 44.45s/it, avr_loss=0.0462]\n"
+    found = diagnose(tmp_path, f"# {title}\n\nepoch 4/200\nepoch 5/200\n{steps}")
+    assert [c.rule for c in found.causes if c.severity != "note"][:1] == [rule]
+    assert diagnose(tmp_path, f"# {title}\n#SBATCH --nodes=2\nepoch 4/200\n").healthy  # a comment
+
+
+def test_a_launcher_that_ends_its_other_workers_has_lost_one(tmp_path: Path) -> None:
+    line = "W0219 09:17:03.8 14 multiprocessing/api.py:858] Sending process {} closing signal SIGTERM\n"
+    found = diagnose(tmp_path, line.format(7) + line.format(8)).causes[0]
+    assert (found.rule, found.confidence) == ("unnamed-failure", "low")
+    assert found.fix is not None and "one of them failed first" in found.fix.text
+    cancelled = diagnose(tmp_path, line.format(7).replace("SIGTERM", "SIGINT") + "KeyboardInterrupt\n").causes
+    assert cancelled[0].rule == "job-cancelled"
+
+
+def test_the_watchdog_of_another_backend_speaks_alike(tmp_path: Path) -> None:
+    line = (
+        "[rank1]:[E324 13:00:25.4 depend.ts:574] [Rank 1] Watchdog caught collective operation timeout:"
+        " WorkHCCL(SeqNum=196, OpType=ALLREDUCE, Timeout(ms)=3600000) ran for 3600185 milliseconds.\n"
+        "[rank1]:[E324 13:00:25.5 compiler_depend.ts:628] Some HCCL operations have failed or timed out.\n"
+    )
+    found = diagnose(tmp_path, line).causes
+    assert found[0].rule in ("collective-stalled", "rank-fell-behind")
+
+
+def test_the_task_that_came_back_is_quoted(tmp_path: Path) -> None:
+    text = (
+        "2025-04-05 18:39:10.837: E xla/coordination_service.cc:962] /job:jax_worker/replica:0/task:1"
+        " unexpectedly tried to connect with a different incarnation. It has likely restarted.\n"
+        "2025-04-05 18:39:10.838: F xla/client.h:80] Terminating process because the JAX"
+        " distributed service detected fatal errors.\n"
+    )
+    found = diagnose(tmp_path, text).causes[0]
+    assert (found.rule, found.evidence[0].line) == ("peer-died-first", 1)
+    assert "task:1" in found.text
+
+
+def test_a_store_that_goes_away_alone_is_no_error(tmp_path: Path) -> None:
+    line = "[rank1]:[W724 19:26:07.1 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=3): 0 bytes\n"
+    found = diagnose(tmp_path, line)
+    assert [(c.rule, c.confidence, c.severity) for c in found.causes] == [
+        ("peer-died-first", "low", "warning")
+    ]
+
+
+def test_a_quoted_record_is_read(tmp_path: Path) -> None:
+    line = (
+        "> [2026-01-04 21:33:04] n0:617:2799 [3] net_ib.cc:2360 NCCL WARN NET/IB: Got completion from peer"
+        " 10.4.0.2<53393> with status=12 opcode=1 len=5222 vendor err 129 (Send)\n"
+    )
+    text = f"The following warning is frequent:\n\n{line}\nIt is not detected.\nMore text.\nAnd more.\n"
+    assert diagnose(tmp_path, text).causes[0].rule == "rdma-retry-exceeded"

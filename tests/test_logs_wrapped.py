@@ -84,8 +84,10 @@ def test_calls_that_differ_are_found_in_broken_lines(tmp_path: Path) -> None:
         ["n1: bash: /opt/conda/envs/train/bin/python: No such file or directory", "pdsh@n0: n1: exited"] * 2,
         [f"trainer-{n}               0/1     {s:16}   {n}             10m" for n, s in enumerate(STATES)],
         ["start", "a" * 60 + " of binary: /usr/bin/python", "RuntimeError: " + "b" * 72, ""],
+        [line.ljust(120) for line in ("Traceback:", '  File "/a/train.py", line 3', "    main(", "  at(x")]
+        * 2,
     ],
-    ids=["one-form", "two-lines-each", "rules", "sentences", "twice", "rows", "equal-by-chance"],
+    ids=["one-form", "two-lines-each", "rules", "sentences", "twice", "rows", "equal-by-chance", "filled"],
 )
 def test_lines_of_one_length_are_lines(lines: list[str]) -> None:
     assert joined_lines("\n".join(lines).encode()) is None

@@ -65,6 +65,8 @@ _RAISED = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){1,12}[A-Za-z]\w{1,80}|[A-Z]\w{2,80}(?=:)|Stop(?:Async)?Iteration$)"
     r"(?:: (?!\[?(?:WARNING|INFO|DEBUG|ERROR)\b)(?P<text>.*))?$"
 )
+_OF_A_TRACEBACK = re.compile(r", line \d{1,7}, in ")
+"""Dumps of running threads are without the comma."""
 _CLASS = re.compile(r"(?:\w+\.)+[A-Z]|.*(?i:error|timeout|exception|iteration)$")
 _NOT_RAISED = re.compile(
     r".*(?:Warning|Logger)"
@@ -176,7 +178,7 @@ class Scanner:
         """Of each source: what the lines above its next exception say of that."""
         self._titled: tuple[str, int] = ("", -9)
         self._made_do: tuple[str, int] = ("", -9)
-        self._title = ""
+        self._title, self._title_line = "", 0
         self._summary: dict[str, dict[str, str]] = {}
         self._near: tuple[int, Head] = (0, Head())
         self._is_title = False
@@ -217,6 +219,9 @@ class Scanner:
     def _learn(self) -> None:
         """Learn the form of labels from the stored lines, and read these."""
         few, self._beginning = self._beginning, []
+        below = next((number for number, raw, _ in few[1:] if raw.strip()), 0)
+        if few and few[0][0] == 1 and few[0][1].startswith(b"# ") and below != 2:
+            few[0], self._title_line = (1, few[0][1][2:], None), 1  # a thread's title, as Markdown's heading
         lines = [raw for _, raw, _ in few if raw.strip()]
         self._front, self._clues.collected = front_of(lines), is_collected(lines)
         few = [(number, self._behind_front(raw), words) for number, raw, words in few]
@@ -313,7 +318,7 @@ class Scanner:
 
     def _is_code(self, number: int, text: str) -> bool:
         """Whether a line is quoted by `> `, or is source below a frame, which Python indents by four."""
-        if self._quotes and text.startswith("> "):
+        if self._quotes and text.startswith("> ") and unstamped(text[2:]) == text[2:]:
             return True
         if number <= self._reply:
             # Its end, another turn, a program's record or step, or a traceback, which may be the program's.
@@ -375,6 +380,8 @@ class Scanner:
     def _head(self, number: int, text: str) -> Head:
         """The line's own head; a line without any belongs to the one just before it (wrapped records)."""
         head = head_of(text, self._labels)
+        if number == self._title_line:
+            return head._replace(label="#")  # a text of its own: the log below does not follow it in time
         near_line, near = self._near
         is_near = number - near_line <= 2 and head.label == near.label
         is_near = is_near and not (begins_a_record(text) or _BEGINS_ANEW.match(text))
@@ -463,7 +470,7 @@ class Scanner:
         self._framed, self._innermost = (source, match.line), match
         file = match.fields.get("file") or ""
         mine = not _LIBRARY_FRAME.search(file)
-        if source in self._open or mine:
+        if source in self._open or mine or _OF_A_TRACEBACK.search(match.text):
             kept = self._open.get(source, "")
             self._open[source] = f"{file}:{match.fields.get('number') or ''}" if mine or not kept else kept
             if len(self._open) > MAX_KEYS:

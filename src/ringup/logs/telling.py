@@ -258,11 +258,14 @@ def _failed_command(log: LogEvidence) -> Cause | None:
 
 
 MOST_ABOVE = 2
+_OF_AN_ERROR = r"^(?:\[rank\d+\]: |.{0,80}\b(?:ERROR|CRITICAL)\b.{0,120}\] ) {0,8}File "
+"""A frame that torch's hook or a logger prints of an exception, though its head is missing."""
 
 
 def _cut_traceback(log: LogEvidence) -> Cause | None:
     """The innermost frame of a traceback that the end of its file cuts off."""
     begun = {e.file: e.line for e in log.all("traceback")}
+    begun |= {e.file: e.line for e in log.all("frame", has=_OF_AN_ERROR) if e.file not in begun}
     ended = {e.file for e in log.all("exception") if e.line > begun.get(e.file, 0)}
     for last in reversed(log.all("frame", "traceback")):
         # The frame is stored only if no exception came below it.
@@ -277,7 +280,10 @@ def _cut_traceback(log: LogEvidence) -> Cause | None:
             if head := next(near, None) or next((c for c in above if c.form == Form.EXCEPTION), None):
                 return described(log, head)
             text = "the log ends inside a traceback: the line with the exception is missing"
-            one = report([last], text, "low", fix=Fix("look for the rest of this output, or run it again"))
+            above_it = [e for e in log.all("traceback") if e.place == (last.file, start)]
+            one = report(
+                [last, *above_it], text, "low", fix=Fix("look for the rest of this output, or run it again")
+            )
             return replace(one, rule="unnamed-failure", severity="error") if one else None
     return None
 
@@ -289,10 +295,14 @@ def _of_a_clue(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Caus
         if causes[0].rule == "rank-raised-exception" and (reason := _reason_above(log, [best])):
             return described(log, reason)
         return None  # its meaning is known, and it is not an error
-    if best is None or best.severity in ("warning", "info") or best.form > SURE:
+    # torchrun sends signals to its workers if one failed, or if somebody ended it.
+    sends = best is not None and "closing-signal" in best.tags
+    if best is None or (best.severity in ("warning", "info") and not sends) or best.form > SURE:
         return None
     # A line that follows from another end may yet prove that the job failed.
-    proves = bool(best.tags & {"exit", "child-failed", "wrapping"} or _ENDED_WITH.search(best.message))
+    proves = bool(
+        best.tags & {"exit", "child-failed", "wrapping", "closing-signal"} or _ENDED_WITH.search(best.message)
+    )
     proves = proves or any(e["uncaught"] for e in log.at(*best.event.place))
     if (follows(best) and not proves) or best.message.startswith("wandb: "):
         return None

@@ -61,7 +61,7 @@ def joined_lines(data: bytes) -> Wrapped | None:
         else:
             joined.append(line)
             first_lines.append(number)
-        is_broken = own == width and not _is_rule(line)
+        is_broken = own == width and _is_broken(line)
     ends = [*first_lines[1:], len(lines) + 1]
     padded = (
         line + b" " * (end - begin - 1) for line, begin, end in zip(joined, first_lines, ends, strict=True)
@@ -72,7 +72,7 @@ def joined_lines(data: bytes) -> Wrapped | None:
 def _is_of_terminal(lines: list[bytes], columns: list[int], width: int) -> bool:
     """Whether the longest lines end at a terminal's width, not where a program has ended them."""
     pairs = enumerate(pairwise(columns))
-    full = [n for n, (own, below) in pairs if own == width and below and not _is_rule(lines[n])]
+    full = [n for n, (own, below) in pairs if own == width and below and _is_broken(lines[n])]
     # The same message once more has the same length and the same line below.
     forms = {_DIGITS.sub(b"", lines[n]): n for n in full}.values()
     near = sum(width - 3 <= count < width for count in columns)
@@ -89,9 +89,9 @@ def _is_of_terminal(lines: list[bytes], columns: list[int], width: int) -> bool:
     return like <= LIKE_OTHERS * len(full) and inside >= INSIDE_WORDS * len(forms)
 
 
-def _is_rule(line: bytes) -> bool:
-    """Whether it is a line drawn with one or two characters."""
-    return len({*line.strip()}) < 3
+def _is_broken(line: bytes) -> bool:
+    """Whether a terminal may break such a line: no rule of one or two characters, not filled with blanks."""
+    return len({*line.strip()}) >= 3 and not line.endswith(b"   ")
 
 
 def _head(line: bytes) -> bytes:

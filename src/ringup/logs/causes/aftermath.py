@@ -70,14 +70,16 @@ def peer_died_first(log: LogEvidence) -> Found:
     # A process that has saved its model and ends closes its connections: this fails no call of another.
     mild = bool(peers) and {p.split("<")[0] for p in peers} <= had_saved
     mild = mild and log.outcome.failure("closed-by-peer") is None
-    mild |= bool(lost) and not (zero or weak) and all("preemption notice" in e.text for e in lost)
+    # A store that goes away looks alike after a job that ended well.
+    lone = all(map(is_teardown, [*lost, *weak])) and not (zero or log.outcome.stopped)
+    mild |= lone or (bool(lost) and not (zero or weak) and all("preemption notice" in e.text for e in lost))
     own = {a for h in log.hosts.values() for _, a in h.sockets.values()} | set(log.hosts)
     others = [p for p in peers if p.split("<")[0] not in own or len(log.hosts) > 1]
     others = [p for p in others if not is_loopback(p.split("<")[0].strip("[]"))]
     shown = f" ({', '.join(others[:3])})" if others else ""
     text = f"a peer ended first{shown}; this log holds only what followed: read that peer's log"
     dead = zero or {e.tag for e in [*proxied, *weak]} - _MAY_BE_ALIVE
-    sure: Confidence = "medium" if dead else "low"
+    sure: Confidence = "medium" if dead and not lone else "low"
     events = [*zero, *(proxied or lost), *weak]
     return report(events, text, sure, severity="warning" if mild else None, ranks=())
 

@@ -81,6 +81,8 @@ _ENDED_AS = {
 
 def bars_at_a_limit(log: LogEvidence) -> list[Event]:
     """Progress bars that were at a timeout's limit (printed, else torch's), not full, when last drawn."""
+    if log.has("sighup", "cancelled"):
+        return []  # whenever the signal came, they stopped
     limits_s = {e.number("timeout") / 1000 for e in log.all("work") if e.number("timeout")}
     waited = {e.place for e in log.all("monitored-victim", "wait-poll", "store-get", "work")}
 

@@ -24,7 +24,7 @@ FAILING = (
     r"\b(?:fail(?:ed|s|ure)?|cannot|can't|couldn't|could not|unable to|aborted|aborting|refused|denied|not found|no such|invalid"
     r"|unsupported|not supported|undefined symbol|mismatch\w*|corrupt\w*|does(?: not|n't) (?:exist|match|fit|support)|crashed|died|panic"
     r"|insufficient|unreachable|out of memory|not enough|no available|is not (?:set|valid|divisible|available)|no space left"
-    r"|unrecognized|unknown|out of range|exceed(?:s|ed)|missing|unexpected|broken|is dead)\b"
+    r"|unrecognized|unknown|out of range|exceed(?:s|ed)|missing|unexpected(?:ly)?|broken|is dead)\b"
 )
 WAIT = (
     r"timed out|times out|timing out|time-?out (?:after|of|expired|exceeded|error|\(|while|waiting)|TimeoutError|watchdog (?:caught|time|got)|detected by watchdog|still waiting|waiting (?:for|on)|been waiting|may be stuck|\b(?:hung|hang(?:ing|s)?|stuck|stall(?:ed|s)?)\b"
@@ -48,7 +48,7 @@ LIBRARY = Pattern(
 GOES_ON = Pattern(
     "goes_on",
     r"^Lmod has detected|\. {1,3}Trying lib|gdrcopy_\w{1,20}_init failed|not readable \(yet\?\)|Detected insufficient power|\(load will be required after|Could not run slurm task_prolog|^slurmstepd: error: (?:TMPDIR \[|Setting TMPDIR)|\b(?:module|ml): command not found|severity=Corrected\b|: \d{1,6}, Non-fatal\b|\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
-    r"|deprecat|will (?:be removed|fail (?:in|if))|can (?:potentially )?cause|optional|not (?:an|a fatal) error|is expected|to silence|perf may be"
+    r"|deprecat|will (?:be removed|fail (?:in|if))|can (?:potentially )?cause|optional|not (?:an|a fatal|(?:a )?warning or(?: an)?) error|is expected|to silence|perf may be"
     r"|attempt(?:ing)? to (?!exit|abort|stop|terminate)|has already been registered|not set, using|defaulting to|going to /tmp|consider |recommend|for better performance|is experimental|\btreat(?:ed|ing)? (?:it|them) as|accepting this",
 )
 HARMLESS = Pattern(
@@ -93,13 +93,13 @@ FOLLOWS = Pattern(
     + r"|connection (?:was )?(?:likely )?closed|recv(?:Value|Vector)|sendBytes|Failed to execute operation|Error encountered progressing|Proxy Call to rank|(?:failed|unable) to (?:shut ?down|dump)"
     r"|Error executing job with|see (?:root cause|the stack trace|above)|root cause above|initialization failed\. See|check the (?:logs|stack trace)|check if there are relevant logs"
     r"|child (?:process )?failed|ChildFailedError|CalledProcessError|Rendezvous\w{0,20}Closed|RayTaskError|ActorDied|ActorUnavailable|EngineDead|WorkerProc|EngineCore failed to start|(?:task|trial|job|actor) failed for (?:task|trial|job|actor)"
-    r"|Engine(?:Core)? .{0,20}(?:died|failed)|scheduler is dead|closing signal|signal:? 15\b|exit(?:ed)? (?:with )?(?:exit )?code:? (?:1|2|15|143)\b"
+    r"|Engine(?:Core)? .{0,20}(?:died|failed)|scheduler is dead|closing signal|signal:? 15\b|(?:exit(?:ed)?|failed|ended) (?:with )?(?:exit |return )?code:? (?:1|2|15|143)\b"
     r"|exitcode\W{1,6}(?:-15|1|2|143)\b|Job step aborted|Terminating (?:StepId|process|remaining)|(?-i:CANCELLED)|Back-off|CrashLoopBackOff|spank: required plugin|spank plugin stack"
     r"|Primary job +terminated|non-?zero exit (?:code|status)|job has been aborted|unhandled (?:system|cuda) error|internal error - please|ncclSystemError|ncclInternalError"
-    r"|Test NCCL failure|Test failure|function error: Hccl|file:\d+ -> \d|\.(?:cc|cu):\d{1,5} ?-> ?\d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some NCCL operations have failed|received sigquit|Root Cause \(first|\.py FAILED\s*$|\btask failed\b|connect EPS failed|setup connections failed"
+    r"|Test NCCL failure|Test failure|function error: Hccl|file:\d+ -> \d|\.(?:cc|cu):\d{1,5} ?-> ?\d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some \w{2,8} operations have failed|received sigquit|Root Cause \(first|\.py FAILED\s*$|\btask failed\b|connect EPS failed|setup connections failed"
     r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|\(status: FAILED|\bNo such container: |raised (?:error|exception)|stack trace (?:of|above)|failure detected by watchdog"
     r"|mpi_abort|call to MPI_Finalize|ORTE was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed|Encountered a bad command exit code|^Error executing method"
-    r"|Polled an error|WatchTasksAsync failed|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error"
+    r"|Polled an error|service detected fatal errors|terminated unexpectedly|WatchTasksAsync failed|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error"
     r"|(?:DistBackend|DistStore|DistNetwork|ProcessRaised|ProcessExited|Rendezvous\w{0,40}|Worker\w{0,20})(?:Error|Exception)(?!: The server socket)|Engine core initialization",
 )
 """And lines around an end that another line reports."""
@@ -107,11 +107,12 @@ OF_A_COMPILER = re.compile(r"CalledProcessError: Command '\[?'?(?:\S{0,60}/)?(?:
 """A program that a rank runs; all others in this exception are launchers of ranks."""
 NOISE = Pattern(
     "noise",
-    r"^\s*(?:File \"|Additional GRPC error information|:UN(?:AVAILABLE|KNOWN):|\^{1,200}\s*$|~{1,200}\^|(?:[\w.-]{1,63} ){0,2}frame #\d+|at [\w./]+:\d+|\d{1,3} {1,3}/\S+\.so|#\d+ 0x|\*{4,}|-{6,}|={6,})|destroy_process_group\(\) was not called|Exception ignored in"
+    r"^(?:\([^)]{1,80}\) {0,2}){0,3}(?:\W{0,4}(?:ERROR|CRITICAL|FATAL)[\W\d]{0,20}|\W{0,8}error (?:logs?|output|messages?|traces?)\W{0,8})$"
+    r"|^\s*(?:File \"|Additional GRPC error information|:UN(?:AVAILABLE|KNOWN):|\^{1,200}\s*$|~{1,200}\^|(?:[\w.-]{1,63} ){0,2}frame #\d+|at [\w./]+:\d+|\d{1,3} {1,3}/\S+\.so|#\d+ 0x|\*{4,}|-{6,}|={6,})|destroy_process_group\(\) was not called|Exception ignored in"
     r"|(?:Future|Deprecation|User|Runtime|Resource|Syntax)Warning|using GPU \d+ (?:to perform|as device)|CUDA kernel errors might|For debugging consider|Compile with `TORCH_USE_CUDA"
     r"|cuFFT factory|cuBLAS factory|cuDNN factory|computation placer|TF-TRT|ACPI (?:BIOS )?(?:Error|Warning|Exception)|hostname of the client socket cannot|OMP_NUM_THREADS|error_if_nonfinite|error_file\b|: <?N/A>?\s*$|To enable traceback"
     r"|Stack trace of the failed collective not found|potential root causes|number of (?:skipped|nan)|Out of bounds values : 0|#wrong|Failed to find nccl\w+ symbol|Could not find: ?lib"
-    r"|^[NR]CCL version|no plugin found|^Pods Statuses: .{0,60} / [1-9]\d* Succeeded|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|(?<![<>=] )(?<!gpu )(?<!rank )(?<!node )(?<!device )\b0 (?:errors?|failed|failures)\b|\b0 [a-z]{3,20} (?:are |were )?(?:unexpected|missing|failed|invalid)\b|errors?[=:] ?0\b|no errors?\b|(?:no|without) (?:error|failure)s?\b|error[_ ]rate|mean_error|max_error|val_error|loss_scale"
+    r"|^[NR]CCL version|no plugin found|^Pods Statuses: .{0,60} / [1-9]\d* Succeeded|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|(?<![<>=] )(?<!gpu )(?<!rank )(?<!node )(?<!device )\b0 (?:errors?|failed|failures)\b|\b0 [a-z]{3,20} (?:are |were )?(?:unexpected|missing|failed|invalid)\b|errors?[=:] ?0\b|no errors?\b|(?:no|without) (?:error|exception|failure)s?\b|error[_ ]rate|mean_error|max_error|val_error|loss_scale"
     r"|^Last error: {0,4}$|^Caused by: .{0,300}\.py:\d{1,6} in |Traceback \(most recent|during handling of the above|the above exception was|Solution:|this usually is caused by|\blikely\b.{0,40}\bcauses\b|Set the environment variable HYDRA"
     r"|\berrors?[ =:]{1,3}(?:\d+\.\d|\d+e-)|^#|^\W{0,200}$|^ {0,8}\S{1,40}(?: {2,20}\S{1,40}){4}|Check failure stack trace|^PC: @|^\W{0,8}(?:at|@) {2,20}0x"
     r"|^(?:\d{1,4}: )?\S{1,60}: <[A-Z_,-]{2,120}> mtu \d|^\S{1,60} {2,30}UNKNOWN {2}|^\s*--[a-z][\w-]{1,60}(?:=\S{0,80})?\s*$|^\s*\w[\w ]{1,40} {2,40}: Not (?:Found|Active|Supported)\s*$|inotify_add_watch|^rm: cannot remove |^mkdir: cannot create directory .{1,300}File exists|^fatal: not a git repository|more processes? ha\w{1,2} sent help message|Set MCA parameter|find any relevant network interfaces|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b",
@@ -152,6 +153,7 @@ WRAPPING = re.compile(
 
 # fmt: off
 MEANINGS = (
+    (Pattern("meaning", r"closing signal"), "the launcher ends its other workers: one of them failed first, above this line or on another node"),
     (Pattern("meaning", r"no space left|quota exceeded"), "a file system, /dev/shm or a quota is full: `df -h`, `df -i` and `df -h /dev/shm` on that host"),
     (Pattern("meaning", r"permission denied|not permitted|unauthorized|forbidden"), "the process may not do that: compare user, container privileges and file modes with a node where it works"),
     (Pattern("meaning", r"undefined symbol|cannot open shared object|version `"), "two versions of a library are mixed: compare LD_LIBRARY_PATH and the installed versions with a node where it works"),

@@ -14,7 +14,7 @@ TAGS = (
     tag("jax-barrier", "setting",
         r"Barrier timed out.*|Wait_for_all_tasks_to_register|Timed out task names?:|cluster registration failed|barrier .{0,60}(?:timed out|DEADLINE)|Shutdown barrier|GetKeyValue\(\) timed out"),
     tag("jax-died", "consequence",
-        r"Failed to send RPC to coordination service|JAX distributed service detected fatal errors|(?:leader )?task .{0,30}(?:died|preempted|crashed)|[Tt]ask \S+ heartbeat timeout|[Tt]he tasks? (?:have|has) crashed|coordination service .{0,60}(?:unavailable|shut ?down|stopped)|Connection reset by peer.{0,40}grpc|\bSocket closed\b|CollectiveExecutor::StartAbort (?:UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED)|PollForError|(?<!one of the )tasks? .{0,40}unhealthy"),
+        r"Failed to send RPC to coordination service|JAX distributed service detected fatal errors|(?:leader )?task .{0,30}(?:died|preempted|crashed)|[Tt]ask \S+ heartbeat timeout|(?P<peer>/job:\S{1,80}) unexpectedly tried to connect with a different incarnation|[Tt]he tasks? (?:have|has) crashed|coordination service .{0,60}(?:unavailable|shut ?down|stopped)|Connection reset by peer.{0,40}grpc|\bSocket closed\b|CollectiveExecutor::StartAbort (?:UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED)|PollForError|(?<!one of the )tasks? .{0,40}unhealthy"),
     tag("ray-died", "consequence",
         r"A worker died or was killed|ActorDiedError|RayActorError|WorkerCrashedError|The actor (?:died|is dead)|EngineCore (?:failed|encountered|died|crashed)|EngineDeadError|actor .{0,40}died (?:unexpectedly|because)|Worker unexpectedly exits|owner .{0,20}has died|AsyncEngineDeadError|raylet .{0,20}died|Raylet failed\b|Worker exit type|has been marked dead because|mistakenly (?:been )?marked (?:as )?dead|(?:Engine core|WorkerProc) initialization failed"),
     tag("horovod-down", "consequence", r"Horovod has been shut down|HorovodInternalError"),
@@ -40,7 +40,7 @@ TAGS = (
     tag("thread", "", r"^Exception in thread \S"),
     tag("traceback", "context", r"Traceback \(most recent call last\)"),
     tag("frame", "context setting",
-        r"(?:^|: |\) )\s*File \"(?P<file>[^\"]+)\", line (?P<number>\d+)(?:, in (?P<function>\S+))?",
+        r"(?:^|: |\) )\s*File \"(?P<file>[^\"]{1,400})\", line (?P<number>\d+)(?:, in (?P<function>\S+))?",
         keep=0),
     # Launchers, around the words of the ranks they started: wrappings, ends, numbers of ranks.
     # An exception on such a line is the launcher's own: another process's end is behind it.

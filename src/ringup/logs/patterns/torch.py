@@ -7,7 +7,7 @@ from ringup.logs.patterns.tags import tag
 # fmt: off
 TAGS = (
     tag("work", "failure hang consequence weak end nccl",
-        r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), |\.{3}, )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<nin>\d+))?(?:, NumelOut=(?P<nout>\d+))?(?:, Timeout\(ms\)=(?P<timeout>\d+))?\)?(?:.*?ran for (?P<ran>\d+))?",
+        r"Work\w{2,8}\((?:SeqNum=(?P<seq>\d+), |\.{3}, )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<nin>\d+))?(?:, NumelOut=(?P<nout>\d+))?(?:, Timeout\(ms\)=(?P<timeout>\d+))?\)?(?:.*?ran for (?P<ran>\d+))?",
         r"Watchdog caught collective operation timeout(?P<op>)",
         keep=24),
     tag("work-state", "",
