@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from ringup.logs import causes
 from ringup.logs.blame import PLACE
 from ringup.logs.read import Diagnosis, read_logs
+from tests.golden_files import part_of
 from tests.logs_said import HEALTHY, NOISE, SAID, UNREADABLE
 
 
@@ -61,7 +63,7 @@ PREFIXES = (
 @pytest.mark.parametrize("number", range(len(SAID)))
 def test_what_stands_before_a_line_does_not_hide_what_it_says(tmp_path: Path, number: int) -> None:
     rule, text = SAID[number]
-    for prefix in PREFIXES[number % 4 :: 4]:
+    for prefix in PREFIXES[zlib.crc32(text.encode()) % 4 :: 4]:
         if "rank" in prefix and "[rank" in text:
             continue  # two ranks on one line: anybody's guess
         if rule == "node-rank-duplicate" and "machine_rank" in text:
@@ -101,7 +103,7 @@ def as_collected(tmp_path: Path, form: str, said: Sequence[tuple[str, str]]) -> 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_how_a_collector_writes_lines_does_not_hide_what_they_say(tmp_path: Path, form: str) -> None:
-    as_collected(tmp_path, form, SAID[[*FORMS].index(form) :: len(FORMS)])
+    as_collected(tmp_path, form, part_of(SAID, [*FORMS].index(form), len(FORMS)))
 
 
 @pytest.mark.slow

@@ -305,3 +305,28 @@ def test_a_quoted_record_is_read(tmp_path: Path) -> None:
     )
     text = f"The following warning is frequent:\n\n{line}\nIt is not detected.\nMore text.\nAnd more.\n"
     assert diagnose(tmp_path, text).causes[0].rule == "rdma-retry-exceeded"
+
+
+def test_what_one_line_of_code_passes_on_is_of_others(tmp_path: Path) -> None:
+    prefix = "[2025-08-17, 16:39:31 UTC] {pod_manager.py:477} INFO - [base] "
+    lines = ["loading", "Task 3 failed: runner not available", "closing"]
+    assert not diagnose(tmp_path, "\n".join(prefix + line for line in lines)).healthy
+    own = [f"[2025-08-17, 16:39:31 UTC] {{trainer.py:{n}}} INFO - {line}" for n, line in enumerate(lines, 40)]
+    assert diagnose(tmp_path, "\n".join(own)).healthy  # the program's own severity
+
+
+def test_a_kernel_of_deepep_that_gave_up_waiting_breaks_on_purpose(tmp_path: Path) -> None:
+    text = (
+        "DeepEP timeout check failed: rank = 3, value = 1\n[rank3]: Traceback (most recent call last):\n"
+        '[rank3]:   File "/job/t.py", line 12, in test_loop\n[rank3]:     torch.cuda.synchronize()\n'
+        "[rank3]: torch.AcceleratorError: CUDA error: unspecified launch failure\n"
+    )
+    found = diagnose(tmp_path, text).causes[0]
+    assert (found.rule, found.evidence[0].line) == ("rank-fell-behind", 1)
+
+
+def test_the_rest_of_a_broken_line_is_no_error_by_its_label(tmp_path: Path) -> None:
+    label = "ERROR 02-12 19:57:26 worker_base.py:572] "
+    text = "The client socket has timed out after 60s while trying to connect to (10.3.4.5\n, 44737)."
+    found = diagnose(tmp_path, label + text.replace("\n", f"\n{label}")).causes
+    assert found[0].rule == "store-unreachable"

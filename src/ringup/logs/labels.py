@@ -91,6 +91,7 @@ _NUMBERED = (
 _OF_ACTIONS = re.compile(rb"[^\t]{1,120}\t[^\t]{1,120}\t(?=\d{4}-\d\d-\d\dT\d)")
 """The job and the step, as `gh run view --log` prints them."""
 _COLLECTED = re.compile(rb"[^\n]{0,80}?\bINFO\b[\]:]?(?: - | {1,2})")
+_PLACE_IN_CODE = re.compile(rb"[\w/]{1,80}\.\w{1,3}:\d{1,6}")
 _PASSED_ON = re.compile(rb"Traceback \(most|  File \"|[^\n]{0,40}?\b(?:WARN(?:ING)?|ERROR|CRITICAL)\b[\]:]? ")
 FEWEST_NUMBERED = 4
 
@@ -123,7 +124,11 @@ def is_collected(lines: Sequence[bytes]) -> bool:
     (True, False)
     """
     found = [match for match in map(_COLLECTED.match, lines) if match]
-    return len(found) == len(lines) and any(_PASSED_ON.match(match.string, match.end()) for match in found)
+    # One line of code prints every line: it passes on what others print.
+    places = {place and place[0] for place in (_PLACE_IN_CODE.search(match[0]) for match in found)}
+    by_one = None not in places and len(places) == 1
+    passes_on = by_one or any(_PASSED_ON.match(match.string, match.end()) for match in found)
+    return len(found) == len(lines) and passes_on
 
 
 def _of_somebody(match: re.Match[str]) -> bool:

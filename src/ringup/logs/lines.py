@@ -291,7 +291,6 @@ def body_of(text: str, labels: Labels) -> str:
 
 
 MOST_LAYERS = 6
-_WORD, _LETTER = re.compile(r"[A-Za-z]{3}"), re.compile(r"\w")
 
 
 def message_of(text: str, labels: Labels = NO_LABELS) -> str:
@@ -307,7 +306,7 @@ def message_of(text: str, labels: Labels = NO_LABELS) -> str:
         body = body_of(text, labels)
         match = WRAPPING.match(body)
         rest = body[match.end() :] if match else body
-        if rest == text or (_LETTER.search(rest) and not _WORD.search(rest)):
+        if rest == text:
             return text
         text = rest
     return text

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringup.logs.blame import place
+from ringup.logs.causes.symptoms import broken_kernels
 from ringup.logs.forms import Clue, Form
 from ringup.logs.lines import Event, ranks_of
 from ringup.logs.outcome import ENOUGH, ENOUGH_OF_OTHERS
@@ -79,7 +80,11 @@ def weight(log: LogEvidence, clue: Clue) -> tuple[float, ...]:
 def standing(log: LogEvidence) -> list[Clue]:
     """The clues after which the run did not work, the most informative first."""
 
+    trapped = not broken_kernels(log)
+
     def overcome(clue: Clue) -> bool:
+        if trapped and "illegal-access" in clue.tags:
+            return True
         if clue.form >= Form.PROGRAM and log.outcome.aftermath(clue.event):
             return True
         events = [clue.event, *log.at(clue.event.file, clue.event.line)]
