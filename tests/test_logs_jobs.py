@@ -18,6 +18,18 @@ ENDS: list[tuple[str, str]] = [
     ("rank-killed", "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 412 RUNNING AT n1\n=   EXIT CODE: 9\n=   CLEANING UP REMAINING PROCESSES"),
     ("rank-killed", "=   RANK 3 PID 412 RUNNING AT n1\n=   KILLED BY SIGNAL: 9 (Killed)"),
     ("rank-crashed", "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\nYOUR APPLICATION TERMINATED WITH THE EXIT STRING: Segmentation fault (signal 11)"),
+    # Whoever waited in vain lived; its exit closes the others' connections.
+    ("rank-fell-behind", "[rank0]: RuntimeError: [/p/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 9000ms for recv operation to complete\n[rank1]: RuntimeError: [/p/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:4411."),
+    ("ddp-unused-parameters", "[rank0]: RuntimeError: It looks like your LightningModule has parameters that were not used in producing the loss returned by training_step."),
+    # torchrun --nproc-per-node gpu
+    ("no-gpu-visible", 'Traceback (most recent call last):\n  File "/env/torch/distributed/run.py", line 748, in determine_local_world_size\n    return int(nproc_per_node)\nValueError: invalid literal for int() with base 10: \'gpu\'\n\nTraceback (most recent call last):\n  File "/env/torch/distributed/run.py", line 755, in determine_local_world_size\n    raise ValueError("Cuda is not available.") from e\nValueError: Cuda is not available.'),
+    ("launcher-argument-misread", "usage: Accelerate launch command [-h]\nAccelerate launch command: error: unrecognized arguments: --num_procs"),
+    ("job-step-not-launched", "[2026-01-02T10:10:06.9] [3.0] error: pyxis: couldn't mkdir /run/pyxis/7: No such file or directory\n[2026-01-02T10:10:06.9] [3.0] error: Plugin stack initialization failed."),
+    ("job-step-not-launched", 'error: pyxis: error: a container with name "pyxis_a" does not exist, and --container-image is not set'),
+    ("node-lost", "ray.exceptions.NodeDiedError: Task failed because the node it was running on is dead or unavailable. Node IP: 10.0.0.7, node ID: e5."),
+    ("rank-raised-exception", "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\n  Proc: [[7,1],1]\n  Errorcode: 5"),
+    # Ray lists causes; its trainer carries the rank's exception; its own actors have threads.
+    ("peer-died-first", "(raylet) A worker died or was killed. Lease ID: " + 56 * "5" + " Worker ID: " + 56 * "a" + " Node ID: " + 56 * "b" + ". The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file. Some common causes include: (1) the process was killed by the OOM killer due to high memory usage, (2) ray stop --force was called, or (3) the worker crashed unexpectedly due to SIGSEGV or another unexpected error. If the process was killed by the kernel OOM killer, see the log of the kernel on that node."),
     # A mapped page of /dev/shm that could not be had, in the words of UCX's handler.
     ("shm-too-small", "[n1:77   :0:91] Caught signal 7 (Bus error: nonexistent physical address)\n 2 0x00758 ncclGroupEnd()  ???:0\nERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -7) local_rank: 0 (pid: 77) of binary: /usr/bin/python"),
     ("open-files-too-low", "RuntimeError: unable to open shared memory object </torch_51_88> in read-write mode\nOSError: [Errno 24] Too many open files"),

@@ -116,12 +116,51 @@ def test_a_restart_overcomes_the_end_of_ranks(tmp_path: Path) -> None:
         for rank in (0, 1)
     )
     again = "[default] Worker group FAILED. 2/3 attempts left; will restart worker group\n"
-    assert errors(diagnose(tmp_path, job=STEPS + ended + STEPS)) == ["rank-killed"]
+    gave_up = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    assert errors(diagnose(tmp_path, job=STEPS + ended + gave_up + STEPS)) == ["rank-killed"]
+    assert errors(diagnose(tmp_path, job=STEPS + FAILED + ended + STEPS)) == []
     assert errors(diagnose(tmp_path, job=STEPS + ended + again + STEPS)) == []
     others = "".join(f"[rank0]: step {n} loss 2.{n}\n" for n in (1, 2))
     assert errors(diagnose(tmp_path, job=FAILED + others)) == ["rank-raised-exception"]
     assert errors(diagnose(tmp_path, job=FAILED + again + others)) == []
     assert errors(diagnose(tmp_path, job=FAILED + again + others + FAILED)) == ["rank-raised-exception"]
+
+
+OF_AN_ACTOR = """\
+(Cleaner pid=22) Exception in thread Monitor:
+(Cleaner pid=22) Traceback (most recent call last):
+(Cleaner pid=22)   File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner
+(Cleaner pid=22)     self.run()
+(Cleaner pid=22) ConnectionError: Found two Ray instances
+(Controller pid=7) [2026-01-02 10:00:00,7 E 7 9] core_worker.cc:2465: Actor 'Watcher' with ID 'a01f' has arguments
+"""
+OF_A_WORKER = """\
+(RayTrainWorker pid=31) Traceback (most recent call last):
+(RayTrainWorker pid=31)   File "/job/t.py", line 9, in loop
+(RayTrainWorker pid=31) ValueError: the vocabulary does not fit
+"""
+OF_THE_TRAINER = """\
+Traceback (most recent call last):
+  File "/job/t.py", line 18, in <module>
+    trainer.fit()
+ray.train.WorkerGroupError: Training failed due to worker errors:
+"""
+
+
+def test_a_thread_of_an_actor_of_ray_is_no_rank(tmp_path: Path) -> None:
+    reports = "".join(
+        f"(RayTrainWorker pid=31) Reporting training result {n}: TrainingReport(metrics={{}})\n"
+        for n in (1, 2)
+    )
+    done = "Result(metrics=None, checkpoint=None, error=None, path='/out/a')\n"
+    assert diagnose(tmp_path, job=OF_AN_ACTOR + reports + done).healthy
+    first = diagnose(tmp_path, job=OF_AN_ACTOR + OF_A_WORKER + OF_THE_TRAINER).causes[0]
+    assert (first.rule, first.confidence) == ("rank-raised-exception", "medium")
+    assert "raised ValueError: the vocabulary does not fit at /job/t.py:9" in first.text
+
+
+def test_an_end_of_a_process_that_has_ended_is_no_failure(tmp_path: Path) -> None:
+    assert diagnose(tmp_path, job=STEPS + "bash: line 5: kill: (299) - No such process\n").healthy
 
 
 TAKEN = "slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-20T10:00:00 DUE TO TIME LIMIT ***\n"

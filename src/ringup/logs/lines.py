@@ -233,6 +233,12 @@ def unstamped(text: str) -> str:
     return text[stamp.end() :] if stamp else text
 
 
+def actor_of(text: str) -> str:
+    """The pid in Ray's label of a line, "" without one."""
+    label = _RAY.match(text)
+    return label["pid"] if label else ""
+
+
 NO_LABELS = Labels()
 
 

@@ -260,13 +260,13 @@ class Outcome:
         if event.tag not in _NEVER_PASSED and self._worked_before_the_end(event):
             return True
         ended, again = self._last_end[event.file], self._last_restart[event.file]
-        if ended > event.line and again < ended:
+        if again < ended > event.line:
             return False
         from_line = max(event.line, self._last_break[event.file])
         marks = [m for m in self._own_marks(event) if m.event.line > from_line]
         is_work = any(m.event.tag != "saved" for m in marks)  # a program may save when it fails
         if is_work and sum({m.event.line: m.weight for m in marks}.values()) >= ENOUGH:
-            return not self._is_flushed(event, marks)
+            return again > event.line or not self._is_flushed(event, marks)
         others = [m for m in self._some_marks if m.event.line > self._last_break[m.event.file]]
         others = [m for m in others if self._follows(m.event, event)]
         if again > event.line:  # an agent starts all ranks again, also those that had not failed
@@ -521,7 +521,11 @@ class Outcome:
 
     @cached_property
     def _last_restart(self) -> dict[int, int]:
-        return _last_lines((e.file, e) for e in self._log.all("restarted"))
+        """An elastic agent whose ranks failed starts them again, or ends with an exception of its own."""
+        given_up = _last_lines((e.file, e) for e in self._log.all("child-failed"))
+        failed = self._log.all("exit", has=r"failed \(exitcode")
+        again = [e for e in failed if e.line > given_up[e.file]]
+        return _last_lines((e.file, e) for e in [*self._log.all("restarted"), *again])
 
     def _is_of_a_test(self, event: Event) -> bool:
         """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ringup.logs.blame import place
 from ringup.logs.causes.symptoms import broken_kernels
 from ringup.logs.forms import Clue, Form
-from ringup.logs.lines import Event, ranks_of
+from ringup.logs.lines import Event, actor_of, ranks_of
 from ringup.logs.outcome import ENOUGH, ENOUGH_OF_OTHERS
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import MEANINGS, SPECIFIC
@@ -216,6 +216,7 @@ def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
         is_error = clue.severity in ("error", "fatal") or bool(_BUILD.match(clue.message))
         is_error = is_error and clue.form in (Form.PROGRAM, Form.ERROR, Form.ERRNO) and not follows(clue)
         is_above = clue.event.file == raised.event.file and 0 < raised.event.line - clue.event.line <= ABOVE
+        is_above = is_above and actor_of(clue.event.text) == actor_of(raised.event.text)
         if is_error and is_above and clue.specific > raised.specific:
             return clue
     return None

@@ -23,6 +23,8 @@ _GONE = r"was previously responsive|previously established|but handshake failed"
 _MAY_BE_ALIVE = {"recv-vector", "store-get", "keepalive-failed", "pipe-broken"}
 """A proxy, a firewall or a late start also causes these: no process need have ended."""
 
+_OF_GLOO = {"gloo-closed", "gloo-reset"}
+
 _FAILED_CALL = re.compile(r"Call to (\w+) failed with error ([^,;.\n]{1,80})")
 
 
@@ -49,6 +51,9 @@ def peer_died_first(log: LogEvidence) -> Found:
     after = [(x.file, range(x.line - _ABOVE_AN_END, x.line)) for x in passed]
     lost = [e for e in lost if not any(e.file == file and e.line in lines for file, lines in after)]
     lost = [e for e in lost if e.tag != "store-get" or not re.search(r"(?i)time", e["reason"])]
+    # A peer that has ended closes its connections at once: who waits in vain waits for one that lives.
+    late = log.all("gloo-recv-timeout")
+    lost = [e for e in lost if not (e.tag in _OF_GLOO and any(_after(e, w) for w in late))]
     lost += log.all("ofi-request", has=_GONE)
     weak = log.all("keepalive-failed", "pipe-broken")
     weak = [e for e in weak if not (made_do(e) or (is_teardown(e) and log.outcome.ended_well))]

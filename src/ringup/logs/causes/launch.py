@@ -100,7 +100,7 @@ def launcher_argument_misread(log: LogEvidence) -> Found:
         return report(usage, text or "the launcher refuses its own arguments", sure)
     raised = log.all("exception", type="ValueError|AssertionError")
     raised = [e for e in raised if LAUNCHER_FRAMES.search(e["frame"]) and log.tags_at(e) == {"exception"}]
-    if raised:
+    if raised and not log.has("no-cuda"):
         return report(raised, f"the launcher refuses its own arguments: {raised[0]['text'][:160]}", "medium")
     shell = log.all("name-tried", host=".*[/=].*")
     return report(shell, f"{first_value(shell, 'host')!r} was taken for the address of the head", "low")

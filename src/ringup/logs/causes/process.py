@@ -19,7 +19,7 @@ from ringup.logs.causes.symptoms import (
     xid_codes,
 )
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.lines import Event, ranks_of
+from ringup.logs.lines import Event, actor_of, ranks_of
 from ringup.logs.outcome import RANK_PROGRAMS, made_do
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import PROGRAM_XIDS
@@ -40,13 +40,13 @@ WRAPPERS = re.compile(
     r"|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|"
     r"ConnectionAbortedError|EOFError|SignalException|EngineDeadError|WorkerCrashedError"
     r"|TimeoutExpired|CancelledError|RemoteError|XlaRuntimeError|"
-    r"EngineCore\w{0,99}|NodeDiedError|GeneratorExit|BackendCompilerFailed)$"
+    r"EngineCore\w{0,99}|WorkerGroupError|TrainingFailedError|NodeDiedError|GeneratorExit|BackendCompilerFailed)$"
 )
 """Exceptions that only carry another failure: the wrapped one counts."""
 
 _EITHER_WAY = (
     r"(?i)(?:common|likely|possible|potential) (?:root )?(?:causes|reasons)"
-    r"|\(1\) the process (?:is|was) killed|may have been (?:killed|terminated)"
+    r"|\(\d\) the (?:process|worker) |may have been (?:killed|terminated)"
 )
 """Sentences that list possible causes (Ray prints one for every dead worker): they prove nothing."""
 
@@ -589,6 +589,8 @@ def _is_of_the_program(log: LogEvidence, event: Event) -> bool:
         return False
     if event["type"] == "KeyError" and "logging/__init__.py" in event["frame"]:
         return False  # a level that logging has not seen, which it handles
+    if event["thread"] and actor_of(event.text) and _INSTALLED.search(event["frame"]):
+        return False  # of one of Ray's own actors, no rank
     stopped = log.outcome.interrupted.get((event.file, event.label), event.line)
     if event["type"].lower().endswith("warning") or stopped < event.line:
         return False

@@ -37,7 +37,7 @@ TAGS = (
         r"^(?P<type>(?:[a-z_]\w*\.){1,12}(?:exc|exceptions|errors)\.(?-i:[A-Z])\w*)(?::(?: (?P<text>.*))?)?$",
         keep=16),
     tag("ignored", "", r"Exception ignored in"),
-    tag("thread", "", r"^Exception in thread \S"),
+    tag("thread", "", r"(?:^|\) )Exception in thread \S"),
     tag("traceback", "context", r"Traceback \(most recent call last\)"),
     tag("frame", "context setting",
         r"(?:^|: |\) )\s*File \"(?P<file>[^\"]{1,400})\", line (?P<number>\d+)(?:, in (?P<function>\S+))?",
@@ -74,8 +74,8 @@ TAGS = (
         # docker and containerd, whose hook is NVIDIA's
         r"(?<!   )nvidia-container-cli: (?P<why>\w{1,20} error: .{1,120})", r"failed to create (?:containerd |shim )?task\b|\bOCI runtime create failed"),
     tag("step-unlaunched", "",
-        r"pyxis: (?P<why>(?:failed to|couldn't) (?:import|create|start) .{1,120})|(?P<why2>task \d{1,7} launch failed: .{1,80})"
-        r"|(?P<why3>StepId=\S{1,30} aborted before step completely launched)|Failed to invoke spank plugin stack"
+        r"(?<!epilog: )error: pyxis: (?P<why>(?:error: |(?:failed to|couldn't) (?!clean|remove|unlink)).{1,120})|(?P<why2>task \d{1,7} launch failed: .{1,80})"
+        r"|(?P<why3>StepId=\S{1,30} aborted before step completely launched)|Failed to invoke spank plugin stack|Plugin stack initialization failed"
         r"|Task launch for \S{1,40} failed on node (?P<host>\S{1,80}): (?P<why4>.{1,80})|(?P<why5>Prolog (?:failure|failed|hung) on node \S{1,80}|launch[_ ]failed[_ ]requeued[_ ]held)"
         r"|exiting abnormally: (?P<why6>.{1,80})",
         r"srun: error: (?P<why>Invalid MPI type [^,]{1,40}),"),

@@ -20,6 +20,7 @@ TAGS = (
         r"|\b(?:Finished|Completed) (?:training|finetuning|fine-tuning|benchmark|all epochs)\b(?! (?:of |for |the |on )*(?:epoch|step|batch|stage|fold|tokenizer|BPE))"
         r"|\b(?:epoch|step|iter\w{0,5}) (?P<n>\d{1,9})(?:/| of )(?P<of>\d{1,9}) (?:done|finished|completed?)\b|\b(?P<n2>\d{1,9})(?:/| of )(?P<of2>\d{1,9}) (?:epochs|steps) (?:done|finished|completed?)\b",
         r"\b(?:job|run|attempt|script)\b.{0,40} (?:finished|completed|succeeded|ended|exited)\b.{0,20}(?:exit )?(?:code|status)[ :=]{1,2}0\b",
+        r"^Result\(.{0,400}\berror=None\b",  # of Ray Train and Tune
         # torch's agent waits there once its own ranks have succeeded
         r"Error waiting on exit barrier",
         keep=16),

@@ -37,7 +37,7 @@ TAGS = (
     tag("local-rank-argument", "",
         r"(?:unrecognized arguments?|no such option|No such option|not used by the \w+Parser|unexpected argument|unknown (?:command line )?flag|Unknown option|Got unexpected extra argument|invalid argument|unexpected keyword argument)\b.{0,200}?local[-_]rank|local[-_]rank.{0,60}(?:unrecogni[sz]ed|is not (?:a )?(?:recognized|valid)|not recognized)|LexerNoViableAlt\w*:.{0,60}local[-_]rank"),
     tag("launcher-usage", "setting",
-        r"(?:torchrun|accelerate(?: <command>.*?)?|Accelerate CLI tool|deepspeed|run\.py|launch\.py|colossalai|horovodrun|llamafactory-cli)\S* ?(?:launch)?: error: (?P<text>.*)|Unsupported nproc_per_node value: ?(?P<nproc>\S+)|the following arguments are required: training_script|(?:srun|sbatch|mpirun|mpiexec): unrecognized (?:option|argument)|torchrun: error|can't open file '(?:\S*/)?(?P<word>(?:-\S*|[Ff]alse|[Tt]rue|None|null|\d+|[\d.]+:\d+))'|argument --(?:nproc|nnodes|node[-_]rank|rdzv|master|num[-_](?:proc|mach|gpu|node)|machine|main[-_]process|max[-_]restarts)\S*: (?:expected one argument|invalid \w+ value)"),
+        r"(?:torchrun|accelerate(?: <command>.*?)?|Accelerate (?:CLI tool|launch command)|deepspeed|run\.py|launch\.py|colossalai|horovodrun|llamafactory-cli)\S* ?(?:launch)?: error: (?P<text>.*)|Unsupported nproc_per_node value: ?(?P<nproc>\S+)|the following arguments are required: training_script|(?:srun|sbatch|mpirun|mpiexec): unrecognized (?:option|argument)|torchrun: error|can't open file '(?:\S*/)?(?P<word>(?:-\S*|[Ff]alse|[Tt]rue|None|null|\d+|[\d.]+:\d+))'|argument --(?:nproc|nnodes|node[-_]rank|rdzv|master|num[-_](?:proc|mach|gpu|node)|machine|main[-_]process|max[-_]restarts)\S*: (?:expected one argument|invalid \w+ value)"),
     tag("hostfile-missing", "establishing", r"Unable to find hostfile"),
     tag("hostfile-needed", "",
         r"no extra nodes available|Hostfile contains (?:a bad|multiple) entr|[Hh]ostfile is (?:empty|not formatted)|Num nodes is ?> ?1 but|Hostfile .{0,80}(?:does not exist|not found|is empty)|hostfile .{0,40}not (?:found|exist)"),
@@ -46,7 +46,7 @@ TAGS = (
     tag("no-cuda", "",
         r"Torch not compiled with CUDA enabled|module 'torch\._C' has no attribute '_cuda_\w+'|only supported with GPUs, no GPUs found|Distributed package doesn't have NCCL built in|RuntimeError: Found no NVIDIA driver|no GPU resources available"
         r"|Cannot access accelerator device when none is available|No supported gpu backend found|Accelerator` can not run on your system since"
-        r"|deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False|Failed to infer device type|Current node has no GPU available"),
+        r"|deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False|Failed to infer device type|Current node has no GPU available|ValueError: (?:Cuda|Xpu) is not available\."),
     tag("no-device", "",
         r"no CUDA-capable device is detected|No CUDA GPUs are available|CUDA_ERROR_NO_DEVICE|No HIP GPUs are available|hipErrorNoDevice|no supported devices found for platform (?:CUDA|ROCM)"),
     tag("visible-devices", "context setting", r"CUDA_VISIBLE_DEVICES(?:=|: ?\[?)(?P<devices>[\d,]+)", keep=4),

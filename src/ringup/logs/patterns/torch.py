@@ -42,7 +42,7 @@ TAGS = (
     tag("uneven-word", "context", r"exhausted all \d+ inputs, but|other ranks still have inputs"),
     tag("step", "context setting",
         r"(?!step \d+\.(?:\d|batch|extern)|step \d{1,3}/\d{1,3} ?: (?:[a-z]{2,20}ing (?!loss)|(?:from|run|copy|workdir|env|arg) ))(?<!num )(?<!optimization )(?<!total )(?<!max )(?:\bstep|\biter(?:ation)?|\bepoch|\bbatch)[ s:=#\[]+(?P<step>\d+)(?:(?:/| of )(?P<of>\d+)\b)?",
-        r"\b(?:images|imgs|samples|sequences|tokens|frames)/s(?:ec|econd)?\b\W{0,3}\d",
+        r"\b(?:images|imgs|samples|sequences|tokens|frames)/s(?:ec|econd)?\b\W{0,3}\d|\bReporting training result (?P<step>\d+): TrainingReport",
         keep=2),
     tag("loss", "context setting", r"\b\w*loss[\"']?(?: ?[:=] ?| )-?\d+\.\d", keep=2),
     tag("ddp-same-model", "",
@@ -51,7 +51,7 @@ TAGS = (
     tag("ddp-shapes", "",
         r"appears not to match (?:sizes|strides) of the same param|params? .{0,30}shape .{0,50}(?:does not match|mismatch).{0,30}rank|model (?:parameters )?(?:mismatch|differ)\w* (?:across|between) ranks"),
     tag("ddp-unused", "",
-        r"Expected to have finished reduction in the prior iteration|find_unused_parameters=True|parameters that were not used in producing loss|Parameter(?:s| indices) which did not receive grad for rank|wasn't able to locate the output tensors"),
+        r"Expected to have finished reduction in the prior iteration|find_unused_parameters=True|parameters that were not used in producing (?:the )?loss|Parameter(?:s| indices) which did not receive grad for rank|wasn't able to locate the output tensors"),
     tag("ddp-ready-twice", "", r"marked (?:as )?ready twice|mark a variable ready only once"),
     tag("group-twice", "", r"trying to initialize the default process group twice"),
     tag("build-lock", "setting",
@@ -95,7 +95,8 @@ TAGS = (
         r"^first failure: (?P<host>[^\s:]{1,80}): (?P<first>no contact for .{1,30}: the node or its network is down)",
         r"\Asrun: error: (?P<first>Node failure on) (?P<host>[\w.-]{1,80})\s*\Z",
         r"JobId=\S{1,40} (?:due to failure of|on failed) node (?P<host>[\w.-]{1,80})",
-        r"(?P<by_ray>The node with node id: \w{1,64} and (?:address|ip): )(?P<host>[\w.:-]{1,80}) .{0,120}has been marked dead"),
+        r"(?P<by_ray>The node with node id: \w{1,64} and (?:address|ip): )(?P<host>[\w.:-]{1,80}) .{0,120}has been marked dead",
+        r"(?P<by_ray>the node it was running on is dead or unavailable\. Node IP: )(?P<host>[\w.:-]{1,80}),"),
     tag("exit", "failure end context local",
         r"^first failure: rank (?P<rank>\d+) on (?P<host>\S+): (?:.{1,400} \()?"
         r"(?:exit code (?P<code>\d+)|(?:killed by|ended by ringup with) (?P<name>SIG\w+)).{0,80}, .{1,40}(?P<first>after the start)",
@@ -115,6 +116,7 @@ TAGS = (
         r"Process (?P<pid>\d+) (?:was )?(?:killed|terminated) by signal (?P<signal>\d+)|terminated by signal (?P<name>SIG\w+)",
         # a program that gives up MPI, in the words of Open MPI
         r"(?:MPI_ABORT was invoked on rank (?P<rank>\d+) in .{1,120})?\bwith errorcode -?(?P<code>\d+)",
+        r"^\s*Errorcode: -?(?P<code>\d+)\s*$",
         # and of MPICH and Intel MPI
         r"application called MPI_Abort\(.{1,60}, (?P<code>\d+)\) - process (?P<rank>\d+)",
         r"\bAbort\((?P<code>\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm",
