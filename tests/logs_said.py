@@ -870,4 +870,8 @@ SAID += [
         "rank-crashed",
         "step 1\nstep 2\n*** SIGABRT received at time=1766666 on cpu 3 ***\nPC: @ 0x7f (unknown) raise",
     ),
+    (
+        "port-privileged",
+        "RuntimeError: The server socket has failed to bind. port: 512, useIpv6: 0, code: -13, name: EACCES, message: permission denied",
+    ),
 ]

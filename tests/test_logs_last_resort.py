@@ -330,3 +330,46 @@ def test_the_rest_of_a_broken_line_is_no_error_by_its_label(tmp_path: Path) -> N
     text = "The client socket has timed out after 60s while trying to connect to (10.3.4.5\n, 44737)."
     found = diagnose(tmp_path, label + text.replace("\n", f"\n{label}")).causes
     assert found[0].rule == "store-unreachable"
+def test_an_error_that_is_retried_to_the_end_is_an_answer(tmp_path: Path) -> None:
+    line = "error: Munge encode failed: cannot access /run/m: No such file or directory (retrying ...)\n"
+    stamped = "".join(f"[2026-01-02T10:0{n}:00.001] {line}" for n in range(5))
+    (cause,) = diagnose(tmp_path, stamped).causes
+    assert (cause.rule, cause.confidence) == ("unnamed-failure", "low")
+    assert "makes no progress" in cause.text and "Munge encode failed" in cause.text
+    assert cause.fix is not None and "missing on that host" in cause.fix.text
+    assert diagnose(tmp_path, stamped + "step 1 loss 2.1\nstep 2 loss 2.0\n").healthy
+
+
+def test_a_librarys_error_just_above_a_crash_is_quoted(tmp_path: Path) -> None:
+    text = "2026:01:02-10:00:30:( 7) |CCL_ERROR| kvs.cpp:323 kvs_init: connection error: Connection refused\n"
+    crash = "/job/run.sh: line 9:  4711 Segmentation fault      (core dumped) python train.py\n"
+    first = diagnose(tmp_path, text + crash).causes[0]
+    assert (first.rule, first.confidence) == ("rank-crashed", "high")
+    assert "an error just above: kvs.cpp:323 kvs_init" in first.text
+    assert [event.line for event in first.evidence] == [2, 1]
+    far = diagnose(tmp_path, text + 50 * "one more line\n" + crash).causes[0]
+    assert [event.line for event in far.evidence] == [52]
+
+
+AGENT = """\
+failed (exitcode: 1) local_rank: 1 (pid: 913) of binary: /usr/bin/python
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+[0]:
+  host      : n1
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 913)
+"""
+
+
+@pytest.mark.parametrize("label", ["[rank0]: ", ""])
+def test_the_first_rank_that_ended_without_a_traceback_ended_by_its_own_wish(
+    tmp_path: Path, label: str
+) -> None:
+    began = "rank 0/2 on n1 ready\nrank 1/2 on n1 ready\nshard 17 is corrupt, giving up\n"
+    lost = (
+        f"{label}RuntimeError: [/p/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:55.\n"
+    )
+    first = diagnose(tmp_path, began + lost + AGENT).causes[0]
+    assert first.rule == ("rank-raised-exception" if label else "peer-died-first")
+    assert not label or ("shard 17 is corrupt" in first.text and first.ranks == (1,))

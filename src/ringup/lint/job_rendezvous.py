@@ -130,14 +130,6 @@ def _range_of(text: str) -> tuple[int, int]:
 
 @fault("port-privileged", SHELL, each="launches")
 def port_privileged(job: JobFile, launch: Launch) -> Found:
-    """
-    The port of the rendezvous is below 1024, or above 65535.
-
-    Why: below 1024 only root may listen; for anybody else the head ends with "Permission denied".  torch
-    refuses a port above 65535 (`_create_c10d_store`).
-
-    Fix: a port from 1024 to 65535.
-    """
     port = launch.port
     computed = " ".join(mark.name for mark in job.job.marks.all_of(port))
     low, high = _range_of(computed)

@@ -62,7 +62,7 @@ ORDER = {
         """,
         6: """
             world-never-formed rendezvous-ids-differ launcher-started-per-task slurm-tasks-mismatch
-            stale-rendezvous-state node-rank-duplicate port-in-use world-size-disagrees
+            stale-rendezvous-state node-rank-duplicate port-in-use port-privileged world-size-disagrees
             rendezvous-host-not-recognised ephemeral-ports-exhausted store-unreachable peers-never-joined
         """,
         7: """
@@ -87,7 +87,9 @@ EXPLAINED_BY = {
         "job-step-not-launched": "disk-full python-or-launcher-missing",
         "network-plugin-init-failed": "network-plugin-too-old",
         "container-not-started": "disk-full",
-        "store-unreachable": "port-in-use hostname-unresolvable-from-peer environment-breaks-remote-shell",
+        "store-unreachable": (
+            "port-in-use port-privileged hostname-unresolvable-from-peer environment-breaks-remote-shell"
+        ),
         "peers-never-joined": (
             "port-in-use rendezvous-ids-differ stale-rendezvous-state launcher-started-per-task"
         ),

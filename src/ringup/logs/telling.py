@@ -8,7 +8,7 @@ is left.  Then the form decides, then the number of details, then time.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ _WAITS = re.compile(
     r"(?i)waiting (?:for|on)(?! application (?:startup|shutdown))|still waiting|may be stuck"
     r"|\b(?:hung|hanging|stuck|stalled)\b|no progress|only have \d{1,6} participants"
     r"|No available shared memory|clients joined|not all .{0,60}joined|heartbeat"
+    r"|\berror\b.{0,200}\bretrying\b"
 )
 
 GENERIC = {"rank-raised-exception", "nccl-error-without-detail", "rank-crashed"}
@@ -172,6 +173,10 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
         return [*causes[:at], described(log, best), *causes[at + 1 :]]
     if first.rule == "rank-raised-exception" and (reason := _reason_above(log, own)):
         return [*causes[:at], described(log, reason), replace(first, confidence="low"), *causes[at + 1 :]]
+    if first.rule == "rank-crashed" and (above := next(_errors_above(log, first.evidence[0]), None)):
+        text = f"{first.text}; an error just above: {above.message[:160]}"
+        led = replace(first, evidence=(*first.evidence, above.event)[-MAX_EVIDENCE:], text=text)
+        return [*causes[:at], led, *causes[at + 1 :]]
     strongest = min((clue.form for clue in own if not follows(clue)), default=Form.INFO)
     if best.form >= strongest:
         return causes
@@ -212,14 +217,17 @@ def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
         return None  # it names an errno or an object itself
     if "illegal-access" in raised.tags:
         return None  # the GPU's own lines above it report the same
+    return next((clue for clue in _errors_above(log, raised.event) if clue.specific > raised.specific), None)
+
+
+def _errors_above(log: LogEvidence, event: Event) -> Iterator[Clue]:
+    """Errors of the same stream just above a line, the most informative first."""
     for clue in standing(log):
         is_error = clue.severity in ("error", "fatal") or bool(_BUILD.match(clue.message))
         is_error = is_error and clue.form in (Form.PROGRAM, Form.ERROR, Form.ERRNO) and not follows(clue)
-        is_above = clue.event.file == raised.event.file and 0 < raised.event.line - clue.event.line <= ABOVE
-        is_above = is_above and actor_of(clue.event.text) == actor_of(raised.event.text)
-        if is_error and is_above and clue.specific > raised.specific:
-            return clue
-    return None
+        is_above = clue.event.file == event.file and 0 < event.line - clue.event.line <= ABOVE
+        if is_error and is_above and actor_of(clue.event.text) == actor_of(event.text):
+            yield clue
 
 
 def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | None:
@@ -323,16 +331,14 @@ def _of_a_clue(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Caus
 
 def described(log: LogEvidence, clue: Clue) -> Cause:
     where = f" ({len(clue.ranks)} ranks print it)" if len(clue.ranks) > 1 else ""
+    meaning = next((text for pattern, text in MEANINGS if pattern.regex.search(clue.message)), "")
+    text, fix = f"no known cause fits; the first line that tells of a failure{where}", meaning or _AROUND
     if clue.count >= BEATS and clue.form >= Form.WAIT:
         text = f"no known cause fits; the job makes no progress, this line repeats to the end{where}"
-        next_step = _ON_EACH_RANK
-    else:
-        text = f"no known cause fits; the first line that tells of a failure{where}"
-        found = (meaning for pattern, meaning in MEANINGS if pattern.regex.search(clue.message))
-        next_step = next(found, _AROUND)
+        fix = meaning if meaning and clue.severity == "error" else _ON_EACH_RANK
     near = [o for o in standing(log)[:6] if o is not clue and not follows(o) and o.form <= SURE]
     evidence = [clue.event, *(other.event for other in near[:3])]
     text, ranks = f"{text}: {clue.message[:200].strip()}", clue.ranks | ranks_of([clue.event])
-    one = report(evidence, text, "low", fix=Fix(next_step), ranks=ranks or None)
+    one = report(evidence, text, "low", fix=Fix(fix), ranks=ranks or None)
     assert one is not None, "a clue is a line"
     return replace(one, rule="unnamed-failure", severity="error")

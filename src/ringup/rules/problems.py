@@ -236,6 +236,12 @@ rank may even join the wrong store without an error.
 Fix: end the listener if it is a leftover of an earlier run (`ringup clean`), else choose another port.
 In logs: `EADDRINUSE`, `errno: 98 - Address already in use`.
 
+port-privileged, error: The port of the rendezvous is below 1024, or above 65535.
+Why: below 1024 only root may listen; for anybody else the head ends with "Permission denied". torch refuses a
+port above 65535 (`_create_c10d_store`).
+Fix: a port from 1024 to 65535.
+In logs: `server socket has failed to bind. port: 512, ... EACCES`.
+
 hostname-unresolvable-from-peer, error: A host name the job uses is not known on one of the nodes, or names an
 address its owner does not have.
 Why: the rendezvous endpoint, MASTER_ADDR and Gloo's own address all go through name resolution.

@@ -42,7 +42,7 @@ _ANY_PORT = (
 @cause("port-in-use", overcome=None)
 def port_in_use(log: LogEvidence) -> Found:
     busy = log.all("eaddrinuse", lacks=f"(?i)tensorboard|jupyter|grafana|{_ANY_PORT}")
-    events = busy or log.all("listen-failed", lacks=r"errno: (?!98)\d")
+    events = busy or log.all("listen-failed", lacks=r"(?:errno: |code: -)(?!98)\d")
     port = next(filter(None, map(port_in, events)), "")
     which, commands = (f"port {port}", (f"ss -ltnp 'sport = :{port}'",)) if port else ("the port", ())
     text = f"{which} is already taken where the store or launcher wants to listen; "
@@ -54,6 +54,13 @@ def port_in_use(log: LogEvidence) -> Found:
     if holders and holders[0]["pid"]:
         text += f"; {holders[0]['program']} (pid {holders[0]['pid']}) listens there"
     return report([*events, *holders], text, "high" if sure else "medium", fix=fix)
+
+
+@cause("port-privileged", overcome=None)
+def port_privileged(log: LogEvidence) -> Found:
+    denied = log.all("listen-failed", has=r"errno: 13\b|code: -13\b")
+    port = next((port for port in map(port_in, denied) if 0 < int(port or 0) < 1024), "")
+    return report(denied if port else (), f"only root may listen on port {port}: it is below 1024")
 
 
 @cause("ephemeral-ports-exhausted", overcome=None)
