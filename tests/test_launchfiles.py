@@ -1390,7 +1390,7 @@ def test_a_pages_blocks_are_files_of_their_own() -> None:
     assert [one.line for job in examined.jobs for one in job.launches] == [9, 13, 19]
     assert {f.where for f in examined.findings if f.severity == "error"} == {"README.md:19"}
     assert only("```sh\npip install a\n```\n\n```bash\ntorchrun --standalone t.py\n", "a.md").line == 6
-    assert not launches("# torchrun t.py\n```yaml\nrun: torchrun t.py\n```\n", "a.md")
+    assert not launches("# torchrun t.py\n```yaml\nstep: torchrun t.py\n```\n", "a.md")
     assert not launches("```\ntest()\n  → torchrun command\n```\n", "a.md")
     assert only("Type `torchrun`:\n\n    torchrun --standalone t.py\n\nor srun `x`.\n", "a.md").line == 3
     assert only("Type::\n\n  $ torchrun --standalone t.py\n\nDone, srun.\n", "a.rst").line == 3
@@ -1402,3 +1402,113 @@ def test_a_pages_blocks_are_files_of_their_own() -> None:
     )
     assert not launches(".. note::\n\n  torchrun t.py\n", "a.rst")
     assert only("#!/bin/bash\necho '```' > a.md\ntorchrun --standalone t.py\n", "-").line == 3
+
+
+_BRANCHES = """#!/bin/bash
+#SBATCH --nodes=2
+{}
+if {}; then
+  srun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=h:1 a.py
+else
+  torchrun b.py
+fi
+"""
+
+
+@pytest.mark.parametrize(
+    ("sets", "test", "scripts"),
+    [
+        ("MODE=many", '[ "$MODE" = "many" ]', ["a.py"]),
+        ("MODE=one", '[[ "$MODE" == many ]]', ["b.py"]),
+        ("N=3", "(( N > 2 ))", ["a.py"]),
+        ("N=2", "[ $N -gt 2 ]", ["b.py"]),
+        ("", "[ $SLURM_JOB_NUM_NODES -gt 1 ]", ["a.py"]),
+        ("", "[ $SLURM_NNODES -eq 1 ]", ["b.py"]),
+        ("MODE=${MODE:-one}", '[ "$MODE" = "many" ]', ["a.py", "b.py"]),
+        ("MODE=one; [ $1 ] && MODE=many", '[ "$MODE" = "many" ]', ["a.py", "b.py"]),
+        ("MODE=one\nread MODE", '[ "$MODE" = "many" ]', ["a.py", "b.py"]),
+        ("MODE=one\nsource ./more.sh", '[ "$MODE" = "many" ]', ["a.py", "b.py"]),
+        ("MODE=one", '[ "$MODE" = "many" ] || [ $A ]', ["a.py", "b.py"]),
+    ],
+)
+def test_of_an_if_on_a_known_value_one_branch_is_read(sets: str, test: str, scripts: list[str]) -> None:
+    assert [one.script for one in launches(_BRANCHES.format(sets, test))] == scripts
+
+
+@pytest.mark.parametrize(
+    ("line", "nodes", "ranks"),
+    [
+        ("srun -n 32 --ntasks-per-node=8 python t.py", 4, 8),
+        ("srun -N 2 -n 8 --ntasks-per-node=4 python t.py", 2, 4),
+        ("tune run --nnodes 2 --nproc_per_node 8 --rdzv_endpoint h:1 recipe --config c", 2, 8),
+        ("debugpy-run -p 5678 -m torch.distributed.run -- --nproc_per_node=2 t.py", 1, 2),
+        ("debugpy-run t.py", None, 1),
+        ("ray job submit --address a:1 -- python t.py --nodes 2", None, None),
+        (
+            "ray job submit -- python -m verl.trainer.main_ppo trainer.nnodes=2 trainer.n_gpus_per_node=4",
+            2,
+            4,
+        ),
+        ("#SBATCH --ntasks=1\nsrun accelerate launch --num_processes=4 t.py", 1, 4),
+    ],
+)
+def test_counts_are_those_of_the_starter(line: str, nodes: int | None, ranks: int | None) -> None:
+    found = only(f"#!/bin/bash\n{line}\n")
+    assert (found.nodes_shown, found.ranks_shown) == (nodes, ranks)
+
+
+def test_tasks_and_services_between_fences_are_read() -> None:
+    sky = "```yaml\nnum_nodes: 2\nrun: |\n  torchrun --nnodes=2 --node_rank=$SKYPILOT_NODE_RANK t.py\n```\n"
+    assert only(sky, "a.md").summary.startswith("SkyPilot torchrun: 2 nodes")
+    dstack = "```yaml\ntype: task\nnodes: 2\ncommands:\n  - torchrun --nnodes=2 t.py\n```\n"
+    assert only(dstack, "a.md").summary.startswith("dstack torchrun: 2 nodes")
+    assert not launches("```yaml\nmodel: m\ndeepspeed: ds.json\n```\n", "a.md")
+
+
+def test_lists_of_lines_and_of_words_are_commands() -> None:
+    assert [
+        (one.line, one.nodes_shown, one.per_node)
+        for one in launches(
+            "a:\n  script:\n    - cd x\n    - srun -N 2 --ntasks-per-node=4 python t.py\n"
+            "b:\n  - srun\n  - --nodes 2\n  - --ntasks-per-node 4\n  - python\n  - t.py\n",
+            "ci.yml",
+        )
+    ] == [(4, 2, 4), (6, 2, 4)]
+    assert not launches("tags: [ddp, torchrun, release]\nname: t\n", "ci.yml")
+
+
+@pytest.mark.parametrize("value", ["X", "NUM_GPUS", "your_gpu_count", "{gpus}", "[N]", "..."])
+def test_a_count_that_a_page_leaves_to_its_reader_is_a_warning(value: str) -> None:
+    line = f"torchrun --nproc_per_node={value} t.py\n"
+    assert not errors(f"```bash\n{line}```\n", "a.md")
+    assert errors(f"```bash\n{line}```\n", "a.md", ("warning",)) == errors(line) == {"launcher-option-wrong"}
+
+
+def test_a_placeholder_in_a_directive_of_a_page_is_a_warning() -> None:
+    text = "#!/bin/bash\n#SBATCH --nodes=<N>\nsrun python t.py\n"
+    assert errors(text) == errors(f"```bash\n{text}```\n", "a.md", ("warning",)) == {"directive-wrong"}
+    assert not errors(f"```bash\n{text}```\n", "a.md")
+
+
+def test_an_unknown_option_before_unknown_words_is_the_launchers() -> None:
+    line = "python -m torch.distributed.launch --nodes=$1 --nproc_per_node=$2 {} t\n"
+    assert "launcher-option-wrong" in errors(line.format('"${@:3}"'))
+    assert "launcher-option-wrong" not in errors('torchrun $SCRIPT --nodes=$1 "$@"\n')
+
+
+def test_a_host_file_that_the_file_writes_is_no_missing_one() -> None:
+    text = "H=./h.txt\n{}deepspeed --hostfile=$H t.py\n"
+    makes = "cat $NODES | sort -u | sed 's/$/ slots=4/' > $H\n"
+    found = lint.lint({"j.sh": text.format("")}, nearby=lambda path, name: None)
+    assert "hostfile-wrong" in {f.rule for f in found}
+    found = lint.lint({"j.sh": text.format(makes)}, nearby=lambda path, name: None)
+    assert "hostfile-wrong" not in {f.rule for f in found}
+
+
+def test_equal_findings_are_shown_once_with_their_lines() -> None:
+    from ringup.cli.lint import folded
+
+    found = lint.lint({"j.sh": "torchrun --nproc_per_nodes=8 t.py\n" * 9 + "torchrun --nnode 2 t.py\n" * 2})
+    first, *rest = [one for one in folded(found) if one.rule == "launcher-option-wrong"]
+    assert first.where == "j.sh:1" and first.found.endswith("(also lines 2, 3, 4, 5, 6 ...)")
+    assert len({one.found for one in rest}) == len(rest)

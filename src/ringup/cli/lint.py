@@ -22,7 +22,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -256,13 +256,34 @@ def show_fixed(done: list[Finding], files: Mapping[str, str]) -> None:
         terminal.show("\n".join([head, *console.labelled("now", line, style)]) + "\n")
 
 
+MOST_EQUAL = 3
+
+
+def folded(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """The findings, those that many lines of a file share as the first of them, which names the others."""
+    from ringup.lint.rule import lines
+
+    places: dict[tuple[str, str, str], list[int]] = {}
+    keys = [(f.where.rpartition(":")[0], f.rule, f.found) for f in findings]
+    for finding, key in zip(findings, keys, strict=True):
+        line = finding.where.rpartition(":")[2]
+        places.setdefault(key, []).append(int(line) if line.isdecimal() else 0)
+    for finding, key in zip(findings, keys, strict=True):
+        same = places.get(key, [])
+        if len(same) > MOST_EQUAL:
+            places[key] = []
+            yield replace(finding, found=finding.found + lines(same))
+        elif same:
+            yield finding
+
+
 def show(findings: list[Finding], starts: dict[str, HowToStart], quiet: bool, counts: str) -> None:
     from ringup import lint
     from ringup.output import console
 
     style = terminal.Style(sys.stdout)
     if findings:
-        near = [replace(f, where=terminal.path_shown(f.where)) for f in findings]
+        near = [replace(f, where=terminal.path_shown(f.where)) for f in folded(findings)]
         terminal.show("\n".join(console.findings_lines(near, style)))
     if quiet:
         return

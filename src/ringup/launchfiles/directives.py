@@ -177,7 +177,7 @@ def _from_tasks(directives: Sequence[Directive]) -> tuple[int, int]:
         each = match[1]
     if total.isascii() and each.isascii() and total.isdecimal() and each.isdecimal() and int(each):
         return -(-int(total) // int(each)), line
-    return 0, 0
+    return int(total == "1" and directives[0].scheduler == "SBATCH"), line
 
 
 def tasks_per_node(directives: Sequence[Directive]) -> int:

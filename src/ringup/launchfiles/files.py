@@ -39,9 +39,13 @@ _OF_SHELL = re.compile("(?:ba|z)?sh|shell|console|(?:shell-?)?session|terminal|s
 _IN_SHELL = re.compile(
     r"(?m)^ {0,9}(?:\$ |#!|#(?:SBATCH|PBS|BSUB) )|\b(?:torchrun|accelerate launch|deepspeed|srun|mpirun) "
 )
-_MANIFEST = re.compile(r"\s*(?:#.*\n\s*){0,20}(?:apiVersion|kind): ")
+_MANIFEST = re.compile(
+    r"\s*(?:#.*\n\s*){0,20}(?:apiVersion|kind|type|resources|num_nodes|nodes|services|name|workdir|run"
+    r"|commands):[ \n]"
+)
+"""The first key of a manifest, of a task of SkyPilot or dstack, of a compose file."""
 _IN_MANIFEST = re.compile(
-    r"\b(?:torchrun|deepspeed|torch\.distributed\.(?:run|launch)|accelerate\W{1,9}launch)\b"
+    r"\b(?:torchrun|deepspeed|torch\.distributed\.(?:run|launch)|accelerate\W{1,9}launch|mpirun|mpiexec)\b"
 )
 _BY_OPERATOR = re.compile(r"(?m)^kind: *['\"]?(?:PyTorchJob|TrainJob)\b")
 
@@ -69,7 +73,7 @@ def read(path: str, text: str, others: Files | None = None, nearby: Nearby | Non
         found = named(name, path, known)
         return nearby(path, name) if found is None and nearby else found
 
-    if path.endswith(YAML) or (path.endswith(PASTED) and _MANIFEST.match(text)):
+    if path.endswith(YAML) or (path.endswith(PASTED) and _MANIFEST.match(text) and _IN_MANIFEST.search(text)):
         return LaunchFile(*manifests.read(path, text, sibling))
     if (parts := blocks(path, text)) != [text]:
         found = [read(path, part, others, nearby) for part in parts]

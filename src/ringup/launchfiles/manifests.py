@@ -36,6 +36,7 @@ REPLICAS = ("replicas", "parallelism", "completions", "numNodes", "num_nodes", "
 COMMANDS = ("command", "args", "run", "entrypoint")
 _STARTS = re.compile(
     r"\b(?:torchrun|accelerate launch|torch\.distributed\.(?:run|launch)|deepspeed|llamafactory-cli)\s"
+    r"|\b(?:srun|mpirun|mpiexec)\s[^\n]{0,300}?\bpython"
 )
 """Text under another key counts as a command if it contains one of these."""
 _SET_BY = {
@@ -215,7 +216,8 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
         if key.startswith("x-") and not depth:
             continue  # a part of compose that services merge in
         is_steps = key == "run" and any(one.id == "mapping" for one in listed(value))
-        if value.id == "scalar" and key not in (*COMMANDS, "description") and _STARTS.search(value.value):
+        texts = _lines_of(value).split("\n") if listed(value) else [scalar(value)]
+        if key not in (*COMMANDS, "description", "commands") and any(map(_STARTS.search, texts)):
             yield PodCommand(value, around)
         elif is_steps or key not in (*COMMANDS, "initContainers", "env"):
             yield from _containers(value, around, count, depth + 1)
@@ -264,7 +266,7 @@ def _strings(node: Node) -> list[str]:
 def _launches(job: Job, container: PodCommand, sibling: Sibling, document: Node) -> Iterator[Launch]:
     """The launches of one mapping: a container, or the whole document of a task of SkyPilot or dstack."""
     node = container.node
-    items = {"run": node} if node.id == "scalar" else dict(pairs(node))
+    items = dict(pairs(node)) or {"": node}
     by = container.around.kind or ("SkyPilot" if node is document and "run" in items else "")
     env = {marks.without_marks(k): v for k, v in _environment(items, by, container, job.marks).items()}
     if by == "SkyPilot" and (count := accelerators(document)):
@@ -395,11 +397,14 @@ def _commands(items: dict[str, Node], by: str) -> Iterator[tuple[list[str], str 
     if by == "dstack":  # joined with `&&`
         yield [], _in_its_lines(listed(items["commands"])), 0
         return
-    for key in ("command", "entrypoint", "args", "run"):
+    for key in ("command", "entrypoint", "args", "run", ""):
         node = items.get(key)
         if node is None:
             continue
         line = node.start_mark.line + 1
+        if text := _lines_of(node) if not key else "":
+            yield [], text, 0
+            return
         if node.id == "scalar":
             offset = line if node.style in ("|", ">") else line - 1
             text = str(node.value)
@@ -427,6 +432,17 @@ def _commands(items: dict[str, Node], by: str) -> Iterator[tuple[list[str], str 
             line = more.start_mark.line + 1
         yield _entrypoint(items, key) + words, None, line
         return
+
+
+def _lines_of(node: Node) -> str:
+    """A list of shell lines, or of one command's words, as a text; "" for anything else."""
+    parts = listed(node)
+    if not parts or not all(scalar(part) for part in parts):
+        return ""
+    if scalar(parts[0]).isalpha() and scalar(parts[-1 if len(parts) < 2 else 1]).startswith("-"):
+        above: int = parts[0].start_mark.line
+        return "\n" * above + " ".join(map(scalar, parts)) + "\n"
+    return _in_its_lines(parts)
 
 
 def _in_its_lines(commands: Sequence[Node]) -> str:

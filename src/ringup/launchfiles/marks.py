@@ -34,6 +34,8 @@ NODES = "@nodes"
 NAMES = "@names"
 """The names of all nodes in one word."""
 NODE_COUNT = "@node-count"
+COUNT_NAMES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES", NODE_COUNT)
+"""Names of the allocation's number of nodes."""
 SLOT_COUNT = "@slot-count"
 """Lines of a node file that names a node once for each of its tasks."""
 FIRST_NODE, FIRST_ADDRESS = "@first-node", "@first-address"

@@ -21,7 +21,7 @@ from itertools import islice
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import Directive, gpus_per_node, last, node_count, tasks_per_node
-from ringup.launchfiles.marks import has_mark, is_mark
+from ringup.launchfiles.marks import COUNT_NAMES, has_mark, is_mark
 from ringup.launchfiles.passing import DOCKER, HOST_FILES, passed_on
 from ringup.launchfiles.shell import Command, Job
 from ringup.launchfiles.start import CommandLine, Step, arguments
@@ -30,12 +30,12 @@ from ringup.units import plural, printable
 
 BY_ENVIRONMENT = ("llamafactory", "swift")
 """Launchers that take NNODES, NODE_RANK, NPROC_PER_NODE and the address from the environment."""
-NODE_LAUNCHERS = ("torchrun", "launch", "accelerate", "deepspeed", "axolotl", "trl", *BY_ENVIRONMENT)
+TORCH = ("torchrun", "launch", "tune")
+"""torchrun, and programs that take its options."""
+NODE_LAUNCHERS = (*TORCH, "accelerate", "deepspeed", "axolotl", "trl", *BY_ENVIRONMENT)
 """Launchers that start all ranks of a node."""
-TORCH = ("torchrun", "launch")
 _SERVERS = ("ray", "vllm")
 """Programs that another one in the same file uses."""
-COUNT_NAMES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES", marks.NODE_COUNT)
 GPU_NAMES = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", marks.GPU_COUNT, "SLURM_GPUS_PER_TASK")
 OTHER_SCRIPTS = ("setup.py", "prepare", "download", "preprocess", "convert", "tokenize", "process_data")
 _NOT_TRAINING = re.compile("pip|venv|http.server|json.tool|site|ensurepip|virtualenv|zipfile|tensorboard")
@@ -261,8 +261,9 @@ class Launch:
 
     @property
     def is_by_ray(self) -> bool:
-        """Whether Ray starts the ranks of verl, on the nodes of its cluster."""
-        return self.launcher == "python" and self.module.startswith("verl.") and not self.is_away
+        """Whether Ray starts the ranks on the nodes of its cluster: of verl, of a script of `ray job`."""
+        is_job = any(step.program == "ray" for step in self.steps)
+        return self.launcher == "python" and (is_job or self.module.startswith("verl.")) and not self.is_away
 
     @cached_property
     def ranks_per_node(self) -> int | None:
@@ -691,7 +692,8 @@ def _by_srun(launch: Launch, step: Step) -> tuple[int | None, int | None]:
     each_text = step.option("--ntasks-per-node", "--tasks-per-node") or ""
     total_text = step.option("-n", "--ntasks") or ""
     if each_text:
-        return nodes, launch.number(each_text)
+        each, total = launch.number(each_text), launch.number(total_text)
+        return nodes or (-(-total // each) if total and each and not nodes_text else None), each
     if total_text:
         if launch.is_node_count(total_text):
             return nodes, 1

@@ -316,6 +316,7 @@ def _by_option(table: Mapping[str, str]) -> dict[str, str]:
 OPTIONS = {
     "torchrun": _by_option(_TORCHRUN),
     "launch": _by_option(_TORCHRUN),
+    "tune": _by_option(_TORCHRUN),
     "accelerate": _by_option(_ACCELERATE),
     "deepspeed": _by_option(_DEEPSPEED),
     "colossalai": _by_option(_COLOSSALAI),

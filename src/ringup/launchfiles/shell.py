@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
 from ringup.launchfiles import arithmetic, marks
-from ringup.launchfiles.directives import Directive, directives_of
+from ringup.launchfiles.directives import Directive, directives_of, node_count
 from ringup.launchfiles.expansion import (
     MOST_DEPTH,
     MOST_NESTED,
@@ -73,9 +75,18 @@ _ASKS_WHICH_TASK = re.compile(r"(?i)PROCID|NODEID|LOCALID|RANK|hostname")
 _TESTS_WHICH_TASK = re.compile(
     r"(?:\[\[?|\(\(|test) (?! {0,4}-[nz])[^\n;&|]{0,200}?(?i:PROCID|NODEID|LOCALID|RANK|hostname)"
 )
-_TESTS_ARGUMENT = re.compile(
-    r"(?:el)?if \[\[? \"?\$\{?(\w{1,40})\}?\"? (==?|!=) [\"']?([\w.:*/-]{1,60})[\"']? \]\]?[; \n]{1,9}then"
+_TESTS_VALUE = re.compile(
+    r"(?:el)?if (?:\[\[?|\(\() {0,2}[\"']?\$?\{?(\w{1,40})\}?[\"']? {0,2}(==?|!=|<=?|>=?|-eq|-ne|-[lg][te])"
+    r" {0,2}[\"']?([\w.:*/-]{1,60})[\"']? {0,2}(?:\]\]?|\)\))[; \n]{1,9}then"
 )
+"""One comparison of a variable with a written value."""
+_COMPARED = {"<": "-lt", "<=": "-le", ">": "-gt", ">=": "-ge"}
+_SETS = re.compile(r"\b([A-Za-z_]\w{0,40})(?:\+?=|\+\+|--)|\b(?:read|for|getopts) ([^\n]{0,99})")
+_NAMES = re.compile(r"[A-Za-z_]\w{0,40}")
+_LITERAL = re.compile(
+    r"(?m)^[ \t]{0,99}(?:export |local )?([A-Za-z_]\w{0,40})=[\"']?([\w.:/-]{0,60})[\"']?[ \t]{0,9}(?=$|#|;)"
+)
+_ORDERS = {"-eq": (0,), "-ne": (-1, 1), "-lt": (-1,), "-le": (-1, 0), "-gt": (1,), "-ge": (0, 1)}
 _CHANGE = re.compile(
     r"(?P<first>\+\+|--)(?P<before>[A-Za-z_]\w{0,60})"
     r"|(?P<name>[A-Za-z_]\w{0,60}) ?(?P<sign>\+\+|--|[-+]?=) ?(?P<by>\d{0,9})"
@@ -177,6 +188,8 @@ class Job:
     """`NAME=VALUE` of every assignment in the file itself, also those in front of a command or behind env."""
     files: dict[str, str] = field(default_factory=dict)
     """Files that it writes with here-documents."""
+    written: set[str] = field(default_factory=set)
+    """Files into which its commands write, with any content."""
     written_below: dict[str, int] = field(default_factory=dict)
     """The line above each of these texts in the file."""
     unread: list[tuple[str, int]] = field(default_factory=list)
@@ -396,6 +409,7 @@ class _Walk(Expansion):
                 if document and not has_mark(document[0]) and _TAKES_FILE.search(first_line):
                     self.job.unread.append(document)
                 self._behind_document(one, scope, depth)
+        self.job.written.add(into)
         if body is None:
             return
         if into and body.type in ("compound_statement", "subshell", "list"):
@@ -472,12 +486,36 @@ class _Walk(Expansion):
         self.branch(node, taken, scope, depth, True in holds)
 
     def _holds(self, clause: Node, scope: Scope) -> bool | None:
-        """Whether an `if` or `elif` that tests an argument of the function applies; None if unknown."""
-        match = _TESTS_ARGUMENT.match(self.raw(clause)) if scope.arguments else None
-        value = first(self.lookup(match[1], scope)) if match else ""
-        if match is None or has_mark(value) or value not in (scope.arguments or ()):
+        """Whether an `if` or `elif` that tests a known value applies; None if unknown."""
+        match = _TESTS_VALUE.match(self.raw(clause))
+        value = self._fixed(match[1], scope) if match else None
+        if match is None or value is None:
             return None
-        return fnmatchcase(value, match[3]) == (match[2] != "!=")
+        sign, wanted = _COMPARED.get(match[2], match[2]), match[3]
+        if sign[0] != "-":
+            return fnmatchcase(value, wanted) == (sign != "!=")
+        if not (value.isdecimal() and wanted.isdecimal()):
+            return None
+        order = (int(value) > int(wanted)) - (int(value) < int(wanted))
+        return order in _ORDERS[sign]
+
+    def _fixed(self, name: str, scope: Scope) -> str | None:
+        """A variable's value if nothing outside the file changes it; None if that is unknown."""
+        value = first(self.lookup(name, scope))
+        mark = self.marks.of(value)
+        if mark and mark.name in marks.COUNT_NAMES:
+            return str(node_count(self.job.directives)[0] or "") or None
+        if has_mark(value):
+            return None
+        is_own = self._literals.get(name) == value and not self.job.sources
+        return value if is_own or value in (scope.arguments or ()) else None
+
+    @cached_property
+    def _literals(self) -> dict[str, str]:
+        """Variables that the file sets once, to a written value."""
+        sets = [(m[1], m[2]) for m in _SETS.finditer(self.job.text)]
+        counts = Counter(name for one, more in sets for name in (one or "", *_NAMES.findall(more or "")))
+        return {name: value for name, value in _LITERAL.findall(self.job.text) if counts[name] == 1}
 
     def _condition(self, nodes: Sequence[Node], scope: Scope, depth: int) -> None:
         """The commands between `if` and `then`, `while` and `do`: their failure does not end the script."""

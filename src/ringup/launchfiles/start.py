@@ -40,12 +40,13 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.[\w-]+)+)=(.*)")
 SPEAKING = re.compile(r"echo|printf|which|pip|pkill|grep|ps|alias|:|export|cat|test|\[|cd")
 """Programs that only mention a launcher."""
 
-_RUN_OTHERS = {
+RUN_OTHERS = {
+    "debugpy-run": ("-p", "--port", "--log-to", "-P", "--python"),
     "debugpy": ("--listen", "--connect", "--log-to", "--adapter-access-token", "--parent-session-pid"),
     "pdb": ("-c", "--command"),
     "cProfile": ("-o", "-s"),
 }
-"""Python's modules that run another module or script -> their options with a value."""
+"""Tools, most of them Python's modules, that run another module or script -> their options with a value."""
 _NO_RANKS = ("ssh", "docker", "time", "exec", "command", "eval")
 """Words that may also be something else in the place of a script."""
 
@@ -147,7 +148,7 @@ def starts_ranks(word: str) -> bool:
     """Whether a word begins a start line of a launcher, not a plain script."""
     program = posixpath.basename(word)
     own = program in LAUNCHERS or (program in PROGRAMS and program not in _NO_RANKS)
-    return own or bool(PYTHON.fullmatch(program))
+    return own or program in RUN_OTHERS or bool(PYTHON.fullmatch(program))
 
 
 def options_of(words: Sequence[str], at: int, program: Program) -> tuple[list[Option], int]:
@@ -331,6 +332,9 @@ def _launcher(made: CommandLine, words: Sequence[str], at: int) -> None:
     elif PYTHON.fullmatch(program):
         made.python = words[at]
         _interpreted(made, words, at + 1)
+    elif program in RUN_OTHERS:
+        made.program, made.python = program, "python3"
+        _interpreted(made, words, _past_options(words, at + 1, program))
     elif program.endswith(".py") and any(s.program == "uv" or s.role == "starter" for s in made.steps):
         made.launcher, made.script, made.script_at = "python", words[at], at
         made.arguments = tuple(words[at + 1 :])
@@ -392,15 +396,13 @@ def _interpreted(made: CommandLine, words: Sequence[str], at: int) -> None:
         made.python_options.append(option)
     if words[at : at + 1] == ["-m"]:
         module = words[at + 1] if at + 1 < len(words) else ""
-        if module in _RUN_OTHERS:
-            at += 2
-            while words[at : at + 1] != ["-m"] and "".join(words[at : at + 1]).startswith("-"):
-                at += 2 if words[at] in _RUN_OTHERS[module] else 1
-            _interpreted(made, words, at)
+        if module in RUN_OTHERS:
+            _interpreted(made, words, _past_options(words, at + 2, module))
             return
         if module in MODULES:
             made.launcher = MODULES[module]
             at += 2 + (module.endswith(("accelerate_cli", "colossalai.cli")) and at + 2 < len(words))
+            at += words[at : at + 1] == ["--"] and made.program in RUN_OTHERS  # its own parser drops it
             _options(made, words, at)
             return
         made.kind, at = "module", at + 1
@@ -409,6 +411,13 @@ def _interpreted(made: CommandLine, words: Sequence[str], at: int) -> None:
         return
     made.launcher = "python"
     _script(made, words, at)
+
+
+def _past_options(words: Sequence[str], at: int, tool: str) -> int:
+    """The index of the script, or of its `-m`, of a tool that runs another one."""
+    while words[at : at + 1] != ["-m"] and "".join(words[at : at + 1]).startswith("-"):
+        at += 2 if words[at] in RUN_OTHERS[tool] else 1
+    return at
 
 
 def _options(made: CommandLine, words: Sequence[str], at: int) -> None:

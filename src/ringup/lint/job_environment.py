@@ -424,7 +424,7 @@ def hostfile_wrong(job: JobFile, launch: Launch) -> Found:
     if has_mark(name):
         return
     if text is None:
-        is_made = job.text.count(posixpath.basename(name)) > 1
+        is_made = name in job.job.written or job.text.count(posixpath.basename(name)) > 1
         if job.nearby and not is_made and not name.startswith("/"):
             found = f"{printable(name, 80)} is not here: without it DeepSpeed trains on one node"
             yield job.finding(launch.line, found, "a host file", severity="warning", case="DeepSpeed")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +14,15 @@ from ringup.launchfiles.shell import Command, Job
 from ringup.launchfiles.start import Step
 from ringup.lint.rule import File
 from ringup.units import lines_of
+
+QUERIES = ("hostname", "nvidia-smi", "echo", "cat", "mkdir", "rm", "date", "ls", "ip", "cp", "which", "ps")
+"""Commands that people run on other nodes in addition to a job."""
+OTHERS = {"ray", "ringup", "dask", "flux", "horovodrun"}
+PLACEHOLDER = re.compile(
+    r"<[^<>]{1,60}>?|\[[^\[\]]{1,60}\]?|\{ ?\w{1,60} ?\}|(?i:x{1,9}|your\W?\w{1,60})|[A-Z][A-Z_]{0,40}"
+    r"|\.{2,3}"
+)
+"""A value that the reader of a page fills in."""
 
 
 @dataclass
@@ -33,6 +44,11 @@ class JobFile(File):
     def launches(self) -> Sequence[Launch]:
         return self.read.launches
 
+    @property
+    def is_page(self) -> bool:
+        """Whether people read it and fill in its placeholders."""
+        return self.path.endswith((".md", ".mdx", ".rst"))
+
     @cached_property
     def lines(self) -> list[str]:
         return lines_of(self.text)
@@ -45,6 +61,18 @@ class JobFile(File):
             if not command.is_nested:
                 seen.setdefault((command.line, len(command.words)), command)
         return list(seen.values())
+
+    @cached_property
+    def away(self) -> set[str]:
+        """Programs by which the file starts more than a query on other nodes; "starter" for all starters."""
+        found: set[str] = set()
+        for command in self.job.commands:
+            start = command.start
+            program = posixpath.basename((start.rest or (start.script or start.program,))[0])
+            if program not in QUERIES and any(step.role == "starter" for step in command.steps):
+                found.add("starter")
+            found |= OTHERS.intersection(map(posixpath.basename, command.texts[:2]))
+        return found
 
     def steps(self, *programs: str) -> Iterator[tuple[Command, Step]]:
         """Each command with each of these programs in front of it."""

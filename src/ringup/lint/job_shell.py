@@ -155,7 +155,7 @@ def directive_wrong(job: JobFile) -> Found:
         if (is_named or _asks(one)) and _TO_WRITE.search(one.value):
             option = f"--{one.name}=" if len(one.name) > 1 else f"-{one.name} "
             found = f"{option}{printable(one.value, 60)} is a placeholder: sbatch refuses it"
-            severity = "warning" if is_named else "error"
+            severity = "warning" if is_named or job.is_page else "error"
             yield job.finding(one.line, found, "the value", severity=severity, case="template")
             break
     exports = [d for d in read if d.name == "export"]

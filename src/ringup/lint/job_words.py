@@ -22,7 +22,7 @@ from ringup.launchfiles.programs import (
 from ringup.launchfiles.shell import Command, Word
 from ringup.launchfiles.start import ASSIGNED, PYTHON
 from ringup.lint.job_environment import text_of
-from ringup.lint.job_file import JobFile
+from ringup.lint.job_file import PLACEHOLDER, JobFile
 from ringup.lint.job_programs import mpi_modules
 from ringup.lint.rule import SHELL, Found, fault, lines
 from ringup.nccl.variables import TABLE
@@ -372,10 +372,12 @@ def launcher_option_wrong(job: JobFile) -> Found:
         if launch.launcher not in OPTIONS:
             continue
         # The script may be in a word that only the run knows: what follows would be its own.
-        is_behind = bool(launch.start.opaque) and not launch.start.script.endswith(".py")
+        unsure = launch.start.opaque if not launch.start.script.endswith(".py") else ()
+        places = (at for at, text in enumerate(launch.command.texts) if text in unsure)
+        behind = next(places, 0) if unsure else len(launch.command.words)
         for option in launch.start.options:
             line = _word(launch, option.at).line
-            if is_behind and not option.is_known:
+            if option.at > behind and not option.is_known:
                 continue
             is_more = launch.start.program.endswith("ft_launcher") and option.name.startswith("--ft-")
             if not option.is_known and not is_more and not has_mark(option.name):
@@ -399,12 +401,14 @@ def launcher_option_wrong(job: JobFile) -> Found:
             elif line in placeholders:
                 continue
             elif _is_no_count(meaning_of(launch.launcher, option.name), option.value):
-                yield line, f"{option.name} is {printable(option.value, 60)!r}", "a number", "value"
+                found = f"{option.name} is {printable(option.value, 60)!r}"
+                severity = "warning" if job.is_page and PLACEHOLDER.fullmatch(option.value) else "error"
+                yield job.finding(line, found, "a number", severity=severity, case="value")
 
 
 def _placeholders(job: JobFile) -> Found:
     # A page's reader fills them in.
-    severity: Severity = "warning" if job.path.endswith((".md", ".mdx", ".rst")) else "error"
+    severity: Severity = "warning" if job.is_page else "error"
     for launch in job.launches:
         if re.fullmatch(r"(?i)x{1,9}(?:\.x{1,9}){3}|your[-_]\w{2,40}", launch.host):
             yield launch.line, f"{launch.host} is a placeholder", "the first node's address", "placeholder"

@@ -437,23 +437,6 @@ def _counts_its_part(job: JobFile, launch: Launch) -> str:
     return ""
 
 
-QUERIES = ("hostname", "nvidia-smi", "echo", "cat", "mkdir", "rm", "date", "ls", "ip", "cp", "which", "ps")
-"""Commands that people run on other nodes in addition to a job."""
-OTHERS = ("ray", "ringup", "dask", "flux", "horovodrun")
-
-
-def starts_elsewhere(job: JobFile, apart: str = "") -> bool:
-    """Whether anything in the file, except the program `apart`, starts more than a query on other nodes."""
-    for command in job.job.commands:
-        start = command.start
-        program = posixpath.basename((start.rest or (start.script or start.program,))[0])
-        if any(step.role == "starter" for step in (*command.around, *start.steps)) and program not in QUERIES:
-            return True
-        if any(posixpath.basename(text) in OTHERS and text != apart for text in command.texts[:2]):
-            return True
-    return False
-
-
 _TRAINING = re.compile(r"(?i)train|fine_?tune|main|test|eval|sft|fit")
 _REACHES_OTHERS = re.compile(r"(?i)host|node|slurm|mpi|launch|cluster|ray|dask|submit|deepy")
 
@@ -475,7 +458,6 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
     Fix, PBS: `mpiexec` with one process per node in front of the launcher (pbsdsh), or `ringup run -- ...` in
     its place.
     """
-    away = None
     for launch in job.launches:
         is_ray = launch.launcher == "ray"  # `ray start`
         # With --multi_gpu it takes no DeepSpeed from its configuration: launch.py, _validate_launch_command.
@@ -492,8 +474,7 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
         is_node_launcher = is_node_launcher or (launch.launcher == "python" and bool(trains))
         if launch.started_by != "batch" or launch.allocated < 2 or not is_node_launcher or own:
             continue
-        away = starts_elsewhere(job, "ray" * is_ray) if away is None else away
-        if away:
+        if job.away - {"ray" * is_ray}:
             return
         if _is_of_one_node(job, launch):
             continue
@@ -687,7 +668,7 @@ def launcher_left_out(job: JobFile, launch: Launch) -> Found:
     `--launcher pytorch` is OpenMMLab's and BasicSR's; WORLD_SIZE of Slurm's tasks waits for all of them.
     """
     counted = {mark.name for mark in job.job.marks.all_of(launch.env.get("WORLD_SIZE", ""))}
-    is_alone = launch.launcher == "python" and launch.started_by == "batch" and not starts_elsewhere(job)
+    is_alone = launch.launcher == "python" and launch.started_by == "batch" and not job.away
     if is_alone and any("SLURM_NTASKS" in name for name in counted) and "RANK" not in launch.env:
         tasks = tasks_per_node(job.job.directives)
         if tasks > 1 and "spawn" not in text_of(job, launch.script):

@@ -211,7 +211,10 @@ def _started_by(line: StartLine, found: start.CommandLine, words: Sequence[str])
     program = posixpath.basename(left[0]) if left else ""
     if program in _INSTEAD:
         _refuse(" ".join(left[:2]), _INSTEAD[program])
-    if launcher in OPTIONS:
+    around = program if program in start.RUN_OTHERS else "".join(left[2:3]) if left[1:2] == ["-m"] else ""
+    if around in start.RUN_OTHERS and (launcher or around == program):
+        _refuse(around, "leave it out: it would watch the launcher, or every rank on one port")
+    if launcher in OPTIONS and launcher not in _BY_OTHERS:
         return _launched(replace(line, launcher=launcher), found)
     if launcher == "llamafactory":
         if left[2:] and left[2].startswith("--"):  # options in place of a YAML file
