@@ -1442,6 +1442,7 @@ def test_of_an_if_on_a_known_value_one_branch_is_read(sets: str, test: str, scri
         ("srun -N 2 -n 8 --ntasks-per-node=4 python t.py", 2, 4),
         ("tune run --nnodes 2 --nproc_per_node 8 --rdzv_endpoint h:1 recipe --config c", 2, 8),
         ("debugpy-run -p 5678 -m torch.distributed.run -- --nproc_per_node=2 t.py", 1, 2),
+        ("debugpy-run -m torch.distributed.run -p 5678 -- --nproc_per_node=2 t.py", 1, 2),
         ("debugpy-run t.py", None, 1),
         ("ray job submit --address a:1 -- python t.py --nodes 2", None, None),
         (

@@ -333,8 +333,12 @@ def _launcher(made: CommandLine, words: Sequence[str], at: int) -> None:
         made.python = words[at]
         _interpreted(made, words, at + 1)
     elif program in RUN_OTHERS:
-        made.program, made.python = program, "python3"
-        _interpreted(made, words, _past_options(words, at + 1, program))
+        made.python, end, module = "python3", at + 1, 0
+        while "".join(words[end : end + 1]).startswith("-") and words[end] != "--":
+            module = end if words[end] == "-m" else module
+            end += 1 + (words[end] in ("-m", *RUN_OTHERS[program]))
+        end += words[end : end + 1] == ["--"]
+        _interpreted(made, words, module or end, module and end)
     elif program.endswith(".py") and any(s.program == "uv" or s.role == "starter" for s in made.steps):
         made.launcher, made.script, made.script_at = "python", words[at], at
         made.arguments = tuple(words[at + 1 :])
@@ -382,8 +386,8 @@ def _unknown(made: CommandLine, words: Sequence[str], at: int) -> None:
         made.opaque.append(words[at])
 
 
-def _interpreted(made: CommandLine, words: Sequence[str], at: int) -> None:
-    """`python [-u -X ...] SCRIPT | -m MODULE`."""
+def _interpreted(made: CommandLine, words: Sequence[str], at: int, after: int = 0) -> None:
+    """`python [-u -X ...] SCRIPT | -m MODULE`; `after` is the module's first word if more is between."""
     while at < len(words) and words[at].startswith("-") and words[at] != "-m":
         option = words[at]
         if option == "-c":
@@ -397,13 +401,15 @@ def _interpreted(made: CommandLine, words: Sequence[str], at: int) -> None:
     if words[at : at + 1] == ["-m"]:
         module = words[at + 1] if at + 1 < len(words) else ""
         if module in RUN_OTHERS:
-            _interpreted(made, words, _past_options(words, at + 2, module))
+            at += 2
+            while words[at : at + 1] != ["-m"] and "".join(words[at : at + 1]).startswith("-"):
+                at += 2 if words[at] in RUN_OTHERS[module] else 1
+            _interpreted(made, words, at)
             return
         if module in MODULES:
             made.launcher = MODULES[module]
             at += 2 + (module.endswith(("accelerate_cli", "colossalai.cli")) and at + 2 < len(words))
-            at += words[at : at + 1] == ["--"] and made.program in RUN_OTHERS  # its own parser drops it
-            _options(made, words, at)
+            _options(made, words, after or at)
             return
         made.kind, at = "module", at + 1
     elif posixpath.basename("".join(words[at : at + 1])) in LAUNCHERS and not made.python_options:
@@ -411,13 +417,7 @@ def _interpreted(made: CommandLine, words: Sequence[str], at: int) -> None:
         return
     made.launcher = "python"
     _script(made, words, at)
-
-
-def _past_options(words: Sequence[str], at: int, tool: str) -> int:
-    """The index of the script, or of its `-m`, of a tool that runs another one."""
-    while words[at : at + 1] != ["-m"] and "".join(words[at : at + 1]).startswith("-"):
-        at += 2 if words[at] in RUN_OTHERS[tool] else 1
-    return at
+    made.arguments = tuple(words[after:]) if after else made.arguments
 
 
 def _options(made: CommandLine, words: Sequence[str], at: int) -> None:
