@@ -1513,3 +1513,45 @@ def test_equal_findings_are_shown_once_with_their_lines() -> None:
     first, *rest = [one for one in folded(found) if one.rule == "launcher-option-wrong"]
     assert first.where == "j.sh:1" and first.found.endswith("(also lines 2, 3, 4, 5, 6 ...)")
     assert len({one.found for one in rest}) == len(rest)
+
+
+_TWO_SLOTS = """kind: MPIJob
+spec:
+  slotsPerWorker: 1
+  mpiReplicaSpecs:
+    Launcher: {{template: {{spec: {{containers: [{{command: [mpirun, -n, "{}", /home/user/pi]}}]}}}}}}
+    Worker: {{replicas: 2}}
+"""
+_PBS = "#!/bin/bash\n#PBS -l select=2\nmpiexec -n {} -ppn 4 python train.py\n"
+_ADDRESS = "#!/bin/bash\n#SBATCH --nodes=2\n{}MASTER_ADDR=$(hostname)\nexport MASTER_PORT=6000\n"
+_ADDRESS += 'echo $MASTER_ADDR\nsrun bash -c "\n  export RANK=\\$SLURM_PROCID\n  python train.py"\n'
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "path", "rule"),
+    [
+        (_TWO_SLOTS.format(8), _TWO_SLOTS.format(2), "a.yaml", "mpi-job-slots"),
+        (_PBS.format(16), _PBS.format(8), "j.pbs", "step-exceeds-job"),
+        (_ADDRESS.format(""), _ADDRESS.format("export "), "j.sh", "master-address-not-exported"),
+        (
+            "#!/bin/bash\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=2\nsrun python train.py\n",
+            "#!/bin/bash\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-task=1\nsrun python train.py\n",
+            "j.sh",
+            "nproc-exceeds-gpus",
+        ),
+        (
+            "#!/bin/bash\n#SBATCH --nodes=...\nsrun python train.py\n",
+            "#!/bin/bash\n#SBATCH --nodes=2\nsrun python train.py\n",
+            "j.sh",
+            "directive-wrong",
+        ),
+    ],
+)
+def test_a_trap_of_any_program_is_named(wrong: str, right: str, path: str, rule: str) -> None:
+    assert rule in errors(wrong, path, ("error", "warning"))
+    assert rule not in errors(right, path, ("error", "warning"))
+
+
+def test_an_unknown_option_is_shown_as_it_is_written() -> None:
+    found = lint.lint({"j.sh": "torchrun --nproc_per_nodes=$N t.py\n"})
+    assert "torchrun has no option --nproc_per_nodes=$N" in {one.found for one in found}

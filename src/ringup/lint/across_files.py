@@ -217,6 +217,7 @@ def _by_task_number(text: str) -> bool:
     return bool(own or re.search(r"jax\.distributed\.initialize\(\s*\)", text)) and not is_wrapped
 
 
+_TRAINS = re.compile(r"(?i)train|fine_?tune|sft")
 _OF_STEP = ("--gpus-per-node", "--gres", "--gpus-per-task")
 
 
@@ -262,19 +263,20 @@ def nproc_exceeds_gpus(files: All, part: Part) -> Iterator[Finding]:
     elif gpus and ranks > gpus:
         found = f"{ranks} processes on {plural(gpus, 'GPU')} (line {line})"
         yield part.finding(found, "as many processes as GPUs")
-    for step in (s for s in launch.steps if s.program == "jsrun" and launch.launcher == "python"):
-        # jsrun(1): -a and -g count for each resource set; NCCL refuses two ranks on one GPU.
-        tasks = launch.number(step.option("-a", "--tasks_per_rs") or "") or 0
-        own = launch.number(step.option("-g", "--gpu_per_rs") or "") or 0
-        if tasks > own > 0:
-            found = f"jsrun -a{tasks} -g{own}: {tasks} processes on {plural(own, 'GPU')} of each set"
-            wanted = f"-a{own}: tasks of each resource set"
-            yield part.job.finding(launch.line, found, wanted, severity="warning")
-    each = launch.per_node or 0
+    # jsrun(1): -a and -g count for each resource set.
+    sets = next((step for step in launch.steps if step.program == "jsrun"), None)
+    each = (launch.number(sets.option("-a", "--tasks_per_rs") or "") if sets else launch.per_node) or 0
     local = launch.job.marks.of(launch.env.get(LOCAL_RANKS[0], ""))
     by_number = local is not None and local.name in LOCAL_RANKS and "nccl" in launch.arguments.values()
     by_number = by_number or _by_task_number(text_of(part.job, launch.script))
-    if gpus and each > gpus and launch.srun and by_number:
+    is_few = launch.launcher == "python" and launch.is_away and each > gpus > 0
+    names = {d.name for d in launch.job.directives} | {o.name[2:] for s in launch.steps for o in s.options}
+    is_several = "gloo" in launch.env.values() or names & {"ntasks-per-gpu", "gpus-per-task", "gpu-bind"}
+    if is_few and (sets or _TRAINS.search(launch.script)) and not (by_number or is_several):
+        found = f"{each} ranks on {plural(gpus, 'GPU')} of each {'set' if sets else 'node'} (line {line})"
+        found += ": NCCL refuses two on one"
+        yield part.job.finding(launch.line, found, "as many tasks as GPUs", severity="warning")
+    if is_few and launch.srun and by_number:
         is_each = line == last(launch.job.directives, "gpus-per-task")[1]
         seen, does = f"{plural(gpus, 'GPU')} (line {line})", "takes the GPU of its number"
         found = f"{each} tasks on {seen}, each {does}"

@@ -240,12 +240,12 @@ def mpi_job_slots(job: JobFile) -> Found:
         is_open_mpi = value_at(document, "spec", "mpiImplementation") in ("", "OpenMPI")
         if value_at(document, "spec", "runLauncherAsWorker") == "true" and workers:
             workers += 1
-        for launch in _within(job, document) if each and workers and is_open_mpi else ():
-            step = next((s for s in launch.steps if s.program == "mpirun"), None)
-            ranks = number((step.option("-np", "-n", "--np") if step else "") or "") or 0
-            if ranks > (each or 0) * (workers or 0) and "oversubscribe" not in job.text:
+        for command, step in job.steps("mpirun") if each and workers and is_open_mpi else ():
+            ranks = number(step.option("-np", "-n", "--np") or "") or 0
+            is_within = document.start_mark.line < command.line <= document.end_mark.line + 1
+            if is_within and ranks > (each or 0) * (workers or 0) and "oversubscribe" not in job.text:
                 found = f"{ranks} ranks, and {workers} hosts have {each} slots each"
-                yield launch.line, found, f"-np {(each or 0) * (workers or 0)}"
+                yield command.line, found, f"-np {(each or 0) * (workers or 0)}"
 
 
 _OF_COMPOSE = """

@@ -205,7 +205,7 @@ def _memory(job: JobFile, read: Sequence[Directive]) -> Found:
         yield max(asked.values()), f"{names}: sbatch refuses them together", "one of them", "exclusive"
 
 
-_TO_WRITE = re.compile(r"^<[^<>]{1,60}>?$|^\[[^\[\]]{1,60}\]?$|^XXX+$|^\{ ?\w{1,60} ?\}$")
+_TO_WRITE = re.compile(r"^<[^<>]{1,60}>?$|^\[[^\[\]]{1,60}\]?$|^XXX+$|\.\.\.$|^\{ ?\w{1,60} ?\}$")
 """A value that is to be filled in."""
 _MEMORY = {"mem": 1000, "mem-per-cpu": 128, "mem-per-gpu": 512}
 """Option of sbatch -> megabytes with which no rank starts: `import torch` alone takes more."""

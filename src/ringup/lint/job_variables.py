@@ -511,8 +511,10 @@ def master_address_not_exported(files: All) -> Iterator[Finding]:
     for part, read in files.started():
         yield from _without_address(part, read)
     for part in files.parts:
-        launch, text = part.launch, part.job.text
-        left = [n for n in _MEETING if n in launch.command.variables and n not in launch.env]
+        launch = part.launch
+        text = "\n".join(line for line in part.job.lines if not line.lstrip().startswith("echo "))
+        kept = {n for n, why in launch.command.withheld.items() if why == "export"}
+        left = [n for n in _MEETING if n in {*launch.command.variables, *kept} and n not in launch.env]
         is_read = any(f"${n}" in text or f"${{{n}" in text for n in left)
         is_half = len(left) == 1 and not launch.env.keys().isdisjoint(_MEETING)
         if launch.launcher == "python" and launch.is_away and is_half and not is_read:

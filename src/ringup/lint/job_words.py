@@ -387,7 +387,8 @@ def launcher_option_wrong(job: JobFile) -> Found:
                 of = f": it is {others[0]}'s" if others else ""
                 is_of_script = option.name[2:] in launch.arguments
                 of = ": it is the script's" if is_of_script else of
-                found = f"{launch.launcher} has no option {printable(option.written.split()[0], 60)}{of}"
+                written = printable(launch.shown(option.written.split()[0]), 60)
+                found = f"{launch.launcher} has no option {written}{of}"
                 wanted = near[0] if near else "an option of the launcher, or the script in front of it"
                 severity: Severity = "error" if near or others or is_of_script else "warning"
                 yield job.finding(line, found, same or wanted, severity=severity, case="option")

@@ -655,6 +655,9 @@ def step_exceeds_job(job: JobFile) -> Found:
         if step and 0 < most < asked and not step.has("--jobid", "--het-group"):
             found = f"srun --nodes={asked}, and the job has {most} (line {line})"
             yield launch.line, found, f"at most {most}"
+        if launch.started_by in ("mpirun", "mpiexec") and 0 < most < (launch.nodes or 0):
+            found = f"its ranks are those of {launch.nodes} nodes, and the job has {most} (line {line})"
+            yield job.finding(launch.line, found, f"ranks of {most} nodes", severity="warning")
 
 
 _BY_NODES = re.compile(r"world_size *= *int\(os\.(?:environ\[|getenv\()[\"']SLURM_(?:NNODES|NTASKS|NPROCS)")
