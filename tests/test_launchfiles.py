@@ -1443,6 +1443,11 @@ def test_of_an_if_on_a_known_value_one_branch_is_read(sets: str, test: str, scri
         ("tune run --nnodes 2 --nproc_per_node 8 --rdzv_endpoint h:1 recipe --config c", 2, 8),
         ("debugpy-run -p 5678 -m torch.distributed.run -- --nproc_per_node=2 t.py", 1, 2),
         ("debugpy-run -m torch.distributed.run -p 5678 -- --nproc_per_node=2 t.py", 1, 2),
+        (
+            "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\nsrun tune run --nnodes 2 --nproc_per_node 8 --rdzv_endpoint h:1 r",
+            2,
+            8,
+        ),
         ("debugpy-run t.py", None, 1),
         ("ray job submit --address a:1 -- python t.py --nodes 2", None, None),
         (
@@ -1555,3 +1560,11 @@ def test_a_trap_of_any_program_is_named(wrong: str, right: str, path: str, rule:
 def test_an_unknown_option_is_shown_as_it_is_written() -> None:
     found = lint.lint({"j.sh": "torchrun --nproc_per_nodes=$N t.py\n"})
     assert "torchrun has no option --nproc_per_nodes=$N" in {one.found for one in found}
+
+
+def test_srun_of_torchtune_without_a_count_forms_a_world_on_each_node() -> None:
+    line = (
+        "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\nsrun tune run {}--nproc_per_node 8 r\n"
+    )
+    assert only(line.format("--nnodes 2 --rdzv_backend c10d --rdzv_endpoint h:29500 ")).worlds == 1
+    assert only(line.format("")).worlds == 2

@@ -51,7 +51,7 @@ _ON_ONE_HOST = {
     "clush": ("-w",),
 }
 """Starters on one host -> their options that name the host, if it is not a word of its own."""
-_OTHER_LAUNCHERS = ("colossalai", "horovod", "torchx", "composer", "tune", "fabric", "axolotl", "trl", "vllm")
+_OTHER_LAUNCHERS = ("colossalai", "horovod", "torchx", "composer", "fabric", "axolotl", "trl", "vllm")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from ringup.launchfiles.passing import DOCKER
 from ringup.launchfiles.shell import PASTED, Command
 from ringup.launchfiles.start import Step
 from ringup.lint.job_environment import file_at_hand
-from ringup.lint.job_file import JobFile
+from ringup.lint.job_file import PLACEHOLDER, JobFile
 from ringup.lint.rule import SHELL, Found, fault, lines
 from ringup.rules import Finding, Fix, Severity
 from ringup.units import lines_of, plural, printable
@@ -152,7 +152,7 @@ def directive_wrong(job: JobFile) -> Found:
     yield from _memory(job, read)
     for one in read:
         is_named = one.name in ("account", "A", "partition", "p", "qos", "q") and one.value.startswith("<")
-        if (is_named or _asks(one)) and _TO_WRITE.search(one.value):
+        if (is_named or _asks(one)) and PLACEHOLDER.fullmatch(one.value):
             option = f"--{one.name}=" if len(one.name) > 1 else f"-{one.name} "
             found = f"{option}{printable(one.value, 60)} is a placeholder: sbatch refuses it"
             severity = "warning" if is_named or job.is_page else "error"
@@ -205,8 +205,6 @@ def _memory(job: JobFile, read: Sequence[Directive]) -> Found:
         yield max(asked.values()), f"{names}: sbatch refuses them together", "one of them", "exclusive"
 
 
-_TO_WRITE = re.compile(r"^<[^<>]{1,60}>?$|^\[[^\[\]]{1,60}\]?$|^XXX+$|\.\.\.$|^\{ ?\w{1,60} ?\}$")
-"""A value that is to be filled in."""
 _MEMORY = {"mem": 1000, "mem-per-cpu": 128, "mem-per-gpu": 512}
 """Option of sbatch -> megabytes with which no rank starts: `import torch` alone takes more."""
 
