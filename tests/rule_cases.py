@@ -237,7 +237,8 @@ FIRES["orphan-of-earlier-run"] = lambda: c.changed(
     c.healthy(), "node0", leftovers=(STALE,), listeners=(Listener("0.0.0.0", 29500, "ada", STALE),)
 )
 QUIET["orphan-of-earlier-run"] = c.healthy
-FIRES["other-job-running"] = on_node1(leftovers=(c.process(evidence="running: under sshd (pid 812)"),))
+ALIVE = "running: its parent is sshd (pid 812)"
+FIRES["other-job-running"] = on_node1(leftovers=(c.process(evidence=ALIVE),))
 QUIET["other-job-running"] = on_node1(leftovers=(STALE,))
 FIRES["ports-reserved-or-ephemeral"] = with_job(c.healthy, port=50000)
 QUIET["ports-reserved-or-ephemeral"] = with_job(
@@ -305,7 +306,7 @@ QUIET["cuda-versions-differ"] = on_node1(interpreter=replace(PYTHON, torch="2.6.
 FIRES["python-versions-differ"] = on_node1(interpreter=replace(PYTHON, version="3.12.1"))
 QUIET["python-versions-differ"] = on_node1(interpreter=replace(PYTHON, version="3.11.9"))
 FIRES["launcher-not-on-path"] = on_node1(torchrun_on_path="")
-QUIET["launcher-not-on-path"] = c.healthy
+QUIET["launcher-not-on-path"] = with_job(on_node1(torchrun_on_path=""), script="train.py")
 FIRES["directory-missing"] = on_node1(
     chdir=FileFact("/home/ada/project", False), script=FileFact("/home/ada/project/train.py", False)
 )

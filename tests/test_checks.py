@@ -434,7 +434,7 @@ def test_an_orphan_that_holds_nothing_is_a_warning() -> None:
 
 
 def test_a_running_job_that_holds_the_port_is_no_orphan() -> None:
-    alive = c.process(evidence="running: under sshd (pid 812)")
+    alive = c.process(evidence="running: its parent is sshd (pid 812)")
     cluster = c.changed(
         c.healthy(), "node0", leftovers=(alive,), listeners=(Listener("0.0.0.0", 29500, "ada", alive),)
     )

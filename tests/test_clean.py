@@ -196,7 +196,7 @@ def test_a_job_with_a_living_parent_is_never_offered(payload: Any, start: Start)
     pid = start(env=TORCHRUN, above="sshd-session")
     look = payload.Jobs()
     assert found(look.left, pid) is None
-    assert any("running: under sshd-session" in entry["evidence"] for entry in look.running)
+    assert any("running: its parent is sshd-session" in entry["evidence"] for entry in look.running)
 
 
 @pytest.mark.slow
@@ -229,7 +229,7 @@ def test_what_a_container_was_started_for_is_no_orphan(
         (folder / "status").write_text(f"Name:\t{name}\nSigIgn:\t0000000000000000\n")
         (folder / "cgroup").write_text("0::/\n")
     table = payload.processes.ProcessTable(str(tmp_path))
-    assert payload.processes.fate(table, 7, {7: "torchrun command line"}) == fate
+    assert payload.processes.fate(table, 7, {7: "a torchrun process"}) == fate
 
 
 def test_a_run_whose_guard_lives_is_no_leftover(payload: Any, start: Start) -> None:
@@ -434,10 +434,20 @@ def test_a_lost_connection_is_said_in_its_words() -> None:
 
 
 def test_what_a_node_says_cannot_reach_the_terminal_raw() -> None:
-    one = {"pid": 1, "age_s": 1e300, "command": "a\x1b]0;x\x07b", "evidence": "orphan\x1b[2J: gone"}
+    one = {"pid": 1, "age_s": 9.0, "command": "a\x1b]0;x\x07b\nnode2: c", "evidence": "orphan\x1b[2J: gone"}
     node = hearing(json.dumps({**EMPTY, "left": [one]}).encode())
-    text = "\n".join(command.node_lines(node, True))
-    assert "\x1b" not in text and "\x07" not in text and not node.is_clean
+    assert not node.error
+    text = "\n".join(command.node_lines(node, False))
+    assert "\x1b" not in text and "\x07" not in text and "\nnode2" not in text
+
+
+def test_the_hint_is_a_command_for_the_same_nodes() -> None:
+    proven = clean.Left(pid=1, age_s=9.0, command="python t.py", evidence="orphan: its parent is gone")
+    given = {"hosts": "node[0-1],gpu 3", "ssh_config": "a.cfg", "hostfile": None, "exclude_from": None}
+    args = argparse.Namespace(**given, local=None, python="", groups=True, kill=False)
+    (hint,) = command.hints((clean.NodeLeftovers("node0", left=(proven,)),), args)
+    pasted = "ringup clean --kill -H 'node[0-1],gpu 3' --ssh-config a.cfg --groups"
+    assert hint == f"to end the proven leftovers: {pasted}"
 
 
 @pytest.mark.lab
@@ -490,7 +500,7 @@ def test_a_stale_run_is_listed_then_ended_and_its_neighbours_live(lab: Any) -> N
         cluster.sh("node0", f"kill {meant}")
         again = cluster.run("node0", ["ringup", "clean", "-H", "node0,node1", "--kill"])
         assert again.returncode == 0, again.stdout
-        assert "node0: nothing left" in again.stdout and living.poll() is None
+        assert "node0: no leftovers" in again.stdout and living.poll() is None
         living.kill()
 
 
@@ -522,7 +532,7 @@ def test_what_a_killed_ssh_loop_leaves_is_ended_beside_the_same_script_alive(lab
     (node,) = json.loads(done.stdout)["nodes"]
     (ended,) = node["ended"]
     assert ended["processes"] >= 3 and 29510 in ended["ports"]
-    assert "torchrun command line" in ended["evidence"]
+    assert "a torchrun process" in ended["evidence"]
     assert not ranks(29510) and len(ranks(29520)) >= 2 and living.poll() is None
     living.kill()
 

@@ -242,11 +242,15 @@ def test_the_shell_format_goes_to_stdout_and_the_rest_to_stderr(
     assert command_line.dispatch(["env", "--from", str(saved)]) == 0
     told = capsys.readouterr()
     assert told.out.startswith("# nothing needs to be set") and "kept: NCCL_DEBUG=INFO" in told.err
-    assert "only this machine was checked" not in told.err
-    alone = cluster()
-    bundle.save(replace(alone, nodes=alone.nodes[:1]), saved)
+    assert "was checked" not in told.err
+    alone = replace(cluster(), nodes=cluster().nodes[:1])
+    bundle.save(alone, saved)
     assert command_line.dispatch(["env", "--from", str(saved)]) == 0
-    assert "note: only this machine was checked" in capsys.readouterr().err
+    assert f"note: only {alone.nodes[0].name} was checked" in capsys.readouterr().err
+    lost = replace(alone.nodes[0], unreached=Unreached("ssh-name-unknown", "no such name"))
+    bundle.save(replace(alone, nodes=(lost,)), saved)
+    assert command_line.dispatch(["env", "--from", str(saved)]) == 1
+    assert "was checked" not in capsys.readouterr().err
 
 
 def test_where_a_set_variable_does_harm_nccl_is_not_said_to_choose_right(

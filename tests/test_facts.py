@@ -402,7 +402,7 @@ def leftover(node: Node, pid: int) -> str:
 def test_a_rank_whose_launcher_lives_is_said_to_be_running(started: Callable[..., int]) -> None:
     pid = started("sleep 60 & echo $!; wait", RANK)
     evidence = leftover(ask(request_of(), parts=("processes",)), pid)
-    assert evidence.startswith("running: under ") and "rank 1 of 4, MASTER_ADDR=10.0.0.7" in evidence
+    assert evidence.startswith("running: its parent is ") and "rank 1 of 4, MASTER_ADDR=10.0.0.7" in evidence
 
 
 def test_a_rank_whose_parents_are_gone_is_an_orphan(started: Callable[..., int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from ringup.hang.verdict import DONE
 from ringup.logs.read import read_logs
+from ringup.output import logs_report
+from ringup.output.terminal import Style
 from ringup.runtime.record import verdict_json
 
 TERMINATED = (
@@ -142,6 +145,16 @@ def test_a_rank_that_had_left_without_error_is_the_cause(tmp_path: Path, left: l
     cause = read_logs([folder]).causes[0]
     assert (cause.rule, cause.confidence) == (rule, "medium")
     assert not left or (cause.ranks, cause.nodes) == ((1,), ("node1",))
+
+
+def test_the_verdict_names_the_node_of_a_rank_that_printed_none(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "rank-failed", None, "first failure: rank 1")
+    raised = 'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\nValueError: bad\n'
+    (tmp_path / "rank-00000-node0.log").write_text("step 6\n")
+    (tmp_path / "rank-00001-node1.log").write_text(raised)
+    read = read_logs([folder])
+    (line, *_) = logs_report.cause_lines(read.causes[0], read.story, Style(io.StringIO()))
+    assert line == "error: rank-raised-exception (medium confidence)  [node node1; rank 1]"
 
 
 def test_a_node_that_was_lost_is_the_cause(tmp_path: Path) -> None:

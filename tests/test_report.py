@@ -276,7 +276,7 @@ def test_a_run_that_was_ended_as_hung_says_last_who_was_missing() -> None:
     lines = console.run_lines(result, console.Style(io.StringIO()))
     assert lines[-1] == "hung after 13 s: ranks 1, 2 on node0, node1 missing from all_reduce"
     assert lines[0] == "where each was in the code:"
-    assert lines[1].startswith("  rank 1: train.py:4: wait(") and "\x1b" not in "".join(lines)
+    assert lines[1].startswith("  rank 1 (node0): train.py:4: wait(") and "\x1b" not in "".join(lines)
     there = (
         "2 ranks (0, 3): all_reduce, train.py:9",
         f"rank 1 (node0): {missing[0]['where']}",
@@ -284,7 +284,8 @@ def test_a_run_that_was_ended_as_hung_says_last_who_was_missing() -> None:
     )
     known = replace(result, record={"hangs": [{**hangs[1], "lines": there}]})
     shown = console.run_lines(known, console.Style(io.StringIO()))[:-1]
-    assert [line.partition(": ")[0] for line in shown[1:]] == ["  rank 1", "  rank 2", "  2 ranks (0, 3)"]
+    places = ["  rank 1 (node0)", "  rank 2 (node1)", "  2 ranks (0, 3)"]
+    assert [line.partition(": ")[0] for line in shown[1:]] == places
     unknown = replace(result, record={"hangs": hangs[:1]})
     assert console.run_lines(unknown, console.Style(io.StringIO())) == ["hung after 13 s"]
 
@@ -319,7 +320,7 @@ def test_a_run_that_hung_when_it_was_interrupted_says_what_held_it_up() -> None:
     missing = [{"rank": 1, "node": "node0", "where": "train.py:4: wait()"}]
     hang = {"verdict": "stalled", "missing": missing, "collective": "all_reduce"}
     held = replace(result, record={"verdict": verdict, "hangs": [hang]})
-    assert "  rank 1: train.py:4: wait()" in console.run_lines(held, console.Style(io.StringIO()))
+    assert "  rank 1 (node0): train.py:4: wait()" in console.run_lines(held, console.Style(io.StringIO()))
 
 
 @pytest.mark.parametrize("left", ["could not be checked after the run: no answer", ""])

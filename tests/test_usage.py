@@ -77,6 +77,16 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
             "ringup check: --save: no/file cannot be written: No such file or directory",
             "name another file",
         ),
+        (
+            f"run --log-dir {__file__} -- train.py",
+            f"ringup run: --log-dir: {__file__} cannot be written: Not a directory",
+            "name another directory",
+        ),
+        (
+            "check --hostfile /dev/null",
+            "ringup: --hostfile /dev/null: no node is named",
+            "for example -H node[1-8],gpu3",
+        ),
         ("check --xyz", "ringup check: no option --xyz", "`ringup check --help` shows the options"),
         ("check n1 n2", "ringup check: unexpected argument n1 n2", "name nodes as one word: -H n1,n2"),
         ("stacks -H n1 n2", "ringup: 'n2' is not the name of a run", "name nodes as one word: -H n1,n2;"),

@@ -254,8 +254,8 @@ def safe_data(value: Any, longest: int = 400) -> Any:
         return value if value.isprintable() and len(value) <= longest else printable(value, longest)
     if isinstance(value, dict):
         return {safe_data(key, longest): safe_data(one, longest) for key, one in value.items()}
-    if isinstance(value, list):
-        return [safe_data(one, longest) for one in value]
+    if isinstance(value, list | tuple):
+        return type(value)(safe_data(one, longest) for one in value)
     if isinstance(value, int) and abs(value) > 1 << 62:
         raise ValueError("a number that large")
     return value

@@ -202,7 +202,8 @@ def launcher_not_on_path(cluster: Cluster) -> Iterator[Finding]:
     torch.distributed.run`; or extend PATH where non-interactive shells read it.
     In logs: `bash: line 1: torchrun: command not found`.
     """
-    if cluster.is_local or cluster.job.launcher not in ("torchrun", ""):
+    # Ringup itself starts ranks by the interpreter's path.
+    if cluster.is_local or cluster.job.script or cluster.job.launcher not in ("torchrun", ""):
         return
     # Without torch there is no torchrun: another rule reports that.
     able = [n for n in cluster.nodes if n.interpreter.torch]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from ringup.cli import options, request
 from ringup.output import terminal
 from ringup.runtime.clean import Left, NodeLeftovers, SharedFile, leftovers
-from ringup.units import show_bytes, show_seconds
+from ringup.units import plural, show_bytes, show_seconds, word
 
 OPTIONS = (
     options.NODES,
@@ -48,7 +48,7 @@ def node_lines(node: NodeLeftovers, kill: bool) -> Iterator[str]:
         return
     done = len(node.ended) + len(node.removed)
     count = len(node.left) + len(node.files)
-    state = f"{count} left" if count else "nothing left"
+    state = plural(count, "leftover") if count else "no leftovers"
     yield f"{node.node}: {state}{f', {done} ended or removed' if done else ''}"
     for one in node.ended:
         yield from process_lines(one, f"ended {one.signal}")
@@ -63,11 +63,19 @@ def node_lines(node: NodeLeftovers, kill: bool) -> Iterator[str]:
     yield from (f"  unknown   {words}" for words in node.unseen)
 
 
-def hints(nodes: tuple[NodeLeftovers, ...], kill: bool) -> Iterator[str]:
+def kill_command(args: argparse.Namespace) -> str:
+    """The command that ends the leftovers on the same nodes."""
+    given = {"-H": args.hosts, "--hostfile": args.hostfile, "--exclude-from": args.exclude_from}
+    given |= {"--local": args.local, "--ssh-config": args.ssh_config, "--python": args.python}
+    words = "".join(f" {option} {word(str(value))}" for option, value in given.items() if value)
+    return f"ringup clean --kill{words}{' --groups' * args.groups}"
+
+
+def hints(nodes: tuple[NodeLeftovers, ...], args: argparse.Namespace) -> Iterator[str]:
     doubts = [one.doubt for node in nodes for one in node.left]
     doubts += [file.doubt for node in nodes for file in node.files]
-    if not kill and not all(doubts):
-        yield "`ringup clean --kill` with the same nodes ends the proven leftovers"
+    if not args.kill and not all(doubts):
+        yield f"to end the proven leftovers: {kill_command(args)}"
     if any(doubts):
         yield "--kill ends only proven leftovers; the `kill` line under an entry ends that process"
 
@@ -81,5 +89,5 @@ def run(args: argparse.Namespace) -> int:
         for node in nodes:
             terminal.show("\n".join(node_lines(node, args.kill)))
     request.hint_python((node.error for node in nodes), args)
-    terminal.say(*(f"hint: {words}" for words in hints(nodes, args.kill)), quiet=args.quiet)
+    terminal.say(*(f"hint: {words}" for words in hints(nodes, args)), quiet=args.quiet)
     return 0 if all(node.is_clean for node in nodes) else 1

@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
         harmful = tuple(sorted({one.name for one in made.kept if one.verdict == "harmful"}))
         machine = dataclasses.replace(Machine.of(cluster), is_decided=not made.notes, harmful=harmful)
         print(FORMATS[args.format](named, machine))
-        if len(cluster.nodes) == 1:
-            words = "note: only this machine was checked; for a job on several, name them: -H node0,node1"
+        if len(cluster.nodes) == 1 and not cluster.nodes[0].unreached:
+            words = f"note: only {cluster.nodes[0].name} was checked; name all nodes of a job: -H node0,node1"
             terminal.say(words, quiet=args.quiet)
         kept = (f"kept: {line}" for line in kept_lines(made.kept, unfolded=args.unfolded))
         for line in (*(f"note: {note}" for note in made.notes), *kept, *made.explained):

@@ -117,7 +117,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         message = re.sub(r"^(--[\w-]+)(?:/--[\w-]+)+", r"\1", message.removeprefix("argument "))
         is_file = " cannot be read: " in message or " cannot be written: " in message
-        self._refuse(message, "name another file" if is_file else f"`{self.prog} --help` shows the options")
+        another = f"name another {'directory' if message.startswith('--log-dir') else 'file'}"
+        self._refuse(message, another if is_file else f"`{self.prog} --help` shows the options")
 
     def _unknown(self, words: list[str], hosts: str | None) -> tuple[str, str]:
         shows = f"`{self.prog} --help` shows the options"

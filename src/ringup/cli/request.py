@@ -78,7 +78,8 @@ def _named_nodes(args: argparse.Namespace) -> tuple[Host, ...]:
         if args.local is not None:
             return hosts_module.local_nodes(args.local)
     except NodesError as error:
-        raise UsageError(str(error), hint=error.hint) from error
+        of_file = f"--hostfile {path_shown(args.hostfile)}: " if args.hostfile is not None else ""
+        raise UsageError(f"{of_file}{error}", hint=error.hint) from error
     allocated = hosts_module.from_allocation(os.environ)
     for note in hosts_module.notes(os.environ) if allocated else ():
         say(f"note: {note}", quiet=args.quiet)

@@ -36,8 +36,8 @@ _FUSED = re.compile(r"\[(\d+)\]=\{([^{}]*)\}")
 _OOB = re.compile(r"OOB ([\w.@-]+):")
 _OF_WORK = {"step", "loss", "epoch-done", "finished", "saved"}
 _NUMBERED = re.compile(r"\[(\d{1,6})\] |(\d{1,6}): ")
-_OF_ONE_RANK = re.compile(r"(?:.*/)?rank-(\d{5,8})-[^/]*\.log", re.DOTALL)
-"""The output of one rank, as `ringup run` writes it."""
+_OF_ONE_RANK = re.compile(r"(?:.*/)?rank-(\d{5,8})-([^/]*)\.log", re.DOTALL)
+"""The output of one rank and its node, as `ringup run` writes it."""
 _NAMED_BY_RANK = re.compile(
     r"(?:^|[._-])(?:global)?rank[._-]?(\d{1,6})(?=[._-])|^(?:workerlog|log\.rank)[._-]?(\d{1,6})$"
 )
@@ -225,6 +225,11 @@ class LogEvidence:
     def tags_at(self, event: Event, below: int = 0) -> set[str]:
         """The tags on an event's line, and on up to `below` lines after it."""
         return {e.tag for e in self.at(event.file, event.line, below)}
+
+    def nodes_of_files(self, ranks: Collection[int]) -> tuple[str, ...]:
+        """The nodes of these ranks in the names of a run's files."""
+        names = [one for info in self.files if (one := _OF_ONE_RANK.fullmatch(info.path))]
+        return tuple(dict.fromkeys(one[2] for one in names if int(one[1]) in ranks))
 
     def last_words(self, rank: int | None) -> Event | None:
         """The last line of a rank whose output is a file of its own; None without such a file."""

@@ -302,7 +302,7 @@ def places(result: RunResult) -> list[str]:
     if hang is None:
         return []
     known, own = hang.get("lines", ()), tuple(f"flight recorder: rank {one['rank']} " for one in missing)
-    shown = [f"rank {one['rank']}: {one['where']}" for one in missing[:8] if one["where"]]
+    shown = [f"rank {one['rank']} ({one['node']}): {one['where']}" for one in missing[:8] if one["where"]]
     ends = tuple(one["where"] for one in missing if one["where"])
     shown += [line for line in known if _GROUP.match(line) and not line.endswith(ends)][:4]
     shown += [line for line in known if line.startswith((*own, "flight recorder: ranks "))][:2]

@@ -238,7 +238,8 @@ def _place(event: Event, story: LogEvidence) -> str:
 
 def cause_lines(cause: Cause, story: LogEvidence, style: Style, evidence: int = 3) -> Iterator[str]:
     severity: Severity = cause.severity or "error"
-    where = [f"node {n}" for n in cause.nodes[:4]] + ([show_ranks(cause.ranks)] if cause.ranks else [])
+    nodes = cause.nodes or story.nodes_of_files(cause.ranks)
+    where = [f"node {n}" for n in nodes[:4]] + ([show_ranks(cause.ranks)] if cause.ranks else [])
     place = f"  [{printable('; '.join(where))}]" if where else ""
     yield f"{style(severity, severity)}: {style('bold', cause.rule)} ({cause.confidence} confidence){place}"
     yield from textwrap.wrap(safe(cause.text), style.width, initial_indent="  ", subsequent_indent="  ")

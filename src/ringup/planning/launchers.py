@@ -351,7 +351,7 @@ LAUNCHERS: dict[str, Launcher] = {
         accelerate,
         BOTH,
         is_even=True,
-        note="no node's accelerate config is used: the script sets the precision, or --launcher-args",
+        note="accelerate's config files are not used: set the precision in the script or by --launcher-args",
     ),
     "deepspeed": Launcher(deepspeed, note="deepspeed: its launcher of one node, without pdsh and ssh"),
     # `colossalai run` reaches the nodes by its own ssh client (paramiko) and sends them the head's

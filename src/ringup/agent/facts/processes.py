@@ -232,7 +232,7 @@ def fate(table, pid, jobs):
     parent = table.parents[top]
     name = table.commands.get(parent, "")
     if parent not in (0, 1) and name != "systemd":
-        return "running: under %s (pid %d)" % (name or "a process that this user cannot see", parent)
+        return "running: its parent is %s (pid %d)" % (name or "a process that this user cannot see", parent)
     unit = service(table, top)
     if unit:
         return "running: service %s" % unit
@@ -273,7 +273,7 @@ def jobs_of(table):
         evidence = "" if hands_on else rank_evidence(table.environment(pid), own)
         if not evidence:
             named = launcher(table.words(pid))
-            evidence = "%s command line" % named if named else ""
+            evidence = "a %s process" % named if named else ""
         if evidence and not is_ours(table, pid):
             jobs[pid] = evidence
     return jobs
