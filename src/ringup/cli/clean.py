@@ -11,12 +11,13 @@ Exit code 0 if nothing is left, 1 if something is or a node could not be checked
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator
 
 from ringup.cli import options, request
 from ringup.output import terminal
 from ringup.runtime.clean import Left, NodeLeftovers, SharedFile, leftovers
-from ringup.units import plural, show_bytes, show_seconds, word
+from ringup.units import plural, show_bytes, show_seconds
 
 OPTIONS = (
     options.NODES,
@@ -67,7 +68,7 @@ def kill_command(args: argparse.Namespace) -> str:
     """The command that ends the leftovers on the same nodes."""
     given = {"-H": args.hosts, "--hostfile": args.hostfile, "--exclude-from": args.exclude_from}
     given |= {"--local": args.local, "--ssh-config": args.ssh_config, "--python": args.python}
-    words = "".join(f" {option} {word(str(value))}" for option, value in given.items() if value)
+    words = "".join(f" {option} {shlex.quote(str(value))}" for option, value in given.items() if value)
     return f"ringup clean --kill{words}{' --groups' * args.groups}"
 
 
