@@ -330,6 +330,8 @@ def test_the_rest_of_a_broken_line_is_no_error_by_its_label(tmp_path: Path) -> N
     text = "The client socket has timed out after 60s while trying to connect to (10.3.4.5\n, 44737)."
     found = diagnose(tmp_path, label + text.replace("\n", f"\n{label}")).causes
     assert found[0].rule == "store-unreachable"
+
+
 def test_an_error_that_is_retried_to_the_end_is_an_answer(tmp_path: Path) -> None:
     line = "error: Munge encode failed: cannot access /run/m: No such file or directory (retrying ...)\n"
     stamped = "".join(f"[2026-01-02T10:0{n}:00.001] {line}" for n in range(5))

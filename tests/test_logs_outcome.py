@@ -347,6 +347,35 @@ WATCHDOG = (
 )
 BEHIND = "".join(WATCHDOG.format(rank, 11, "ALLREDUCE", 13, 10) for rank in (0, 1, 2))
 BEHIND += WATCHDOG.format(3, 10, "ALLGATHER", 10, 9)
+STOPPED_VLLM = (
+    "(APIServer pid=7) INFO 08-21 10:24:34 [launcher.py:100] [shutdown] API server: shutdown triggered\n"
+    "(APIServer pid=7) ERROR 08-21 10:24:34 [async_llm.py:704] AsyncLLM output_handler failed.\n"
+    "(APIServer pid=7) ERROR 08-21 10:24:34 [async_llm.py:704] vllm.v1.engine.exceptions.EngineDeadError: EngineCore"
+    " encountered an issue. See stack trace (above) for the root cause.\n"
+)
+STOPPED_SGLANG = (
+    "[2026-08-02 00:17:43] SIGTERM received. signum=None frame=None. Draining requests and shutting down...\n"
+    "[2026-08-02 00:17:43] Subprocess detokenizer (pid=9) crashed with exit code -15. Triggering SIGQUIT for cleanup...\n"
+)
+TASK_BEFORE_LIMIT = (
+    "0: <0-7,64-71> is invalid\nsrun: error: n5: task 0: Exited with exit code 1\n"
+    "0: slurmstepd: error: *** STEP 33.7 ON n5 CANCELLED AT 2026-08-28T09:00:20 DUE TO TIME LIMIT ***\n"
+)
+SHUT_LATE = (
+    "[2026-11-14 15:07:13,109] torch.distributed.elastic.rendezvous.dynamic_rendezvous: [WARNING] The node 'n2_9_0'"
+    " has failed to shutdown the rendezvous '33' due to an error of type RendezvousConnectionError.\n"
+)
+REPORT = "deepspeed info ................... 0.18.3, unknown, unknown\nninja .................. [OKAY]\n"
+CLOSED = "n1:9:9 [0] misc/socket.cc:72 NCCL WARN socketProgress: Connection closed by remote peer n2<46776>\n"
+ADVICE = (
+    "- If you own the model, modify its class (after `PreTrainedModel`, otherwise you'll get an exception).\n"
+)
+TITLED = (
+    '---first error\n[n2] Rank 7, stack.size() INTERNAL ASSERT FAILED at "../torch/csrc/autograd/profiler_python.cpp":964,'
+    " please report a bug to PyTorch.\n"
+)
+PROFILE = "Memset (Unknown)  0.00%  0.000us  0.00%  0.000us  0.000us  8.896ms  4.15%  8.896ms\n"
+INDUCTOR = "[rank0]:W0801 17:49:10.593000 7 torch/_inductor/utils.py:1731] Not enough SMs to use max_autotune_gemm mode\n"
 
 
 @pytest.mark.parametrize(
@@ -361,6 +390,13 @@ BEHIND += WATCHDOG.format(3, 10, "ALLGATHER", 10, 9)
         "files that are not there": (PUT_AWAY + "smoke test passed\n", []),
         "a metric": (STEPS + "SER (sentence error rate) 61.2%\n", []),
         "a rank in an earlier collective": (BEHIND, ["rank-fell-behind"]),
+        "somebody stops vLLM": (STOPPED_VLLM, []),
+        "somebody stops SGLang": (STOPPED_SGLANG, []),
+        "the store is gone first": (SHUT_LATE, []),
+        "a report's row is no failure": (REPORT + CLOSED, ["peer-died-first"]),
+        "advice": (ADVICE + SHUT_LATE, []),
+        "a profiler's row": (PROFILE, []),
+        "a warning behind a rank's prefix": (INDUCTOR, []),
     }.values(),
 )  # fmt: skip
 def test_the_errors_of_a_log(tmp_path: Path, text: str, rules: list[str]) -> None:
@@ -380,6 +416,37 @@ def test_a_long_message_is_seen_to_be_cut(tmp_path: Path) -> None:
     said = "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 256 != 4 * 8 * 6: "
     found = diagnose(tmp_path, job=STEPS + TRACED + f"AssertionError: {said}{'check ' * 20}\n").causes[0]
     assert "… at /job/train.py:4" in found.text
+
+
+def test_a_task_that_ended_comes_before_the_time_limit_that_ended_the_others(tmp_path: Path) -> None:
+    assert diagnose(tmp_path, job=TASK_BEFORE_LIMIT).causes[0].rule == "rank-raised-exception"
+
+
+def test_an_assertion_of_torch_says_more_than_the_title_above_it(tmp_path: Path) -> None:
+    assert diagnose(tmp_path, job=TITLED).causes[0].evidence[0].line == 2
+
+
+@pytest.mark.parametrize("interface, rules", [("eth0", ["virtual-interface-chosen"]), ("ibp37s0", [])])
+def test_addresses_of_dockers_bridge_count_where_a_container_has_them(
+    tmp_path: Path, interface: str, rules: list[str]
+) -> None:
+    lines = "".join(f"n{n}:9:9 [0] NCCL INFO Bootstrap : Using {interface}:172.17.1.{n}<0>\n" for n in (1, 2))
+    failed = FAILED + "srun: error: n1: task 0: Exited with exit code 1\n"
+    causes = diagnose(tmp_path, job=lines + failed).causes
+    assert [c.rule for c in causes if c.rule == "virtual-interface-chosen"] == rules
+
+
+@pytest.mark.parametrize("node_of_0, sure", [("n1", "high"), ("n2", "medium")])
+def test_a_file_that_only_other_nodes_than_rank_0s_lack_is_not_shared(
+    tmp_path: Path, node_of_0: str, sure: str
+) -> None:
+    lines = f"{node_of_0}: [rank0]: saving checkpoint\nn2: [rank4]: Traceback (most recent call last):\n"
+    lines += "n2: [rank4]: FileNotFoundError: [Errno 2] No such file or directory: '/data/index-cache/9_doc_idx.npy'\n"
+    lines += (
+        "n2: [2026-03-28 00:11:20,100] [ERROR] [launch.py:325:sigkill_handler] exits with return code = 1\n"
+    )
+    found = {c.rule: c.confidence for c in diagnose(tmp_path, job=lines).causes}
+    assert found["file-not-shared"] == sure
 
 
 def test_rows_without_words_are_not_the_first_failure(tmp_path: Path) -> None:

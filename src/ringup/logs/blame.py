@@ -212,7 +212,7 @@ def _named_first(causes: list[Cause]) -> list[Cause]:
         and {e.tag for e in vague.evidence} <= {"exit", "last-words"}
     ):
         ranks = {e.rank for e in vague.evidence}
-        sure = [c for c in causes if place(c) < 8 and c.confidence != "low"]
+        sure = [c for c in causes if place(c) < 8 and c.confidence != "low" and c.severity == "error"]
         named = [c for c in sure if ranks & {e.rank for e in c.evidence}]
     named = [c for c in named if c is not vague]
     return named + [c for c in causes if c not in named]

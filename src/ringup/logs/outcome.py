@@ -75,7 +75,9 @@ _OF_A_KERNEL = _LASTING | {"oom-kill", "server-silent"}
 _NEVER_PASSED = _LASTING | SETTINGS | OF_ROLE["end"] | {"killed-word", "crash-word", "abort-word", "oom-kill"}
 """Lasting facts and ends of processes: buffered lines of other ranks may follow."""
 _ENDED_A_PROCESS = {"exit", "exit-signal", "child-failed"}
-_TAKEN_AWAY = re.compile(r"CANCELLED|TIME LIMIT|PREEMPT|death signal|walltime|Ctrl-C to proc")
+_TAKEN_AWAY = re.compile(
+    r"CANCELLED|TIME LIMIT|PREEMPT|death signal|walltime|Ctrl-C to proc|shutdown triggered|SIGTERM received"
+)
 PREPARES = re.compile(
     r"(?i)\W*(?:map|filter|tokeni|preprocess|generat|download|convert|group|pack|prepar|load|fetch|sav|read)"
 )
@@ -89,7 +91,8 @@ _PROBES = r"\"(?:GET|HEAD) "
 _SUMMARY = re.compile(r"\W{0,8}wandb: ")
 """wandb repeats the last figures when the process ends, however it ends."""
 _TEARDOWN = re.compile(
-    r"Heartbeat ?[Mm]onitor|flag on TCPStore|Failed to check the \"should dump\""
+    r"Heartbeat ?[Mm]onitor|flag on TCPStore|failed to shutdown the rendezvous"
+    r"|Failed to check the \"should dump\""
     r"|\[W.{0,200}(?:sendBytes|recvBytes|recvV\w{1,20})(?: failed on SocketImpl| at \S{1,80}Utils\.hpp)"
     r"|TCPStore\S{0,40}\] \[c10d\]"
 )

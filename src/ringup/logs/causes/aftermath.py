@@ -57,6 +57,8 @@ def peer_died_first(log: LogEvidence) -> Found:
     lost += log.all("ofi-request", has=_GONE)
     weak = log.all("keepalive-failed", "pipe-broken")
     weak = [e for e in weak if not (made_do(e) or (is_teardown(e) and log.outcome.ended_well))]
+    if not (lost or zero or log.outcome.stopped) and all(map(is_teardown, weak)):
+        return None
     if {e.tag for e in lost} == {"ray-died"} and not (zero or weak):
         # A worker's end, as Ray or an engine reports it, is that of a failed NCCL call above it.
         failed = log.has("nccl-system", "nccl-cuda", "nccl-internal", "nccl-usage", "cuda-failure")

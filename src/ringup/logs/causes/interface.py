@@ -78,7 +78,9 @@ def virtual_interface_chosen(log: LogEvidence) -> Iterator[Cause | None]:
             each = "; ".join(f"on {summarize_names(hosts)}: {fix}" for fix, hosts in fixes.items())
             fix = Fix(each) if len(fixes) > 1 else same[0].fix
             yield replace(same[0], text=text, nodes=names, evidence=tuple(lines[:MAX_EVIDENCE]), fix=fix)
-    bridges = first_of_each((e.host, e) for e in log.all("bootstrap", address=r"172\.17\..*"))
+    bridges = first_of_each(
+        (e.host, e) for e in log.all("bootstrap", address=r"172\.17\..*", interface=r"eth\d+")
+    )
     listed = any(has_virtual_name(n) for h in log.hosts.values() for n, _ in h.sockets.values())
     if len(bridges) > 1 and failed and not listed:
         text = "several hosts use an address of Docker's default bridge, which no other host can reach"

@@ -351,7 +351,10 @@ def file_not_shared(log: LogEvidence) -> Found:
     if not some or len(some) == len(ranks):
         return None
     text = f"{missing[0]['path']} is missing on {show_ranks(some)} alone: not shared, or deleted too early"
-    return report(missing, text, "medium")
+    first, others = {e.host for e in log.events if e.rank == 0}, {e.host for e in missing}
+    # Rank 0 makes such files, and its node has this one.
+    is_elsewhere = all(first) and all(others) and bool(first) and first.isdisjoint(others)
+    return report(missing, text, "high" if is_elsewhere else "medium")
 
 
 def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:

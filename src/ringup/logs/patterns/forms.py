@@ -49,7 +49,7 @@ GOES_ON = Pattern(
     "goes_on",
     r"^Lmod has detected|\. {1,3}Trying lib|gdrcopy_\w{1,20}_init failed|not readable \(yet\?\)|Detected insufficient power|\(load will be required after|Could not run slurm task_prolog|^slurmstepd: error: (?:TMPDIR \[|Setting TMPDIR)|\b(?:module|ml): command not found|severity=Corrected\b|: \d{1,6}, Non-fatal\b|\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
     r"|deprecat|will (?:be removed|fail (?:in|if))|can (?:potentially )?cause|optional|not (?:an|a fatal|(?:a )?warning or(?: an)?) error|is expected|to silence|perf may be"
-    r"|attempt(?:ing)? to (?!exit|abort|stop|terminate)|has already been registered|not set, using|defaulting to|going to /tmp|consider |recommend|for better performance|is experimental|\btreat(?:ed|ing)? (?:it|them) as|accepting this",
+    r"|attempt(?:ing)? to (?!exit|abort|stop|terminate)|has already been registered|not set, using|defaulting to|going to /tmp|consider |recommend|for better performance|is experimental|\btreat(?:ed|ing)? (?:it|them) as|accepting this|otherwise you(?:'ll| will| may) ",
 )
 HARMLESS = Pattern(
     "harmless",
@@ -64,7 +64,8 @@ PROGRAM = Pattern(
     r"|^(?:[\w./+-]{1,60}: ){1,4}.{0,160}(?:"
     + ERRNO
     + r")|^\[?(?:ERROR|FATAL)(?: ERROR)?\b\]?:? ?\S|^usage error|^(?:[\w./-]{1,60}: )?(?:line \d+: )?\d+: \S+: not found"
-    r"|^(?:Host key verification failed|A call to \w+ (?:was unable|failed))|\bAssertion .{1,200} failed\b|\bCheck failed: |Task launch for \S+ failed|launch failed|aborted before step|^thread '[^']{1,80}' (?:\(\d{1,10}\) )?panicked at ",
+    r"|^(?:Host key verification failed|A call to \w+ (?:was unable|failed))|\bAssertion .{1,200} failed\b|\bCheck failed: |Task launch for \S+ failed|launch failed|aborted before step|^thread '[^']{1,80}' (?:\(\d{1,10}\) )?panicked at "
+    r"|\bINTERNAL ASSERT FAILED at ",
 )
 NAMES_ERRNO = Pattern(
     "names_errno",
@@ -115,7 +116,8 @@ NOISE = Pattern(
     r"|^[NR]CCL version|no plugin found|^Pods Statuses: .{0,60} / [1-9]\d* Succeeded|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|(?<![<>=] )(?<!gpu )(?<!rank )(?<!node )(?<!device )\b0 (?:errors?|failed|failures)\b|\b0 [a-z]{3,20} (?:are |were )?(?:unexpected|missing|failed|invalid)\b|errors?(?:[=:] ?0|=(?:None|null|nil|false))\b|\bkill: .{0,20}\bNo such process|no errors?\b|(?:no|without) (?:error|exception|failure)s?\b|error[_ ]rate|mean_error|max_error|val_error|loss_scale"
     r"|^Last error: {0,4}$|^Caused by: .{0,300}\.py:\d{1,6} in |Traceback \(most recent|during handling of the above|the above exception was|Solution:|this usually is caused by|\blikely\b.{0,40}\bcauses\b|Set the environment variable HYDRA"
     r"|\berrors?[ =:]{1,3}(?:\d+\.\d|\d+e-)|^#|^\W{0,200}$|^ {0,8}\S{1,40}(?: {2,20}\S{1,40}){4}|Check failure stack trace|^PC: @|^\W{0,8}(?:at|@) {2,20}0x"
-    r"|^(?:\d{1,4}: )?\S{1,60}: <[A-Z_,-]{2,120}> mtu \d|^\S{1,60} {2,30}UNKNOWN {2}|^\s*--[a-z][\w-]{1,60}(?:=\S{0,80})?\s*$|^\s*\w[\w ]{1,40} {2,40}: Not (?:Found|Active|Supported)\s*$|inotify_add_watch|^rm: cannot remove |^mkdir: cannot create directory .{1,300}File exists|^fatal: not a git repository|more processes? ha\w{1,2} sent help message|Set MCA parameter|find any relevant network interfaces|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b",
+    r"|^(?:\d{1,4}: )?\S{1,60}: <[A-Z_,-]{2,120}> mtu \d|^\S{1,60} {2,30}UNKNOWN {2}|^\s*--[a-z][\w-]{1,60}(?:=\S{0,80})?\s*$|^\s*\w[\w ]{1,40} {2,40}: Not (?:Found|Active|Supported)\s*$|inotify_add_watch|^rm: cannot remove |^mkdir: cannot create directory .{1,300}File exists|^fatal: not a git repository|more processes? ha\w{1,2} sent help message|Set MCA parameter|find any relevant network interfaces|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b"
+    r"|^ {0,8}[\w ()/-]{1,60}\.{5}(?!.{0,80}\b(?:fail|error))|(?: {2,40}\d[\d.]{0,12}(?:%|[num]?s|[KMG]?b)?(?= )){3}",
 )
 ENDS_OPEN = re.compile(
     r"(?:error|fail\w{0,12}|reason|exception|detail|message|because)\b[^:]{0,40}:\s{0,8}$|panicked at \S{1,160}:$",
@@ -133,11 +135,11 @@ SPECIFIC = (
         r"(?<![\w.])(?:/[\w.+@-]{1,60}){2,12}|'[^']{2,120}'|\"[^\"]{2,120}\"|\bdev(?:ice)? [\w:.]{2,40}|`[^`]{2,120}`",
     ),
     Pattern("specific", r"\b\d{1,3}(?:\.\d{1,3}){3}\b|<\d{2,5}>|\bport\W{1,3}\d{2,5}|::[0-9a-f]{2,4}"),
-    Pattern("specific", r"--[a-z][\w-]{2,40}|\b[A-Z]{2,12}(?:_[A-Z0-9]{2,20}){1,5}\b"),
+    Pattern("specific", r"(?<!-)--[a-z][\w-]{2,40}|\b[A-Z]{2,12}(?:_[A-Z0-9]{2,20}){1,5}\b"),
     Pattern("specific", r"\b\d{2,12}\b(?: ?[kMGT]i?B)?"),
 )
 SEVERITY = re.compile(
-    r"(?:\b|(?<=\|CCL_))(?P<word>FATAL|CRITICAL|ERROR|SEVERE|WARN(?:ING)?|INFO|NOTICE|DEBUG|TRACE)\b|(?:^|[\[\s(|])(?P<letter>[EWIF])(?=\d{3,4} \d\d:)"
+    r"(?:\b|(?<=\|CCL_))(?P<word>FATAL|CRITICAL|ERROR|SEVERE|WARN(?:ING)?|INFO|NOTICE|DEBUG|TRACE)\b|(?:^|[\[\s(|:])(?P<letter>[EWIF])(?=\d{3,4} \d\d:)"
     r"|\d[,.]\d{2,9} (?P<ray>[EWIF]) \d|: (?P<xla>[EWIF]) [\w/]{4,}|NeMo (?P<nemo>[EWID]) |(?P<low>\berror\b|\bwarning\b)(?=: |\])|(?P<title>\bWarning)(?: - |: )|^\s*(?:\d{1,4}[smhd]\S{0,6}\s{1,8})?(?:\d{1,4}[smhd]\s{1,8})?(?P<event>Warning|Normal)\s{1,8}[A-Z][a-z]",
 )
 WRAPPING = re.compile(

@@ -74,7 +74,7 @@ TAGS = (
         # docker and containerd, whose hook is NVIDIA's
         r"(?<!   )nvidia-container-cli: (?P<why>\w{1,20} error: .{1,120})", r"failed to create (?:containerd |shim )?task\b|\bOCI runtime create failed"),
     tag("step-unlaunched", "",
-        r"(?<!epilog: )error: pyxis: (?P<why>(?:error: |(?:failed to|couldn't) (?!clean|remove|unlink)).{1,120})|(?P<why2>task \d{1,7} launch failed: .{1,80})"
+        r"(?<!epilog: )error: pyxis: (?P<why>(?:error: |(?:failed to|couldn't|could not) (?!clean|remove|unlink)).{1,120})|(?P<why2>task \d{1,7} launch failed: .{1,80})"
         r"|(?P<why3>StepId=\S{1,30} aborted before step completely launched)|Failed to invoke spank plugin stack|Plugin stack initialization failed"
         r"|Task launch for \S{1,40} failed on node (?P<host>\S{1,80}): (?P<why4>.{1,80})|(?P<why5>Prolog (?:failure|failed|hung) on node \S{1,80}|launch[_ ]failed[_ ]requeued[_ ]held)"
         r"|exiting abnormally: (?P<why6>.{1,80})",
