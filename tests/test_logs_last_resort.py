@@ -233,8 +233,19 @@ def test_the_logger_s_line_above_a_cut_traceback_is_quoted(tmp_path: Path) -> No
     assert "Core hit an exception" in found.evidence[1].text
 
 
-@pytest.mark.parametrize("cut", ["(Core_0 pid=2) ERROR 05", "ERROR 05-22 22:3", "### Error logs:"])
-def test_a_label_or_a_title_alone_is_no_failure(tmp_path: Path, cut: str) -> None:
+@pytest.mark.parametrize(
+    "cut",
+    [
+        "(Core_0 pid=2) ERROR 05",
+        "ERROR 05-22 22:3",
+        "### Error logs:",
+        "[588912.611023] NVRM: nvAssertFailedNoLog: Assertion failed: !rmapiLockIsOwner() @ rmapi.c:563",
+        "[588900.241797] NVRM: kceIsGenSupported_GH100: Could not get root gen speed!",
+        "all 176 tasks started, 19 s after the previous attempt's last failure",
+        "No exception is raised, but the noise makes real errors hard to see",
+    ],
+)
+def test_a_label_a_title_or_a_remark_is_no_failure(tmp_path: Path, cut: str) -> None:
     assert diagnose(tmp_path, f"step 1\nstep 2\n{cut}").healthy
 
 
@@ -315,16 +326,6 @@ def test_what_one_line_of_code_passes_on_is_of_others(tmp_path: Path) -> None:
     assert diagnose(tmp_path, "\n".join(own)).healthy  # the program's own severity
 
 
-def test_a_kernel_of_deepep_that_gave_up_waiting_breaks_on_purpose(tmp_path: Path) -> None:
-    text = (
-        "DeepEP timeout check failed: rank = 3, value = 1\n[rank3]: Traceback (most recent call last):\n"
-        '[rank3]:   File "/job/t.py", line 12, in test_loop\n[rank3]:     torch.cuda.synchronize()\n'
-        "[rank3]: torch.AcceleratorError: CUDA error: unspecified launch failure\n"
-    )
-    found = diagnose(tmp_path, text).causes[0]
-    assert (found.rule, found.evidence[0].line) == ("rank-fell-behind", 1)
-
-
 def test_the_rest_of_a_broken_line_is_no_error_by_its_label(tmp_path: Path) -> None:
     label = "ERROR 02-12 19:57:26 worker_base.py:572] "
     text = "The client socket has timed out after 60s while trying to connect to (10.3.4.5\n, 44737)."
@@ -375,3 +376,10 @@ def test_the_first_rank_that_ended_without_a_traceback_ended_by_its_own_wish(
     first = diagnose(tmp_path, began + lost + AGENT).causes[0]
     assert first.rule == ("rank-raised-exception" if label else "peer-died-first")
     assert not label or ("shard 17 is corrupt" in first.text and first.ranks == (1,))
+def test_the_frames_of_the_watchdog_alone_are_a_timeout(tmp_path: Path) -> None:
+    text = (
+        "Exception raised from checkTimeout at ProcessGroupNCCL.cpp:618 (most recent call first):\n"
+        "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96 (0x7f in libc10.so)\n"
+    )
+    found = diagnose(tmp_path, text).causes
+    assert found[0].rule in ("collective-stalled", "rank-fell-behind")

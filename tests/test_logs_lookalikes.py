@@ -334,7 +334,7 @@ CCL = "2026:03:13-10:36:27:(  636) |CCL_{}| "
         (f"{NCCL_FAILED}ncclInvalidUsage: it failed", "nccl-error-without-detail", "medium", "category"),
         (
             f"DeepEP timeout check failed: rank = 3\n{FRAME}Error: CUDA error: unspecified launch failure",
-            "unnamed-failure",
+            "rank-fell-behind",
             "low",
             "",
         ),

@@ -8,7 +8,7 @@ from ringup.logs.patterns.tags import tag
 TAGS = (
     tag("work", "failure hang consequence weak end nccl",
         r"Work\w{2,8}\((?:SeqNum=(?P<seq>\d+), |\.{3}, )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<nin>\d+))?(?:, NumelOut=(?P<nout>\d+))?(?:, Timeout\(ms\)=(?P<timeout>\d+))?\)?(?:.*?ran for (?P<ran>\d+))?",
-        r"Watchdog caught collective operation timeout(?P<op>)",
+        r"Watchdog caught collective operation timeout(?P<op>)|Exception raised from checkTimeout(?P<op2>) at",
         keep=24),
     tag("work-state", "",
         r"detected by watchdog at work sequence id: (?P<seq>\d+) PG status: last enqueued work: (?P<enqueued>\d+), last completed work: (?P<completed>-?\d+)",
