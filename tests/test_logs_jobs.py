@@ -30,6 +30,9 @@ ENDS: list[tuple[str, str]] = [
     ("rank-raised-exception", "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\n  Proc: [[7,1],1]\n  Errorcode: 5"),
     # Ray lists causes; its trainer carries the rank's exception; its own actors have threads.
     ("peer-died-first", "(raylet) A worker died or was killed. Lease ID: " + 56 * "5" + " Worker ID: " + 56 * "a" + " Node ID: " + 56 * "b" + ". The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file. Some common causes include: (1) the process was killed by the OOM killer due to high memory usage, (2) ray stop --force was called, or (3) the worker crashed unexpectedly due to SIGSEGV or another unexpected error. If the process was killed by the kernel OOM killer, consider " + 40 * "isolating " + "it."),
+    ("launcher-argument-misread", "An unrecognized option was included on the mpirun command line:\n\n  Option: --oversub"),
+    ("node-lost", "NodeName=n1 CoresPerSocket=1\n   RealMemory=1 AllocMem=0 Sockets=2 Boards=1\n   State=DOWN ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A"),
+    ("container-not-started", "error running hook: exit status 1, stderr: nvidia-container-cli.real: initialization error: driver error: failed to process request"),
     # A mapped page of /dev/shm that could not be had, in the words of UCX's handler.
     ("shm-too-small", "[n1:77   :0:91] Caught signal 7 (Bus error: nonexistent physical address)\n 2 0x00758 ncclGroupEnd()  ???:0\nERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -7) local_rank: 0 (pid: 77) of binary: /usr/bin/python"),
     ("open-files-too-low", "RuntimeError: unable to open shared memory object </torch_51_88> in read-write mode\nOSError: [Errno 24] Too many open files"),
@@ -235,3 +238,21 @@ def test_a_time_limit_of_the_scheduler_is_told(tmp_path: Path) -> None:
     said = "slurmstepd: error: *** JOB 9 ON n7 CANCELLED AT 2025-01-10T15:27:25 DUE TO TIME LIMIT ***"
     (found,) = diagnose(tmp_path, said).causes
     assert found.severity == "warning" and "time limit" in found.text
+
+
+def test_a_process_of_jax_that_is_not_registered_may_also_wait_for_others(tmp_path: Path) -> None:
+    title = "F1129 10:07:49.1 33 client.h:80] Terminating process because the JAX distributed service detected fatal errors. "
+    text = f"{title}This most likely indicates that another task died. absl::Status: DEADLINE_EXCEEDED: Deadline Exceeded\n\n"
+    (cause,) = diagnose(tmp_path, text + "RPC: /xla.coordination.CoordinationService/RegisterTask\n").causes
+    assert (cause.rule, cause.confidence) == ("store-unreachable", "low")
+    assert "or fewer processes came than num_processes says" in cause.text
+
+
+def test_another_service_may_answer_in_the_stores_place(tmp_path: Path) -> None:
+    where = "[c10d] TCP client failed to connect/validate to host 10.1.1.1:29823 -"
+    why = "Ping failed, invalid value returned from server. Expected: 7, Got: 9\n"
+    text = 7 * f"[W1129 10:04:07.6 TCPStore.cpp:340] {where} retrying (try=0): {why}"
+    text += f"[E1129 10:04:16.1 TCPStore.cpp:328] {where} timed out (try=6): {why}"
+    cause = diagnose(tmp_path, f"{text}torch.distributed.DistNetworkError: {why}").causes[0]
+    assert (cause.rule, cause.confidence) == ("store-unreachable", "medium")
+    assert "10.1.1.1:29823: a proxy or another service answers there" in cause.text

@@ -54,6 +54,8 @@ def peer_died_first(log: LogEvidence) -> Found:
     # A peer that has ended closes its connections at once: who waits in vain waits for one that lives.
     late = log.all("gloo-recv-timeout")
     lost = [e for e in lost if not (e.tag in _OF_GLOO and any(_after(e, w) for w in late))]
+    if log.has("jax-register"):  # the title of a call in which a process waits for the others
+        lost = [e for e in lost if e.tag != "jax-died" or "Terminating process because" not in e.text]
     lost += log.all("ofi-request", has=_GONE)
     weak = log.all("keepalive-failed", "pipe-broken")
     weak = [e for e in weak if not (made_do(e) or (is_teardown(e) and log.outcome.ended_well))]

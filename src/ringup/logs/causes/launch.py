@@ -83,7 +83,7 @@ def slurm_tasks_mismatch(log: LogEvidence) -> Found:
     return report(rows, text, "medium" if started or log.outcome.failed else "low")
 
 
-_UNKNOWN = re.compile(r"unrecognized arguments|[Nn]o such option|invalid choice")
+_UNKNOWN = re.compile(r"unrecognized (?:arguments|option)|[Nn]o such option|invalid choice")
 
 
 @cause("launcher-argument-misread", overcome=None)
@@ -94,8 +94,9 @@ def launcher_argument_misread(log: LogEvidence) -> Found:
     if usage := log.all("launcher-usage", lacks="local[-_]rank"):
         if word := usage[0]["word"]:
             return report(usage, f"the launcher took {word!r} for the script")
-        unknown = [e for e in usage if _UNKNOWN.search(e["text"])]
-        text = f"the launcher does not know an argument: {unknown[0]['text'][:160]}" if unknown else ""
+        unknown = [e for e in usage if _UNKNOWN.search(e["text"] or e["option"])]
+        said = first_value(unknown, "text", "option")
+        text = f"the launcher does not know an argument: {said[:160]}" if unknown else ""
         sure: Confidence = "high" if unknown else "medium"
         return report(usage, text or "the launcher refuses its own arguments", sure)
     raised = log.all("exception", type="ValueError|AssertionError")

@@ -167,7 +167,8 @@ def listed_as_down(log: LogEvidence) -> Found:
     """Nodes that a scheduler lists as down; they need not be the job's."""
     down = [] if log.outcome.from_outside else log.all("node-down")  # a preempted pod's node is not ready
     nodes = {e["host"]: e for e in down if e["host"]}
-    text = f"{', '.join([*nodes][:4]) or 'a node'} is out of service: {first_value(down, 'why', 'why2')}"
+    why = first_value(down, "why", "why2") or first_value(down, "state")
+    text = f"{', '.join([*nodes][:4]) or 'a node'} is out of service: {why}"
     return report(down, text, "medium", nodes=nodes)
 
 

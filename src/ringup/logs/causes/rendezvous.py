@@ -95,7 +95,7 @@ def store_unreachable(log: LogEvidence) -> Found:
     refused = log.all("client-refused", errno="101|110|113")
     if not refused and not log.has(*failed) and not log.outcome.went_on:
         refused = log.all("client-refused", errno="111")
-    events = sorted([*log.all(*failed), *refused], key=lambda e: e.place)
+    events = sorted([*log.all(*failed), *refused], key=lambda e: (log.outcome.overcome(e), e.place))
     # For a rank that watches its peers, or has worked, the coordinator is gone: with the job, or rank 0.
     jax = log.all("jax-register", "ray-head", lacks="WatchTasks|^:UNAVAILABLE:")
     jax = [e for e in jax if not log.outcome.worked_before(e)]
@@ -107,6 +107,8 @@ def store_unreachable(log: LogEvidence) -> Found:
     peer = next(iter(hosts), first_value(events, "peer")) or "the store or coordinator address"
     if any(e.tag == "tcpstore-retry" for e in events):
         how = ": it, or a proxy before it, accepts connections and ends them at once"
+    if any(e["foreign"] for e in events):
+        how = ": a proxy or another service answers there, no store"
     unanswered = [e for e in log.all("syn-sent") if f"{e['address']}:{e['port']}" == peer]
     if unanswered:
         how += " (SYN-SENT: a filter drops it, or no host has that address)"
@@ -121,6 +123,10 @@ def store_unreachable(log: LogEvidence) -> Found:
         # It answers when all have called it (jax 0.11, xla/pjrt/distributed/coordination).
         text = "the coordinator registered no process in time, not even its own: others cannot reach"
         text += " its address, or fewer processes came than num_processes says"
+    elif not events and all("xla.coordination.CoordinationService/RegisterTask" in e.text for e in jax):
+        # The newer service answers when all have called it.
+        text = f"{text}, or fewer processes came than num_processes says"
+        only_refused = True
     cut = log.all("recv-vector") if log.has("tcpstore-retry") else []
     return report([*cut[:1], *events, *jax, *unanswered], text, "low" if only_refused else "medium")
 

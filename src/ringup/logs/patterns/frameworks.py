@@ -72,7 +72,7 @@ TAGS = (
         r"in pod \"(?P<pod>[\w.-]{1,80})\" is waiting to start: (?P<why>trying and failing to pull image)",
         r"(?P<why2>pull access denied for .{1,120}|manifest for \S{1,120} not found|could not select device driver .{1,80})",
         # docker and containerd, whose hook is NVIDIA's
-        r"(?<!   )nvidia-container-cli: (?P<why>\w{1,20} error: .{1,120})", r"failed to create (?:containerd |shim )?task\b|\bOCI runtime create failed"),
+        r"(?<!   )nvidia-container-cli(?:\.real)?: (?P<why>\w{1,20} error: .{1,120})", r"failed to create (?:containerd |shim )?task\b|\bOCI runtime create failed"),
     tag("step-unlaunched", "",
         r"(?<!epilog: )error: pyxis: (?P<why>(?:error: |(?:failed to|couldn't|could not) (?!clean|remove|unlink)).{1,120})|(?P<why2>task \d{1,7} launch failed: .{1,80})"
         r"|(?P<why3>StepId=\S{1,30} aborted before step completely launched)|Failed to invoke spank plugin stack|Plugin stack initialization failed"

@@ -44,7 +44,7 @@ TAGS = (
     tag("store-timeout", "",
         r"RuntimeError: Socket Timeout\s*$|DistStoreError: (?:Socket Timeout|Timed out)|DistStoreError: Timed out after|TCPStore\(?.{0,80}(?:timed out|Connection refused)"),
     tag("tcpstore-retry", "consequence weak establishing",
-        r"TCP client failed to connect/validate to host (?P<host>\S+?):(?P<port>\d+) - (?P<how>retrying|timed out).*?(?:Connection reset|Broken pipe|got 0 bytes)"),
+        r"TCP client failed to connect/validate to host (?P<host>\S+?):(?P<port>\d+) - (?P<how>retrying|timed out).*?(?:Connection reset|Broken pipe|got 0 bytes|(?P<foreign>invalid value returned))"),
     tag("clients-joined", "",
         r"(?:Timed out after|timed out).{0,40}waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+) clients joined"),
     tag("store-wait", "",

@@ -37,7 +37,7 @@ TAGS = (
     tag("local-rank-argument", "",
         r"(?:unrecognized arguments?|no such option|No such option|not used by the \w+Parser|unexpected argument|unknown (?:command line )?flag|Unknown option|Got unexpected extra argument|invalid argument|unexpected keyword argument)\b.{0,200}?local[-_]rank|local[-_]rank.{0,60}(?:unrecogni[sz]ed|is not (?:a )?(?:recognized|valid)|not recognized)|LexerNoViableAlt\w*:.{0,60}local[-_]rank"),
     tag("launcher-usage", "setting",
-        r"(?:torchrun|accelerate(?: <command>.*?)?|Accelerate (?:CLI tool|launch command)|deepspeed|run\.py|launch\.py|colossalai|horovodrun|llamafactory-cli)\S* ?(?:launch)?: error: (?P<text>.*)|Unsupported nproc_per_node value: ?(?P<nproc>\S+)|the following arguments are required: training_script|(?:srun|sbatch|mpirun|mpiexec): unrecognized (?:option|argument)|torchrun: error|can't open file '(?:\S*/)?(?P<word>(?:-\S*|[Ff]alse|[Tt]rue|None|null|\d+|[\d.]+:\d+))'|argument --(?:nproc|nnodes|node[-_]rank|rdzv|master|num[-_](?:proc|mach|gpu|node)|machine|main[-_]process|max[-_]restarts)\S*: (?:expected one argument|invalid \w+ value)"),
+        r"(?:torchrun|accelerate(?: <command>.*?)?|Accelerate (?:CLI tool|launch command)|deepspeed|run\.py|launch\.py|colossalai|horovodrun|llamafactory-cli)\S* ?(?:launch)?: error: (?P<text>.*)|(?P<option>An unrecognized option was included on the \w{1,20} command line)|Unsupported nproc_per_node value: ?(?P<nproc>\S+)|the following arguments are required: training_script|(?:srun|sbatch|mpirun|mpiexec): unrecognized (?:option|argument)|torchrun: error|can't open file '(?:\S*/)?(?P<word>(?:-\S*|[Ff]alse|[Tt]rue|None|null|\d+|[\d.]+:\d+))'|argument --(?:nproc|nnodes|node[-_]rank|rdzv|master|num[-_](?:proc|mach|gpu|node)|machine|main[-_]process|max[-_]restarts)\S*: (?:expected one argument|invalid \w+ value)"),
     tag("hostfile-missing", "establishing", r"Unable to find hostfile"),
     tag("hostfile-needed", "",
         r"no extra nodes available|Hostfile contains (?:a bad|multiple) entr|[Hh]ostfile is (?:empty|not formatted)|Num nodes is ?> ?1 but|Hostfile .{0,80}(?:does not exist|not found|is empty)|hostfile .{0,40}not (?:found|exist)"),
@@ -82,6 +82,7 @@ TAGS = (
         r"\bReason=(?P<why>" + _OUT + r") \[\w{1,32}@\d{4}-",
         r"^(?P<why>" + _OUT + r"?)\s+\w{1,32}\s+\d{4}-\d\d-\d\dT[\d:]{8}\s+(?P<host>\S{1,80})\s*$",
         r"^(?P<host>[\w.-]{1,80})\s+\d{1,4}\s+\S{1,40}\s+(?:down|drain)\S{0,3}\s.{1,120}\s(?P<why>" + _OUT + r")",
+        r"\bState=(?P<state>DOWN\S{0,60}) ThreadsPerCore=",
         # qstat -f of PBS
         r"\bcomment = Not Running: (?P<why>Node is in an ineligible state: \S{1,20})"),
     tag("unit-failed", "", r"Active: (?:failed|inactive|activating \(auto-restart\))"),
