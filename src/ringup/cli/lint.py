@@ -256,25 +256,16 @@ def show_fixed(done: list[Finding], files: Mapping[str, str]) -> None:
         terminal.show("\n".join([head, *console.labelled("now", line, style)]) + "\n")
 
 
-MOST_EQUAL = 3
-
-
 def folded(findings: Sequence[Finding]) -> Iterator[Finding]:
     """The findings, those that many lines of a file share as the first of them, which names the others."""
     from ringup.lint.rule import lines
 
-    places: dict[tuple[str, str, str], list[int]] = {}
-    keys = [(f.where.rpartition(":")[0], f.rule, f.found) for f in findings]
-    for finding, key in zip(findings, keys, strict=True):
-        line = finding.where.rpartition(":")[2]
-        places.setdefault(key, []).append(int(line) if line.isdecimal() else 0)
-    for finding, key in zip(findings, keys, strict=True):
-        same = places.get(key, [])
-        if len(same) > MOST_EQUAL:
-            places[key] = []
-            yield replace(finding, found=finding.found + lines(same))
-        elif same:
-            yield finding
+    same: dict[tuple[str, str, str], list[Finding]] = {}
+    for one in findings:
+        same.setdefault((one.where.rpartition(":")[0], one.rule, one.found), []).append(one)
+    for first, *rest in same.values():
+        places = [int("0" + one.where.rpartition(":")[2]) for one in (first, *rest)] if rest[2:] else []
+        yield from [replace(first, found=first.found + lines(places))] if places else [first, *rest]
 
 
 def show(findings: list[Finding], starts: dict[str, HowToStart], quiet: bool, counts: str) -> None:

@@ -257,13 +257,17 @@ def one_rank_for_all(
     return []
 
 
+def _readable(text: str, path: str) -> ranks.Reading | None:
+    try:
+        return ranks.Reading(source.read(path, text))
+    except SyntaxError:
+        return None
+
+
 def of_scheduler(text: str, script: str, launcher: str) -> list[Finding]:
     """A finding where a script takes its rank from the scheduler, for a run with several ranks a node."""
-    try:
-        name = across_files.scheduler_rank(source.read(script, text))
-    except SyntaxError:
-        name = ""
-    if not name:
+    read = _readable(text, script)
+    if not (name := across_files.scheduler_rank(read.script) if read else ""):
         return []
     words = f"it takes its rank from {name}, which is the node's number here: --with {launcher} sets RANK"
     found = Finding(f"{script}:1", words, "RANK and LOCAL_RANK", severity="warning")
@@ -272,19 +276,15 @@ def of_scheduler(text: str, script: str, launcher: str) -> list[Finding]:
 
 def workers(text: str, path: str = "script") -> tuple[str, int]:
     """(file:line, workers of one rank) of the DataLoader with the most; 0 if no number is written."""
-    try:
-        line, count = ranks.most_workers(ranks.Reading(source.read(path, text)))
-    except SyntaxError:
-        line, count = 0, 0
+    read = _readable(text, path)
+    line, count = ranks.most_workers(read) if read else (0, 0)
     return f"{path}:{line}", count
 
 
 def written_world(text: str, path: str = "script") -> tuple[str, int, int]:
     """(file:line, rank, world size) as numbers that `init_process_group` is always given; -1 for others."""
-    try:
-        line, rank, size = ranks.written_world(ranks.Reading(source.read(path, text)))
-    except SyntaxError:
-        line, rank, size = 0, -1, -1
+    read = _readable(text, path)
+    line, rank, size = ranks.written_world(read) if read else (0, -1, -1)
     return f"{path}:{line}", rank, size
 
 

@@ -19,10 +19,9 @@ QUERIES = ("hostname", "nvidia-smi", "echo", "cat", "mkdir", "rm", "date", "ls",
 """Commands that people run on other nodes in addition to a job."""
 OTHERS = {"ray", "ringup", "dask", "flux", "horovodrun"}
 PLACEHOLDER = re.compile(
-    r"<[^<>]{1,60}>?|\[[^\[\]]{1,60}\]?|\{ ?\w{1,60} ?\}|(?i:x{1,9}|your\W?\w{1,60})|[A-Z][A-Z_]{0,40}"
-    r"|\.{2,3}"
+    r"<[^<>]{1,60}>?|\[[^\[\]]{1,60}\]?|\{ ?\w{1,60} ?\}|(?i:x{1,9}|your\W?\w{1,60})|\.{2,3}"
 )
-"""A value that the reader of a page fills in."""
+"""A value that is to be filled in."""
 
 
 @dataclass

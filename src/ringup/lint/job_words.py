@@ -403,7 +403,8 @@ def launcher_option_wrong(job: JobFile) -> Found:
                 continue
             elif _is_no_count(meaning_of(launch.launcher, option.name), option.value):
                 found = f"{option.name} is {printable(option.value, 60)!r}"
-                severity = "warning" if job.is_page and PLACEHOLDER.fullmatch(option.value) else "error"
+                is_open = PLACEHOLDER.fullmatch(option.value) or option.value.isupper()
+                severity = "warning" if job.is_page and is_open else "error"
                 yield job.finding(line, found, "a number", severity=severity, case="value")
 
 
