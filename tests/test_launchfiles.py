@@ -1432,7 +1432,11 @@ fi
     ],
 )
 def test_of_an_if_on_a_known_value_one_branch_is_read(sets: str, test: str, scripts: list[str]) -> None:
-    assert [one.script for one in launches(_BRANCHES.format(sets, test))] == scripts
+    text = _BRANCHES.format(sets, test)
+    assert [one.script for one in launches(text)] == scripts
+    left = [one.line for one in files.read("job.sh", text).not_read]
+    begin = text[: text.index("if ")].count("\n") + 1
+    assert left == {"a.py": [begin + 3], "b.py": [begin + 1], "a.pyb.py": []}["".join(scripts)]
 
 
 @pytest.mark.parametrize(

@@ -780,6 +780,9 @@ TOO_LARGE = "too large or too deeply nested: read in part"
 def not_read(job: Job, found: Sequence[Launch]) -> list[NotRead]:
     """Parts of the file that were not read; without a launch line the reason."""
     left = [NotRead(job.path, 1, TOO_LARGE)] if job.is_cut else []
+    for begin, end in dict.fromkeys(job.ruled_out):
+        if not any(begin <= one.line <= end for one in found):
+            left.append(NotRead(job.path, begin, "values in this file rule this branch out"))
     if found:
         return left
     for command in job.commands:

@@ -202,6 +202,8 @@ class Job:
     """Here-documents that it passes to sbatch, qsub or bsub."""
     lost: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Variables that only a subshell sets (of a pipe, for example) -> its first and last line."""
+    ruled_out: list[tuple[int, int]] = field(default_factory=list)
+    """First and last lines of branches with a start that the file's own values leave out."""
     counted: dict[str, Count | None] = field(default_factory=dict)
     """The mark of a loop's variable -> its counter; None for several."""
     ends: list[Word] = field(default_factory=list)
@@ -473,6 +475,10 @@ class _Walk(Expansion):
         last = holds.index(True) if True in holds else len(holds)
         taken = [body for n, body in enumerate(bodies) if holds[n] is not False and n <= last]
         self.branch(node, taken, scope, depth, True in holds)
+        for body in bodies:
+            if body and body not in taken and any(_STARTS_A_JOB.search(self.raw(one)) for one in body):
+                end = body[-1].end_point[0] - body[0].start_point[0]
+                self.job.ruled_out.append((line := self.line(body[0], scope), line + end))
 
     def _holds(self, clause: Node, scope: Scope) -> bool | None:
         """Whether an `if` or `elif` that tests a known value applies; None if unknown."""

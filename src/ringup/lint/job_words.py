@@ -519,10 +519,8 @@ def launcher_option_behind_script(job: JobFile, launch: Launch) -> Found:
         return
     if not is_read:
         return
-    name = posixpath.basename(launch.script)
-    text = next((t for path, t in job.others.items() if posixpath.basename(path) == name), None)
-    text = job.nearby(job.path, launch.script) if text is None and job.nearby and name else text
-    takes = text is not None and any(n in text or n.replace("-", "_") in text for n in late)
+    text = text_of(job, launch.script)
+    takes = any(n in text or n.replace("-", "_") in text for n in late)
     is_bare = not launch.has("nproc-per-node", "nnodes", "num-processes", "num-machines", "config-file")
     is_sure = is_bare and ("standalone" in late or "nproc-per-node" in late or len(late) > 1)
     is_sure = is_sure or launch.launcher == "deepspeed"
