@@ -426,6 +426,18 @@ def test_another_port_of_the_users_is_the_one_that_is_judged() -> None:
     assert judged(cluster) == []
 
 
+def test_a_torchrun_on_no_path_is_no_difference() -> None:
+    cluster = c.healthy()
+    none = replace(cluster, nodes=tuple(replace(n, torchrun_on_path="") for n in cluster.nodes))
+    assert judged(none) == []
+
+
+def test_a_python_that_differs_is_shown_by_a_command_that_shows_it() -> None:
+    other = replace(c.healthy().nodes[1].interpreter, version="3.12.1")
+    finding = one(on_node1(interpreter=other)(), "python-versions-differ")
+    assert finding.fix and finding.fix.commands[0].endswith("python --version")
+
+
 def test_an_orphan_that_holds_nothing_is_a_warning() -> None:
     finding = one(on_node1(leftovers=(c.process(),))())
     assert (finding.rule, finding.severity) == ("orphan-of-earlier-run", "warning")
@@ -438,7 +450,9 @@ def test_a_running_job_that_holds_the_port_is_no_orphan() -> None:
     cluster = c.changed(
         c.healthy(), "node0", leftovers=(alive,), listeners=(Listener("0.0.0.0", 29500, "ada", alive),)
     )
-    assert one(cluster).rule == "port-in-use"
+    assert (one(cluster).rule, one(cluster).fix.text) == ("port-in-use", "end that process if it is yours")  # type: ignore[union-attr]
+    named = replace(cluster, job=Job(port=29500))
+    assert one(named).fix.text.startswith("leave --master-port out")  # type: ignore[union-attr]
 
 
 def test_a_node_without_swap_that_waits_for_memory_is_not_said_to_swap() -> None:

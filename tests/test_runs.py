@@ -157,7 +157,7 @@ def test_rows_fit_a_terminal_of_80_columns(
     lines = listed(capsys, "--quiet").splitlines()
     assert max(map(len, lines)) <= 80 and lines[-1].endswith(rule)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert listed(capsys).split()[:3] == ["RUN", "SCRIPT", "ENDED"]  # the name has the time
+    assert listed(capsys).split()[:3] == ["RUN", "SCRIPT", "STATE"]  # the name has the time
 
 
 def test_words_of_a_record_cannot_reach_the_terminal(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,7 +192,7 @@ def test_attach_without_a_name_takes_the_newest_run_that_goes_on(
     capsys.readouterr()
     assert attach.run(runs_parser("attach", ["--list"])) == 0
     heading, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
-    assert heading == ["RUN", "AGE", "NODES", "RANKS", "SCRIPT", "ENDED", "CAUSE"]
+    assert heading == ["RUN", "AGE", "NODES", "RANKS", "SCRIPT", "STATE", "CAUSE"]
     assert [row[0] for row in rows] == ["new", "old"] and "running" in rows[1]
 
 

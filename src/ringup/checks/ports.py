@@ -56,10 +56,11 @@ def port_in_use(node: Node, cluster: Cluster) -> Iterator[Finding]:
         return
     of = f" of {held.user or 'another user'}" if held else ""
     who = described(held.process) if held and held.process else f"a process{of} that this user cannot see"
+    leave_out = "leave --master-port out: ringup takes a free port; or " if cluster.job.port else ""
     yield at(node, f"port {port}", subject=f"port:{port}").finding(
         found=f"held by {who}",
         wanted=f"port {port} free on the head node",
-        fix="leave --master-port out: ringup takes a free port; or end that process if it is yours",
+        fix=f"{leave_out}end that process if it is yours",
         run=f"sudo ss -ltnp 'sport = :{port}'",
     )
 

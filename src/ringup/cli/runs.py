@@ -98,7 +98,7 @@ LESS = (2, 3, 1)
 
 
 def show(rows: Iterable[Mapping[str, Any]], heading: bool = True) -> None:
-    table = [("RUN", "AGE", "NODES", "RANKS", "SCRIPT", "ENDED", "CAUSE")] if heading else []
+    table = [("RUN", "AGE", "NODES", "RANKS", "SCRIPT", "STATE", "CAUSE")] if heading else []
     for row in rows:
         who = node_set(row["nodes"], 2), str(row["ranks"]), Path(row["script"]).name
         state = "launcher-gone" if row["launcher_gone"] else row["state"]

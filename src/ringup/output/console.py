@@ -456,7 +456,7 @@ def verdict(findings: Sequence[Finding], skipped: Sequence[Skipped], plan: Plan 
     found = f"{plural(len(warnings), 'warning')} (see above)" if warnings else "No problems found"
     if plan is None:
         is_unsure = any(not s.is_partial for s in skipped)
-        return f'{found}. Not ready: see "not checked" above.' if is_unsure else f"{found}."
+        return 'Not ready: see "not checked" above.' if is_unsure else f"{found}."
     if not warnings:
         return f"{found}. Ready to run."
     around = sum(bool(f.worked_around_by) for f in warnings)

@@ -119,7 +119,10 @@ def write(path: Path, text: str, *, executable: bool = False) -> None:
         if executable:
             path.chmod(path.stat().st_mode | 0o111)
     except OSError as error:
-        raise LaunchError(f"{path}: {error.strerror}", hint="name a file that can be written") from error
+        raise LaunchError(
+            f"{path} cannot be written: {error.strerror}",
+            hint="name a file in a directory with room that you may write",
+        ) from error
 
 
 def path_shown(path: str | Path) -> str:

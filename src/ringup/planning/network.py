@@ -28,9 +28,9 @@ On 64 healthy hosts that share two CPUs none of 956 short connections retransmit
 dropped a sixth to a half of all did.
 """
 
-NO_GPU = "; no GPU found: it matters only to NCCL jobs (--backend gloo leaves it out)"
+NO_GPU = "; no GPU found: only NCCL jobs need this (--backend gloo leaves it out)"
 """Added to the reason of an NCCL variable if nothing shows that the job uses NCCL."""
-UNKNOWN_GPUS = "; GPUs could not be counted, so it matters only if the job uses NCCL"
+UNKNOWN_GPUS = "; GPUs could not be counted: only NCCL jobs need this"
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 

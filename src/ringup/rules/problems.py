@@ -438,7 +438,7 @@ Why: NCCL and kernels differ with it, and so do speed and results.
 Fix: the same wheel on every node.
 
 python-versions-differ, warning: The nodes have different minor versions of Python.
-Why: pickles, data loaders and compiled packages are not the same.
+Why: a pickle or a compiled package of one version may not load in another.
 Fix: one environment for all nodes; `--python` names it.
 
 disk-full, error: The run cannot write its files: the disk or the quota is full, or it may not write there.
