@@ -11,6 +11,7 @@ import ringup.checks  # noqa: F401
 from ringup.checks import paths
 from ringup.checks.network_setup import lossy_networks
 from ringup.model import (
+    Address,
     Cluster,
     FileFact,
     GpuDriver,
@@ -424,6 +425,17 @@ def test_another_port_of_the_users_is_the_one_that_is_judged() -> None:
     held = (Listener("0.0.0.0", 29500, "root"),)
     cluster = c.changed(c.healthy(job=Job(port=29600)), "node0", listeners=held)
     assert judged(cluster) == []
+
+
+def test_ipv6_alone_is_no_harm_where_the_only_ipv4_address_is_a_link_local_one() -> None:
+    def rules(*addresses: Address) -> set[str]:
+        card = replace(c.interface("eth0", "fd00::1/64"), addresses=(c.address("fd00::1/64"), *addresses))
+        set_there = {"NCCL_SOCKET_FAMILY": "AF_INET6"}
+        return {f.rule for f in judged(c.cluster(c.node("node0", card, environment=set_there)))}
+
+    of_the_bmc = Address("169.254.3.1", 16, "inet", "link")
+    assert "harmful-env-left-on" not in rules(of_the_bmc)
+    assert "harmful-env-left-on" in rules(of_the_bmc, c.address("10.0.0.1/24"))
 
 
 def test_a_torchrun_on_no_path_is_no_difference() -> None:

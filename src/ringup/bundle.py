@@ -119,10 +119,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 def save(cluster: Cluster, path: Path) -> None:
     """Write a cluster; the file is complete or absent.  Raises BundleError if it cannot be written."""
-    with (
-        writing(path, "name a file in a directory with room that you may write", BundleError),
-        whole(path) as place,
-    ):
+    with writing(path, kind=BundleError), whole(path) as place:
         place.write_bytes(to_json(cluster))
 
 

@@ -46,8 +46,11 @@ class LogsError(RingupError):
     """None of the logs could be read."""
 
 
+ANOTHER_FILE = "name a file in a directory with room that you may write"
+
+
 @contextlib.contextmanager
-def writing(path: object, hint: str, kind: type[RingupError] = LaunchError) -> Iterator[None]:
+def writing(path: object, hint: str = ANOTHER_FILE, kind: type[RingupError] = LaunchError) -> Iterator[None]:
     """Turns an OSError of the block into an error with `path` and the reason why it cannot be written."""
     try:
         yield

@@ -172,11 +172,6 @@ def environment_differs_between_nodes(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def _has_ipv4(node: Node) -> bool:
-    cards = (i for i in node.interfaces if i.kind != "loopback")
-    return not node.interfaces or any(a.family == "inet" for i in cards for a in i.addresses)
-
-
 @check("harmful-env-left-on", reads=("environment",))
 def harmful_env_left_on(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -194,7 +189,7 @@ def harmful_env_left_on(cluster: Cluster) -> Iterator[Finding]:
             # On a node without RDMA it changes nothing.
             nodes = [n for n in everyone if not is_switch or "rdma_ports" in n.unknown or n.rdma_ports]
             is_bad = text.upper() in bad_values or (name in FORCED and text)
-            if name == "NCCL_SOCKET_FAMILY" and not any(map(_has_ipv4, nodes)):
+            if name == "NCCL_SOCKET_FAMILY" and not any(n.has_ipv4 or not n.interfaces for n in nodes):
                 continue  # there are no others
             if not is_bad or not nodes or name in cluster.job.env:  # the user has just set it
                 continue

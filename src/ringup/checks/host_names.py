@@ -52,11 +52,8 @@ def own_name_fault(cluster: Cluster, node: Node) -> str:
     if not addresses:
         return "reverse-dns-slow" if node.own_name.is_late else "own-hostname-unresolvable"
     held = [a for a in addresses if gloo.owner(node, a) is not None]
-    has_ipv4 = any(
-        a.family == "inet" for i in node.interfaces if i.kind != "loopback" for a in i.usable_addresses
-    )
     is_v6 = all(":" in a and not is_loopback(a) for a in addresses)
-    if has_ipv4 and is_v6 and ipv4_named(cluster) - {node.name}:
+    if node.has_ipv4 and is_v6 and ipv4_named(cluster) - {node.name}:
         return "hostname-resolves-to-ipv6-only"
     if held and is_loopback(held[0]):
         return "hostname-resolves-to-loopback"

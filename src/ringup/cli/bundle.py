@@ -186,7 +186,7 @@ def pack(parts: dict[str, str], target: Path) -> None:
 
     folder = target.name.removesuffix(".gz").removesuffix(".tar") or "ringup"
     with (
-        writing(target, "name another place with --output", BundleError),
+        writing(target, kind=BundleError),
         bundle.whole(target) as place,
         tarfile.open(place, "w:gz") as archive,
     ):

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         raise RingupError(f"{where}: no rank is in it", hint="name a run that was started, or logs of one")
     count, shown = 0, terminal.path_shown(args.output)
     with (
-        writing(shown, "name a file in a directory with room that you may write"),
+        writing(shown),
         bundle.whole(Path(args.output)) as place,
         place.open("w", encoding="utf-8") as file,
     ):

@@ -400,6 +400,11 @@ class Node:
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Field name -> why it could not be read."""
 
+    @property
+    def has_ipv4(self) -> bool:
+        """Whether it has an IPv4 address for peers."""
+        return any(a.family == "inet" for i in self.interfaces for a in i.usable_addresses)
+
     def interface(self, name: str) -> Interface | None:
         return next((i for i in self.interfaces if i.name == name), None)
 

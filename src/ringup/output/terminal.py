@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ringup import progress
-from ringup.errors import LaunchError
+from ringup.errors import writing
 from ringup.units import columns, printable
 from ringup.version import __version__
 
@@ -114,15 +114,10 @@ def plain(value: Any) -> Any:
 
 def write(path: Path, text: str, *, executable: bool = False) -> None:
     """A requested file.  Raises LaunchError if it cannot be written."""
-    try:
+    with writing(path):
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
         if executable:
             path.chmod(path.stat().st_mode | 0o111)
-    except OSError as error:
-        raise LaunchError(
-            f"{path} cannot be written: {error.strerror}",
-            hint="name a file in a directory with room that you may write",
-        ) from error
 
 
 def path_shown(path: str | Path) -> str:
