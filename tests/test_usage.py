@@ -150,6 +150,16 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
             "`ringup explain` lists all; `ringup logs FILE` finds the cause",
         ),
         (
+            "script slurm --nodes 2 -- train.py",
+            "ringup: the number of ranks per node is not known",
+            "give --nproc N, or name the nodes with -H",
+        ),
+        (
+            "run -H n1 -- torchrun --foo train.py",
+            "ringup: torchrun --foo: ringup does not know this option",
+            "options of the script go behind it: train.py --lr 0.1",
+        ),
+        (
             "schema run now",
             "ringup schema: unexpected argument now",
             "`ringup schema --help` shows",

@@ -227,7 +227,8 @@ def _counts(
         if nodes >= 1 and len(counts) > 1:
             wrong = f"the nodes have {' and '.join(map(str, sorted(counts)))} ranks, a job file one number"
         way = "" if getattr(args, "slurm", False) else ", or name the nodes with -H"
-        raise UsageError(wrong, hint=f"give --nodes N and --nproc N{way}")
+        missing = [f"--{name} N" for name, count in (("nodes", nodes), ("nproc", nproc)) if count < 1]
+        raise UsageError(wrong, hint=f"give {' and '.join(missing)}{way}")
     return nodes, nproc
 
 

@@ -463,7 +463,8 @@ def _launched(line: StartLine, found: start.CommandLine) -> StartLine:
         if not meaning or option.name == "--help":
             near = difflib.get_close_matches(option.name, OPTIONS[line.launcher], 1, 0.75)
             mean = "".join(f"did you mean {one}? " for one in near)
-            _refuse(f"{line.launcher} {name}", f"{mean}options of the script go behind it: train.py --lr 0.1")
+            hint = f"{mean}options of the script go behind it: train.py --lr 0.1"
+            raise UsageError(f"{line.launcher} {name}: ringup does not know this option", hint=hint)
         is_next = option.value.startswith("--") or (option.value.endswith(".py") and meaning in DECIDED)
         is_empty = not option.has_value or (option.written.endswith("=") and meaning in (*COUNTS, "port"))
         if is_empty or (is_next and "=" not in option.written):
