@@ -376,6 +376,8 @@ def test_the_first_rank_that_ended_without_a_traceback_ended_by_its_own_wish(
     first = diagnose(tmp_path, began + lost + AGENT).causes[0]
     assert first.rule == ("rank-raised-exception" if label else "peer-died-first")
     assert not label or ("shard 17 is corrupt" in first.text and first.ranks == (1,))
+
+
 def test_the_frames_of_the_watchdog_alone_are_a_timeout(tmp_path: Path) -> None:
     text = (
         "Exception raised from checkTimeout at ProcessGroupNCCL.cpp:618 (most recent call first):\n"

@@ -104,7 +104,7 @@ setup: the nodes differ, or the setting is wrong on all of them
     interface-name-missing interface-down gloo-ifname-in-nccl-syntax virtual-interface-chosen
     loopback-interface-chosen link-local-address-chosen same-address-on-two-nodes address-families-differ
     hostname-resolves-to-loopback hostname-unresolvable-from-peer rendezvous-host-not-recognised
-    ephemeral-ports-exhausted
+    ephemeral-ports-exhausted port-privileged
 setup: RDMA or a plug-in is set up differently, or wrongly everywhere
     rdma-device-name-missing rdma-device-set-differs rdma-device-unusable gid-missing-or-wrong
     network-plugin-missing network-plugin-init-failed acs-enabled mixed-link-layers-selected
