@@ -332,6 +332,9 @@ STALLED = (
 )
 PUT_AWAY = (
     "rm: cannot remove '/dev/shm/nccl-*': No such file or directory\nfatal: not a git repository: .git\n"
+    "ERROR:2025-03-02 11:56:34,332:git root error: Cmd('git') failed due to: exit code(128)\n"
+    "  stderr: 'fatal: detected dubious ownership in repository at '/job'\n"
+    "To add an exception for this directory, call:\n\n\tgit config --global --add safe.directory /job\n"
 )
 NAMESPACE = (
     "slurmstepd: error: pyxis: container start failed with error code: 1\n"
