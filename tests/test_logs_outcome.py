@@ -377,6 +377,22 @@ TITLED = (
     '---first error\n[n2] Rank 7, stack.size() INTERNAL ASSERT FAILED at "../torch/csrc/autograd/profiler_python.cpp":964,'
     " please report a bug to PyTorch.\n"
 )
+MLPERF = (
+    "".join(
+        f'0: :::MLLOG {{"namespace": "", "time_ms": 17150685{n}, "event_type": "POINT_IN_TIME", "key": "train_loss", "value": 1.{n}}}\n'
+        for n in range(5)
+    )
+    + '0: :::MLLOG {"time_ms": 171506858, "key": "run_stop", "value": 0.92, "metadata": {"lineno": 9, "status": "success"}}\n'
+)
+STEP_BEFORE = "++ srun --ntasks=1 prepare.sh\nsrun: error: n1: task 0: Exited with exit code 1\n"
+PROXIES = "".join(
+    f"n1:9:41 [1] proxy.cc:{line}\n"
+    for line in (
+        "1458 NCCL WARN [Service thread] Accept failed Resource temporarily unavailable",
+        "1497 NCCL WARN [Service thread] Could not receive type from localRank 1, res=3, closed=0",
+        "1521 NCCL WARN [Proxy Service 1] Failed to execute operation Close from rank 1, retcode 3",
+    )
+)
 PROFILE = "Memset (Unknown)  0.00%  0.000us  0.00%  0.000us  0.000us  8.896ms  4.15%  8.896ms\n"
 INDUCTOR = "[rank0]:W0801 17:49:10.593000 7 torch/_inductor/utils.py:1731] Not enough SMs to use max_autotune_gemm mode\n"
 
@@ -398,6 +414,12 @@ INDUCTOR = "[rank0]:W0801 17:49:10.593000 7 torch/_inductor/utils.py:1731] Not e
         "the store is gone first": (SHUT_LATE, []),
         "a report's row is no failure": (REPORT + CLOSED, ["peer-died-first"]),
         "advice": (ADVICE + SHUT_LATE, []),
+        "proxies that close": (MLPERF + PROXIES, []),
+        "proxies of a run that did not end": (
+            SETUP + INIT + PROXIES, ["peer-died-first", "nccl-error-without-detail"]
+        ),
+        "a step before the run": (STEP_BEFORE + MLPERF, []),
+        "a step behind the run": (MLPERF + STEP_BEFORE, ["rank-raised-exception"]),
         "a profiler's row": (PROFILE, []),
         "a warning behind a rank's prefix": (INDUCTOR, []),
     }.values(),

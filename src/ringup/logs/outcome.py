@@ -98,6 +98,9 @@ _TEARDOWN = re.compile(
 )
 
 
+_CLOSES = re.compile(r"operation Close from rank|Could not receive type from localRank")
+
+
 def made_do(event: Event) -> bool:
     """Whether the line itself states that the program continues without."""
     return bool(TAGS["made-do"].patterns[0].regex.search(event.text))
@@ -157,6 +160,10 @@ class Outcome:
     def ended_well(self) -> bool:
         """Whether the work was done, as far as the log shows, and processes ended on their own."""
         return self.went_on or self._log.has("unclosed-group", "finished")
+
+    def closes(self, event: Event) -> bool:
+        """Whether a proxy of NCCL prints this line while a finished job closes its communicators."""
+        return self._log.has("finished") and bool(_CLOSES.search(event.text))
 
     def first_attempt(self, events: Iterable[Event]) -> list[Event]:
         """Events before the first failure in their file: a later attempt may have another world."""
@@ -444,7 +451,11 @@ class Outcome:
 
     def _finished_after(self, event: Event) -> bool:
         """Whether a later attempt finished: the event's own rank did, else all that worked in it."""
-        if self._is_preface(event) and not self._last_end[event.file]:
+        # srun reports the end of a step at once: what begins below it is another step.
+        is_step = (
+            event.text.startswith("srun: error: ") and self._last_end[event.file] < self._begun[event.file]
+        )
+        if is_step or (self._is_preface(event) and not self._last_end[event.file]):
             return any(_is_the_end(m.event) for m in self._all_marks[event.file])
         done = {_who(e) for e in self._last_finishes if self._follows(e, event)}
         if event.rank is not None or not done:

@@ -45,7 +45,7 @@ def peer_died_first(log: LogEvidence) -> Found:
     zero = log.all("ddp-same-model", theirs="0")
     lost = log.all(*(tag for tag in OF_ROLE["consequence"] if tag not in OF_ROLE["weak"]))
     lost = [e for e in lost if not (made_do(e) or of_the_web(e) or log.outcome.overcome(e))]
-    lost = [e for e in lost if not (is_teardown(e) and log.outcome.ended_well)]
+    lost = [e for e in lost if not ((is_teardown(e) and log.outcome.ended_well) or log.outcome.closes(e))]
     # An attempt after which another worked took its peers along.
     passed = [e for e in log.all("exit") if log.outcome.overcome(e)]
     after = [(x.file, range(x.line - _ABOVE_AN_END, x.line)) for x in passed]
@@ -122,6 +122,7 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
     warned = [e for e in log.all("warn") if not HARMLESS.regex.search(e["text"])]
     warned = [e for e in warned if not log.tags_at(e) & OF_ROLE["detail"]]
     vague, other = log.all(*_VAGUE, "net-not-found"), log.all("wc-error")
+    vague, warned = ([e for e in lines if not log.outcome.closes(e)] for lines in (vague, warned))
     codes = [e for e in log.all("unwind", code="[1-5]") if is_unwinding(e)]
     if log.has("sharp-off") and not any("group." in e["source"] for e in codes):
         codes = []  # NCCL unwinds from the refused offer and continues; an error of the call passes its group

@@ -15,6 +15,7 @@ TAGS = (
     # Lightning, transformers, torch's agent, DeepSpeed's launcher, Megatron, nccl-tests, NCCL's own destructor, servers.
     tag("finished", "context",
         r"Trainer\.fit` stopped: `max_\w+=|'train_runtime': '?[\d.]+|worker group successfully finished"
+        r'|"key": "run_stop", .{0,300}"status": "success"'  # MLPerf
         r"|Process \d+ exits successfully|after training is done\]|# Avg bus bandwidth|- Destroy COMPLETE"
         r"|(?<!tokenizer )(?:training|train(?:er)?|finetuning|fine-tuning|pretraining|benchmark|(?P<eval>evaluation))[:.,]* (?:(?!\b(?:not|before|until|never|stopped|epochs?|steps?|data|tokenizer|tests?)\b)[^|\]]){0,40}(?<!could be )(?:finished|completed?|done)\b"
         r"|\b(?:Finished|Completed) (?:training|finetuning|fine-tuning|benchmark|all epochs)\b(?! (?:of |for |the |on )*(?:epoch|step|batch|stage|fold|tokenizer|BPE))"

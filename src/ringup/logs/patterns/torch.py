@@ -42,7 +42,8 @@ TAGS = (
     tag("uneven-word", "context", r"exhausted all \d+ inputs, but|other ranks still have inputs"),
     tag("step", "context setting",
         r"(?!step \d+\.(?:\d|batch|extern)|step \d{1,3}/\d{1,3} ?: (?:[a-z]{2,20}ing (?!loss)|(?:from|run|copy|workdir|env|arg) ))(?<!num )(?<!optimization )(?<!total )(?<!max )(?:\bstep|\biter(?:ation)?|\bepoch|\bbatch)[ s:=#\[]+(?P<step>\d+)(?:(?:/| of )(?P<of>\d+)\b)?",
-        r"\b(?:images|imgs|samples|sequences|tokens|frames)/s(?:ec|econd)?\b\W{0,3}\d|\bReporting training result (?P<step>\d+): TrainingReport",
+        r"\b(?:images|imgs|samples|sequences|tokens|frames)/s(?:ec|econd)?\b\W{0,3}\d|\bReporting training result (?P<step>\d+): TrainingReport"
+        r'|:::MLLOG .{0,200}"key": "(?:train_loss|tracked_stats|eval_accuracy|block_stop|epoch_stop)"',
         keep=2),
     tag("loss", "context setting", r"\b\w*loss[\"']?(?: ?[:=] ?| )-?\d+\.\d", keep=2),
     tag("ddp-same-model", "",
