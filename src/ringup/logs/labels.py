@@ -125,10 +125,10 @@ def is_collected(lines: Sequence[bytes]) -> bool:
     """
     found = [match for match in map(_COLLECTED.match, lines) if match]
     # One line of code prints every line: it passes on what others print.
-    places = {place and place[0] for place in (_PLACE_IN_CODE.search(match[0]) for match in found)}
-    by_one = None not in places and len(places) == 1
-    passes_on = by_one or any(_PASSED_ON.match(match.string, match.end()) for match in found)
-    return len(found) == len(lines) and passes_on
+    places = {tuple(_PLACE_IN_CODE.findall(match[0])) for match in found}
+    by_one = len(places) == 1 and () not in places
+    passed_on = by_one or any(_PASSED_ON.match(match.string, match.end()) for match in found)
+    return len(found) == len(lines) and passed_on
 
 
 def _of_somebody(match: re.Match[str]) -> bool:

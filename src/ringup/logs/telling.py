@@ -80,11 +80,10 @@ def weight(log: LogEvidence, clue: Clue) -> tuple[float, ...]:
 
 def standing(log: LogEvidence) -> list[Clue]:
     """The clues after which the run did not work, the most informative first."""
-
-    trapped = not broken_kernels(log)
+    trapped = set() if broken_kernels(log) else {"illegal-access"}
 
     def overcome(clue: Clue) -> bool:
-        if trapped and "illegal-access" in clue.tags:
+        if clue.tags & trapped:
             return True
         if clue.form >= Form.PROGRAM and log.outcome.aftermath(clue.event):
             return True
@@ -294,12 +293,13 @@ def _cut_traceback(log: LogEvidence) -> Cause | None:
             if head := next(near, None) or next((c for c in above if c.form == Form.EXCEPTION), None):
                 return described(log, head)
             text = "the log ends inside a traceback: the line with the exception is missing"
-            above_it = [e for e in log.all("traceback") if e.place == (last.file, start)]
-            one = report(
-                [last, *above_it], text, "low", fix=Fix("look for the rest of this output, or run it again")
-            )
+            fix = Fix("look for the rest of this output, or run it again")
+            one = report([last, *log.at(last.file, start)], text, "low", fix=fix)
             return replace(one, rule="unnamed-failure", severity="error") if one else None
     return None
+
+
+_OF_A_LAUNCHER = {"exit", "child-failed", "wrapping", "closing-signal"}
 
 
 def _of_a_clue(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | None:
@@ -309,14 +309,11 @@ def _of_a_clue(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Caus
         if causes[0].rule == "rank-raised-exception" and (reason := _reason_above(log, [best])):
             return described(log, reason)
         return None  # its meaning is known, and it is not an error
-    # torchrun sends signals to its workers if one failed, or if somebody ended it.
-    sends = best is not None and "closing-signal" in best.tags
-    if best is None or (best.severity in ("warning", "info") and not sends) or best.form > SURE:
+    is_mild = best is None or (best.severity in ("warning", "info") and "closing-signal" not in best.tags)
+    if best is None or is_mild or best.form > SURE:
         return None
     # A line that follows from another end may yet prove that the job failed.
-    proves = bool(
-        best.tags & {"exit", "child-failed", "wrapping", "closing-signal"} or _ENDED_WITH.search(best.message)
-    )
+    proves = bool(best.tags & _OF_A_LAUNCHER or _ENDED_WITH.search(best.message))
     proves = proves or any(e["uncaught"] for e in log.at(*best.event.place))
     if (follows(best) and not proves) or best.message.startswith("wandb: "):
         return None
