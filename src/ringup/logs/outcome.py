@@ -537,8 +537,7 @@ class Outcome:
     def _last_restart(self) -> dict[int, int]:
         """An elastic agent whose ranks failed starts them again, or ends with an exception of its own."""
         given_up = _last_lines((e.file, e) for e in self._log.all("child-failed"))
-        failed = self._log.all("exit", has=r"failed \(exitcode")
-        again = [e for e in failed if e.line > given_up[e.file]]
+        again = (e for e in self._log.all("exit", has=r"failed \(exitcode") if e.line > given_up[e.file])
         return _last_lines((e.file, e) for e in [*self._log.all("restarted"), *again])
 
     def _is_of_a_test(self, event: Event) -> bool:

@@ -23,8 +23,6 @@ _GONE = r"was previously responsive|previously established|but handshake failed"
 _MAY_BE_ALIVE = {"recv-vector", "store-get", "keepalive-failed", "pipe-broken"}
 """A proxy, a firewall or a late start also causes these: no process need have ended."""
 
-_OF_GLOO = {"gloo-closed", "gloo-reset"}
-
 _FAILED_CALL = re.compile(r"Call to (\w+) failed with error ([^,;.\n]{1,80})")
 
 
@@ -53,7 +51,7 @@ def peer_died_first(log: LogEvidence) -> Found:
     lost = [e for e in lost if e.tag != "store-get" or not re.search(r"(?i)time", e["reason"])]
     # A peer that has ended closes its connections at once: who waits in vain waits for one that lives.
     late = log.all("gloo-recv-timeout")
-    lost = [e for e in lost if not (e.tag in _OF_GLOO and any(_after(e, w) for w in late))]
+    lost = [e for e in lost if not (e.tag.startswith("gloo-") and any(_after(e, w) for w in late))]
     if log.has("jax-register"):  # the title of a call in which a process waits for the others
         lost = [e for e in lost if e.tag != "jax-died" or "Terminating process because" not in e.text]
     lost += log.all("ofi-request", has=_GONE)

@@ -54,6 +54,7 @@ ROWS = (
         "the script refuses the local-rank argument its launcher passes"),
     Row("rendezvous-variables-missing", "variable-unset",
         "{variable} is not set: the script runs without a launcher, or its launcher does not pass it on"),
+    Row("port-privileged", "listen-denied", "only root may listen on port {port}: it is below 1024"),
     Row("not-enough-slots", "no-slots", "more is asked for than the host list or the cluster has",
         unsure="generic resource", until="job-allocated"),
     Row("placement-not-possible", "no-placement", "Ray has no room for what a placement asks for",

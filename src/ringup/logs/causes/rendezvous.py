@@ -56,13 +56,6 @@ def port_in_use(log: LogEvidence) -> Found:
     return report([*events, *holders], text, "high" if sure else "medium", fix=fix)
 
 
-@cause("port-privileged", overcome=None)
-def port_privileged(log: LogEvidence) -> Found:
-    denied = log.all("listen-failed", has=r"errno: 13\b|code: -13\b")
-    port = next((port for port in map(port_in, denied) if 0 < int(port or 0) < 1024), "")
-    return report(denied if port else (), f"only root may listen on port {port}: it is below 1024")
-
-
 @cause("ephemeral-ports-exhausted", overcome=None)
 def ephemeral_ports_exhausted(log: LogEvidence) -> Found:
     """
