@@ -34,6 +34,7 @@ ENDS: list[tuple[str, str]] = [
     ("node-lost", "NodeName=n1 CoresPerSocket=1\n   RealMemory=1 AllocMem=0 Sockets=2 Boards=1\n   State=DOWN ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A"),
     ("container-not-started", "error running hook: exit status 1, stderr: nvidia-container-cli.real: initialization error: driver error: failed to process request"),
     ("port-privileged", "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. The server socket has failed to bind to [::]:98 (errno: 13 - Permission denied)."),
+    ("peer-died-first", "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker ID: 7\n(TrainController pid=3) Error: Training failed due to worker errors:\n(TrainController pid=3) [Rank 1 Error Snippet]:\n(TrainController pid=3) A worker health check failed.\n(TrainController pid=3) Worker info: Worker(\n(RayTrainWorker pid=8) Error in training function:\n(RayTrainWorker pid=8) Traceback (most recent call last):"),
     # A mapped page of /dev/shm that could not be had, in the words of UCX's handler.
     ("shm-too-small", "[n1:77   :0:91] Caught signal 7 (Bus error: nonexistent physical address)\n 2 0x00758 ncclGroupEnd()  ???:0\nERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -7) local_rank: 0 (pid: 77) of binary: /usr/bin/python"),
     ("open-files-too-low", "RuntimeError: unable to open shared memory object </torch_51_88> in read-write mode\nOSError: [Errno 24] Too many open files"),

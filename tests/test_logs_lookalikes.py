@@ -326,9 +326,9 @@ CCL = "2026:03:13-10:36:27:(  636) |CCL_{}| "
         (
             "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network"
             " address. The server socket has failed to bind to [::]:98 (errno: 13 - Permission denied).",
-            "unnamed-failure",
-            "low",
-            "Permission denied",
+            "port-privileged",
+            "high",
+            "port 98: it is below 1024",
         ),
         (f"{NCCL_FAILED}ncclDevCommCreate failed", "nccl-error-without-detail", "medium", "ncclDevComm"),
         (f"{NCCL_FAILED}ncclInvalidUsage: it failed", "nccl-error-without-detail", "medium", "category"),
