@@ -1540,6 +1540,7 @@ _ADDRESS += 'echo $MASTER_ADDR\nsrun bash -c "\n  export RANK=\\$SLURM_PROCID\n 
     ("wrong", "right", "path", "rule"),
     [
         (_TWO_SLOTS.format(8), _TWO_SLOTS.format(2), "a.yaml", "mpi-job-slots"),
+        (_TWO_SLOTS.format(8), _TWO_SLOTS.format(8).rsplit("    W", 1)[0], "a.yaml", "mpi-job-slots"),
         (_PBS.format(16), _PBS.format(8), "j.pbs", "step-exceeds-job"),
         (_ADDRESS.format(""), _ADDRESS.format("export "), "j.sh", "master-address-not-exported"),
         (

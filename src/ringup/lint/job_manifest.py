@@ -236,7 +236,8 @@ def mpi_job_slots(job: JobFile) -> Found:
     """
     for document in job.job.documents if "MPIJob" in job.text else ():
         each = number(value_at(document, "spec", "slotsPerWorker") or "1")
-        workers = number(value_at(document, "spec", "mpiReplicaSpecs", "Worker", "replicas") or "1")
+        own = node_at(document, "spec", "mpiReplicaSpecs", "Worker")
+        workers = number(value_at(own, "replicas") or "1") if own is not None else 0
         is_open_mpi = value_at(document, "spec", "mpiImplementation") in ("", "OpenMPI")
         if value_at(document, "spec", "runLauncherAsWorker") == "true" and workers:
             workers += 1
