@@ -1434,7 +1434,8 @@ fi
 def test_of_an_if_on_a_known_value_one_branch_is_read(sets: str, test: str, scripts: list[str]) -> None:
     text = _BRANCHES.format(sets, test)
     assert [one.script for one in launches(text)] == scripts
-    left = [one.line for one in files.read("job.sh", text).not_read]
+    shown = "DRY=no\nif [ $DRY = yes ]; then echo torchrun c.py; fi\n"
+    left = [one.line for one in files.read("job.sh", text + shown).not_read]
     begin = text[: text.index("if ")].count("\n") + 1
     assert left == {"a.py": [begin + 3], "b.py": [begin + 1], "a.pyb.py": []}["".join(scripts)]
 

@@ -476,7 +476,8 @@ class _Walk(Expansion):
         taken = [body for n, body in enumerate(bodies) if holds[n] is not False and n <= last]
         self.branch(node, taken, scope, depth, True in holds)
         for body in bodies:
-            if body and body not in taken and any(_STARTS_A_JOB.search(self.raw(one)) for one in body):
+            texts = [text for one in body if not (text := self.raw(one)).startswith("echo ")]
+            if body not in taken and any(map(_STARTS_A_JOB.search, texts)):
                 end = body[-1].end_point[0] - body[0].start_point[0]
                 self.job.ruled_out.append((line := self.line(body[0], scope), line + end))
 
