@@ -55,7 +55,7 @@ def test_of_a_run_that_has_ended_no_stacks_are_asked_for(tmp_path: Path, proof: 
     )
     folder = run_folder(tmp_path, "hung", verdict, f"{proof}hung after 21 s: rank 3 on node1 missing")
     fix = read_logs([folder]).causes[0].fix.text
-    assert fix.startswith("read the code from the line" if proof else "read the missing rank's last output")
+    assert fix.startswith("read the code after the line" if proof else "read the missing rank's last output")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_where_the_missing_rank_was_is_the_evidence(tmp_path: Path) -> None:
     assert [e.line for e in cause.evidence] == [2, 3, 4] and cause.evidence[0].text.startswith(
         "rank 1: train.py:40"
     )
-    assert cause.fix and "read the code from the line where the rank was" in cause.fix.text
+    assert cause.fix and "read the code after the line where the rank is" in cause.fix.text
 
 
 @pytest.mark.parametrize("rule", ["uneven-batches-between-ranks", "rank-fell-behind"])

@@ -213,7 +213,7 @@ class Top:
             stacks_age_s=now_s - stacks_s if stacks_s else None,
             chosen=chosen,
             tail=[*shown.lines] if shown else (),
-            no_tail="nothing printed yet" if self.printed.latest_s else "what it prints is not known here",
+            no_tail="nothing printed yet" if self.printed.latest_s else "its output is not read here",
             prompt=printable(self.prompt(), 1000),
         )
 

@@ -146,7 +146,7 @@ In logs: `no connection was seen between 2 parts of the run` in a run's `ringup.
 
 rank-fell-behind, error: Some ranks wait in a collective that one or more never entered.
 Why: a branch taken by some ranks only is the usual fault; also slow data or a rank stopped.
-Fix: the stack of the missing rank (`ringup stacks`); then the code path only it took.
+Fix: look at the stack of the missing rank (`ringup stacks`), then at the code path that only it took.
 In logs: `Ranks 2 failed to pass monitoredBarrier`, one sequence number on all ranks but a silent one; a dump
 of torch's flight recorder that ends before the others'.
 

@@ -68,7 +68,7 @@ def ended_as(log: LogEvidence, rule: str) -> Cause | None:
     return report([*end.proof, end.line], text, ranks=end.verdict.ranks, nodes=nodes, fix=fix)
 
 
-_FROM_THERE = Fix("read the code from the line where the rank was: it never came to the call of the others.")
+_FROM_THERE = Fix("read the code after the line where the rank is: it did not reach the others' collective.")
 NEXT_TIME = Fix(
     "read the missing rank's last output; if it hangs again, run `ringup stacks` before you end it."
 )
