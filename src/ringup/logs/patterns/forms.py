@@ -54,7 +54,7 @@ GOES_ON = Pattern(
 HARMLESS = Pattern(
     "harmless",
     r"libibverbs|No device found|Could not find: lib|plugin not|iommu|which can lead to|\bNUMA\b|affinity|Failed to find CUDA library|NCCL_\w+ value"
-    r"|Accept failed (?:Resource temporarily|Success)|Requested properties for vNic|Could not enable P2P|NCCL_THREADS|User asked for|dlvsym|dlsym|gdrwrap|GDRCOPY|FastSocket|incoming CPU|Maximum retry|hugepages|wrong magic|wrong type|deprecated|NET/OFI (?:Using|Selected)|\bignor(?:ing|ed)\b",
+    r"|Accept failed (?:Resource temporarily|Success)|Could not enable P2P|NCCL_THREADS|User asked for|dlvsym|dlsym|gdrwrap|GDRCOPY|FastSocket|incoming CPU|Maximum retry|hugepages|wrong magic|wrong type|deprecated|NET/OFI (?:Using|Selected)|\bignor(?:ing|ed)\b",
 )
 """NCCL's warnings after which it continues."""
 PROGRAM = Pattern(
