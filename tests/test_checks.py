@@ -438,10 +438,11 @@ def test_ipv6_alone_is_no_harm_where_the_only_ipv4_address_is_a_link_local_one()
     assert "harmful-env-left-on" in rules(of_the_bmc, c.address("10.0.0.1/24"))
 
 
-def test_a_torchrun_on_no_path_is_no_difference() -> None:
+def test_a_torchrun_on_no_path_is_a_note_where_somebody_else_starts_it() -> None:
     cluster = c.healthy()
     none = replace(cluster, nodes=tuple(replace(n, torchrun_on_path="") for n in cluster.nodes))
-    assert judged(none) == []
+    assert {f.rule for f in run_checks(none)[0]} == {"launcher-not-on-path"}
+    assert run_checks(replace(none, job=Job(script="train.py")))[0] == []
 
 
 def test_a_python_that_differs_is_shown_by_a_command_that_shows_it() -> None:

@@ -175,10 +175,8 @@ def versions_differ(cluster: Cluster, rule: str) -> Iterator[Finding]:
     """Nodes with an unusual version of a package; for one that comes with torch, only with the same torch."""
     package, value = VERSIONS[rule]
     name = package or cluster.job.launcher_package
-    own, shows = (
-        [value(n, name) for n in cluster.nodes],
-        "--version" if package == "Python" else "-m pip list",
-    )
+    own = [value(n, name) for n in cluster.nodes]
+    shows = "--version" if package == "Python" else "-m pip list"
     wanted = most_common(own)
     if package in ("NCCL", "CUDA") and len({torch_of(n) for n in cluster.nodes if n.interpreter.torch}) > 1:
         return
@@ -208,15 +206,18 @@ def launcher_not_on_path(cluster: Cluster) -> Iterator[Finding]:
     # Ringup itself starts ranks by the interpreter's path.
     if cluster.is_local or cluster.job.script or cluster.job.launcher not in ("torchrun", ""):
         return
-    # Without torch there is no torchrun: another rule reports that.  It is on no PATH where venvs are in use.
+    # Without torch there is no torchrun: another rule reports that.
     able = [n for n in cluster.nodes if n.interpreter.torch]
     missing = [n for n in able if not n.torchrun_on_path]
-    for node in missing if len(missing) < len(able) else ():
-        yield at(node, subject=f"path:{node.name}").finding(
-            found=f"torchrun is not on the PATH of a non-interactive shell on {node.name}",
+    everywhere = len(missing) == len(able)
+    for nodes in filter(None, [missing] if everywhere else [[n] for n in missing]):
+        where = "any node" if len(nodes) > 1 else nodes[0].name
+        yield at(nodes, subject=f"path:{nodes[0].name}").finding(
+            found=f"torchrun is not on the PATH of a non-interactive shell on {where}",
             wanted="torchrun on PATH, or the interpreter's absolute path",
+            severity="note" if everywhere else "warning",
             fix="start it by the interpreter's path",
-            commands=[f"{shlex.quote(node.interpreter.path)} -m torch.distributed.run ..."],
+            commands=[f"{shlex.quote(nodes[0].interpreter.path)} -m torch.distributed.run ..."],
         )
 
 
