@@ -1516,6 +1516,13 @@ def test_a_host_file_that_the_file_writes_is_no_missing_one() -> None:
     assert "hostfile-wrong" not in {f.rule for f in found}
 
 
+@pytest.mark.parametrize("ranks, is_wrong", [(16, False), (32, True)])
+def test_a_host_file_made_of_echoed_lines_is_read(ranks: int, is_wrong: bool) -> None:
+    text = f'{{ echo "n1 slots=8"; echo "n2 slots=8"; }} > hosts\nmpirun -np {ranks} --hostfile hosts python t.py\n'
+    assert ("hostfile-wrong" in {f.rule for f in lint.lint({"j.sh": text})}) == is_wrong
+    assert files.read("j.sh", text).launches[0].nodes == 2
+
+
 def test_equal_findings_are_shown_once_with_their_lines() -> None:
     from ringup.cli.lint import folded
 

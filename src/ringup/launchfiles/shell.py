@@ -414,10 +414,21 @@ class _Walk(Expansion):
         self.job.written.add(into)
         if body is None:
             return
+        if into and body.type in ("compound_statement", "subshell", "list"):
+            self._written(body, into, scope)
         if body.type == "command":
             self._run(body, scope, depth, extra, document, into)
         else:
             self.statement(body, scope, depth + 1)
+
+    def _written(self, body: Node, into: str, scope: Scope) -> None:
+        """Remember the content that `{ ...; echo TEXT; } > FILE` writes; functions are already known."""
+        lines = []
+        for node in self._commands_in(body):
+            if (words := self._stages([node], scope)) and words[0][:1] == ["echo"]:
+                lines.append(" ".join(words[0][1:]))
+        if lines:
+            self.job.files[into] = "\n".join(lines) + "\n"
 
     def _behind_document(self, node: Node, scope: Scope, depth: int) -> None:
         for child in node.named_children:

@@ -62,6 +62,11 @@ class JobFile(File):
         return list(seen.values())
 
     @cached_property
+    def uses(self) -> str:
+        """The text without the lines that only show something."""
+        return "\n".join(line for line in self.lines if not line.lstrip().startswith("echo "))
+
+    @cached_property
     def away(self) -> set[str]:
         """Programs by which the file starts more than a query on other nodes; "starter" for all starters."""
         found: set[str] = set()

@@ -510,22 +510,14 @@ def master_address_not_exported(files: All) -> Iterator[Finding]:
     """
     for part, read in files.started():
         yield from _without_address(part, read)
-    used: dict[str, set[str]] = {}
     for part in files.parts:
         launch, job = part.launch, part.job
         kept = {n for n, why in launch.command.withheld.items() if why == "export"}
         left = [n for n in _MEETING if n in {*launch.command.variables, *kept} and n not in launch.env]
+        is_read = any(f"${n}" in job.uses or f"${{{n}" in job.uses for n in left)
         is_half = len(left) == 1 and not launch.env.keys().isdisjoint(_MEETING)
-        if launch.launcher == "python" and launch.is_away and is_half:
-            used[job.path] = used.get(job.path) or {n for n in _MEETING if _is_used(job, n)} | {""}
-            if left[0] not in used[job.path]:
-                yield _not_for_the_ranks(part, left, "warning")
-
-
-def _is_used(job: JobFile, name: str) -> bool:
-    """Whether a variable is read, other than to show it."""
-    lines = (line for line in job.lines if f"${name}" in line or f"${{{name}" in line)
-    return any(not line.lstrip().startswith("echo ") for line in lines)
+        if launch.launcher == "python" and launch.is_away and is_half and not is_read:
+            yield _not_for_the_ranks(part, left, "warning")
 
 
 _MEETING = ("MASTER_ADDR", "MASTER_PORT")

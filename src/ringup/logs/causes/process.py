@@ -513,7 +513,8 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
     own = [e for e in log.all("exception") if _is_of_the_program(log, e)]
     heard = {e.rank for e in log.events if e.tag in ("step", "loss", "saved", "epoch-done")}
     if None not in {e.rank for e in log.all(*OF_ROLE["consequence"]) if e.tag not in OF_ROLE["weak"]}:
-        heard |= {e.number("rank") for e in log.all("rank-of-world")}  # torch labels each traceback
+        # Each lost connection shows its rank, so a rank of the world without one printed none.
+        heard |= {e.number("rank") for e in log.all("rank-of-world")}
     silent = [e for e in first if roots and lost and not own and e.rank in heard - spoke]
     if lost and not (silent or own):
         # Python's code for an exception, also for one that follows from another's end, is 1.
