@@ -53,9 +53,10 @@ _OF_A_MODEL = re.compile(
     r"(?i)(?:generated(?: text)?|sample|response|prediction|completion|prompt)[ \d#]{0,8}[:>] "
 )
 """In front of text that a model reads or writes."""
-_BY_A_PERSON = re.compile(
+BY_A_PERSON = re.compile(
     r"(?:^|\s)(?:[Mm]y(?! EFA| host id)|I'm|I've|I (?:am|was|have|had|get|got|can|cannot|tried|try|see|saw"
-    r"|used?|run|ran|think|want|set|installed|followed|found))\s|\b[Aa]ny (?:help|ideas?|suggestion|advice)"
+    r"|used?|run|ran|think|want|set|installed|followed|found|fixed|solved|did|do(?:n't)?))\s"
+    r"|\b[Aa]ny (?:help|ideas?|suggestion|advice)|^(?:Hi|Hello|Hey)(?: \w{2,12})?[,!]"
 )
 """Words in which people write of themselves, and programs do not."""
 
@@ -71,7 +72,7 @@ def is_mention(body: str) -> bool:
     >>> is_mention("Generated: srun: error: task 3: Segmentation fault")
     True
     """
-    return bool(CODE.match(body) or _OF_A_MODEL.match(body) or _BY_A_PERSON.search(body[:1000]))
+    return bool(CODE.match(body) or _OF_A_MODEL.match(body) or BY_A_PERSON.search(body[:1000]))
 
 
 def says_no(text: str, end: int) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringup import progress
 from ringup.errors import LogsError, UsageError
-from ringup.logs import counts, dumps, files
+from ringup.logs import counts, dumps, files, posts
 from ringup.logs.against import Change, changes, reference_of
 from ringup.logs.answer import causes_of
 from ringup.logs.appended import LastRun, blanked, last_run
@@ -28,6 +28,7 @@ from ringup.logs.forms import Reference
 from ringup.logs.lines import LINE_BYTES, clean, excerpt
 from ringup.logs.scan import BELOW_A_FRAME, Scan, Scanner, joined, on_lines
 from ringup.logs.since import is_before, moment_s, since, times_in
+from ringup.logs.telling import GENERIC
 from ringup.logs.wrapped import MOST_BYTES, Wrapped, joined_lines
 from ringup.units import duration_s, plural, show_bytes
 
@@ -38,6 +39,8 @@ WORTH_A_FIRST_LOOK_BYTES = 32 << 20
 
 MAX_LOCATED = 8
 """Communicators for which the exact place of a difference far back is searched."""
+
+UNNAMED = GENERIC | {"unnamed-failure"}
 
 _TAIL_BYTES = 64 << 10
 """Of a file's end, which is searched for its last time."""
@@ -221,7 +224,31 @@ def read_logs(
         else:
             counted[path] = one
     _refuse_nothing(counted, refused, bool(recorded.dumps))
-    return _diagnosed(counted, refused, facts, recorded, good)
+    answer = _diagnosed(counted, refused, facts, recorded, good)
+    errors = [one for one in answer.causes if one.severity == "error"]
+    is_named = bool(errors) and (errors[0].rule not in UNNAMED or errors[0].confidence != "low")
+    if is_named or facts or good or moment is not None or answer.story.outcome.trained or recorded.dumps:
+        return answer
+    post = _as_post(logs, pattern)
+    is_better = post and not post.healthy and (not errors or post.causes[0].rule not in UNNAMED)
+    return post if post and is_better else answer
+
+
+def _as_post(paths: list[str], pattern: re.Pattern[bytes] | None) -> Diagnosis | None:
+    """One small file as a person's words about a run; None if nobody writes in it."""
+    if len(paths) != 1 or not files.is_plain(paths[0]) or _size_bytes(paths[0]) > posts.MOST_BYTES:
+        return None
+    post = posts.quoted(files.whole(paths[0], posts.MOST_BYTES)[0])
+    if post is None:
+        return None
+    scanner = Scanner()
+    part = counts.scan(post.blocks(), scanner.take, iteration=pattern, words=scanner.words)
+    scan = on_lines(scanner.result(), post.line, post.line_count)
+    found = _diagnosed({paths[0]: (part, scan)}, [], None, dumps.Recorded(), None)
+    found.causes = [replace(c, confidence="low", text=f"{c.text}; only a post says so") for c in found.causes]
+    if found.healthy and (failure := posts.reported_failure(post)):
+        found.causes.insert(0, failure)
+    return found
 
 
 def read_attempts(folders: Sequence[str], **options: Any) -> tuple[Diagnosis, dict[str, Diagnosis | None]]:

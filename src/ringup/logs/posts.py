@@ -1,0 +1,95 @@
+"""Posts: the errors that people's sentences quote, as lines of their own.  Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ringup.logs.lines import Event, clean, excerpt
+from ringup.logs.mentions import BY_A_PERSON
+from ringup.logs.rule import Cause, report
+from ringup.logs.wrapped import Wrapped
+from ringup.rules import Fix
+
+MOST_BYTES, MOST_LINES, MOST_PARTS = 64 << 10, 200, 12
+"""Of a post that is read so, and of a line's parts; a longer one pastes the log itself."""
+_QUOTED = re.compile(r"`{1,3}([^`]{8,600})`{1,3}|[“「]([^“”「」]{8,600})[”」]|\"([^\"]{12,600})\"(?![\w.])")
+_PERSON = re.compile(
+    BY_A_PERSON.pattern + r"|(?:^|\s)(?:I|[Ww]e) [a-z]{2,12}\b|大家好|请问|求助"
+    r"|^[A-Z][a-z]{1,12} [\w, ]{2,80} (?:shows?|says?|prints?|(?:end|fail|crashe)s with) [`“]"
+)
+"""More words than that: these say only that a file with no error of a program is a post."""
+_SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"“])|(?<=[。!?])")
+_DOUBTED = re.compile(
+    r"(?i)\b(?:fix(?:ed|es)\b|solv|resolv|no longer|used to\b|instead of|went away|gone\b|disappear|avoid"
+    r"|I (?:do not|don't|did not|didn't|never)|not (?:see|get|have)\b|without (?:the|any|an|this)\b"
+    r"|(?:works?|runs?) (?:fine|well|now)|(?:what|how) (?:does|do|is)\b.{0,200}\bmean)|已解决|解决了"
+)
+"""Words in which people speak of an error that is over, that did not come, or that they only ask about."""
+_SEVERAL_WORDS = re.compile(r"\w\W{1,4}\w{2,40}\W{1,4}\w{2}")
+_STANDS = re.compile(
+    r"(?i)\b(?:hang(?:s|ing)?|hung|stuck|stall(?:s|ed|ing)?|freez(?:e|es|ing)|froze|frozen|deadlock\w{0,4}"
+    r"|never (?:start|finish|return|end|proceed|complete)\w{0,3}|nothing happens"
+    r"|no (?:progress|output|response)|(?:does not|doesn't|not) (?:start|continue|proceed|progress)\w{0,3})\b"
+    r"|卡住|卡死|挂起|无响应"
+)
+_FAILS = re.compile(r"(?i)\b(?:fail(?:s|ed|ing)?|crash(?:es|ed|ing)?|errors? out|broken|killed)\b|报错|失败")
+_NEXT_TIME = {
+    _STANDS: "while it hangs, run `ringup stacks`; else give the logs of all ranks, with NCCL_DEBUG=INFO",
+    _FAILS: "give the output of the failed rank, with its traceback, or the logs of all ranks",
+}
+
+
+def quoted(data: bytes) -> Wrapped | None:
+    """
+    A post with each person's line replaced by its parts that may be a program's; None if there is none.
+
+    >>> quoted(b"I get `RuntimeError: NCCL error 2 here`").data
+    b'RuntimeError: NCCL error 2 here'
+    >>> quoted(b"I fixed `RuntimeError: NCCL error 2 here`"), quoted(b"RuntimeError: NCCL error 2 here")
+    (None, None)
+    """
+    lines = data.split(b"\n")
+    if len(data) > MOST_BYTES or len(lines) > MOST_LINES:
+        return None
+    found: list[bytes] = []
+    first_lines: list[int] = []
+    is_post = False
+    for number, raw in enumerate(lines, 1):
+        text = clean(raw)
+        parts = [raw]
+        if _QUOTED.search(text) or _PERSON.search(text):
+            parts = [part.encode() for part in _parts(text)][:MOST_PARTS]
+            is_post = is_post or bool(_PERSON.search(text))
+        found += parts
+        first_lines += [number] * len(parts)
+    return (
+        Wrapped(b"\n".join(found), first_lines, len(lines) - (not lines[-1])) if is_post and found else None
+    )
+
+
+def _parts(text: str) -> Iterator[str]:
+    """The quotations of a line; without any, its parts between the words of a person."""
+    for sentence in _SENTENCES.split(text):
+        if _DOUBTED.search(_QUOTED.sub("", sentence)):
+            continue
+        quotes = [next(filter(None, match.groups())).strip() for match in _QUOTED.finditer(sentence)]
+        if quotes:
+            yield from (one for one in quotes if _SEVERAL_WORDS.search(one))
+        else:
+            yield from (part.strip() for part in _PERSON.split(sentence) if part.strip())
+
+
+def reported_failure(post: Wrapped) -> Cause | None:
+    """The failure that only people's own words report."""
+    lines = [*zip(post.first_lines, map(clean, post.data.split(b"\n")), strict=True)]
+    for words, fix in _NEXT_TIME.items():
+        for number, text in lines:
+            if words.search(text) and not _DOUBTED.search(text):
+                what = "stands still" if words is _STANDS else "failed"
+                text = excerpt(text.strip(), 0)
+                said = f"a post says that the job {what}, and no line shows why: {text[:160]}"
+                one = report([Event("clue", 0, number, text, {})], said, "low", fix=Fix(fix))
+                return one and replace(one, rule="unnamed-failure", severity="error")
+    return None
