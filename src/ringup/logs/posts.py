@@ -59,14 +59,17 @@ def quoted(data: bytes) -> Wrapped | None:
     for number, raw in enumerate(lines, 1):
         text = clean(raw)
         parts = [raw]
-        if _QUOTED.search(text) or _PERSON.search(text):
+        person = _PERSON.search(text)
+        if person and "NCCL " in text[: person.start()]:
+            person = None  # a program's, about itself
+        if person or _QUOTED.search(text):
             parts = [part.encode() for part in _parts(text)][:MOST_PARTS]
-            is_post = is_post or bool(_PERSON.search(text))
+            is_post = is_post or bool(person)
         found += parts
         first_lines += [number] * len(parts)
-    return (
-        Wrapped(b"\n".join(found), first_lines, len(lines) - (not lines[-1])) if is_post and found else None
-    )
+    if not is_post or not found:
+        return None
+    return Wrapped(b"\n".join(found), first_lines, len(lines) - (not lines[-1]))
 
 
 def _parts(text: str) -> Iterator[str]:
