@@ -17,7 +17,7 @@ LIKE_OTHERS = 0.25
 """Share of the broken lines' further parts that may begin as a whole line of the file does."""
 INSIDE_WORDS = 0.3
 """Share of the lines that are broken inside a word, at least; a program ends its lines between words."""
-_INSIDE = re.compile(rb"\w\w")
+_INSIDE = re.compile(rb"\w\w|[\w)\]'\"][=,.;:)\]%/](?![=*#/.-])| \w")
 _DIGITS = re.compile(rb"\d")
 _HEAD_BYTES = 4
 
@@ -85,7 +85,7 @@ def _is_of_terminal(lines: list[bytes], columns: list[int], width: int) -> bool:
     behind = {n + 1 for n in full}
     heads = {_head(line) for n, line in enumerate(lines) if n not in behind}
     like = sum(_head(lines[n]) in heads for n in behind)
-    inside = sum(bool(_INSIDE.match(lines[n][-1:] + lines[n + 1][:1])) for n in forms)
+    inside = sum(bool(_INSIDE.match(lines[n][-1:] + lines[n + 1][:2])) for n in forms)
     return like <= LIKE_OTHERS * len(full) and inside >= INSIDE_WORDS * len(forms)
 
 
