@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,19 @@ def test_a_terminal_s_breaks_change_no_answer(tmp_path: Path, lines: list[str], 
     assert broken.logs[0].lines == text.count("\n")
 
 
+@pytest.mark.parametrize("width", [76, 80, 100])
+def test_breaks_between_words_change_no_answer(tmp_path: Path, width: int) -> None:
+    lines = ["step 1 loss 2.5", *(WATCHDOG.format(rank, rank) for rank in (0, 1, 3)), RAISED.splitlines()[-1]]
+    text = "".join(f"{part}\n" for line in lines for part in textwrap.wrap(line, width) or [""])
+    whole, broken = read(tmp_path, "\n".join([*lines, ""])), read(tmp_path, text)
+    assert [(c.rule, c.confidence) for c in broken.causes] == [(c.rule, c.confidence) for c in whole.causes]
+    first = broken.causes[0].evidence[0]
+    assert text.splitlines()[first.line - 1][:20] in first.text, "the line in the file, where it begins"
+    found = joined_lines(text.encode())
+    assert found is not None
+    assert len(found.data) == len(text), "each line begins at its byte"
+
+
 def test_calls_that_differ_are_found_in_broken_lines(tmp_path: Path) -> None:
     kinds = {0: ["AllReduce", "AllReduce", "Broadcast"], 1: ["AllReduce", "AllReduce", "AllGather"]}
     lines = [
@@ -84,10 +98,28 @@ def test_calls_that_differ_are_found_in_broken_lines(tmp_path: Path) -> None:
         ["n1: bash: /opt/conda/envs/train/bin/python: No such file or directory", "pdsh@n0: n1: exited"] * 2,
         [f"trainer-{n}               0/1     {s:16}   {n}             10m" for n, s in enumerate(STATES)],
         ["start", "a" * 60 + " of binary: /usr/bin/python", "RuntimeError: " + "b" * 72, ""],
+        ["READY   STATUS                  AGE", "1/1     Running                 1m"]
+        + [f"train       vit-worker-{n}     0/1     Init:ImagePullBackOff   {n}          11m" for n in "123"],
+        [
+            f"src/host/init/init.cu:nvshmemi_{n}_common_init_with_a_long_name:10: non-zero status 7"
+            for n in "ab"
+        ]
+        * 2,
         [line.ljust(120) for line in ("Traceback:", '  File "/a/train.py", line 3', "    main(", "  at(x")]
         * 2,
     ],
-    ids=["one-form", "two-lines-each", "rules", "sentences", "twice", "rows", "equal-by-chance", "filled"],
+    ids=[
+        "one-form",
+        "two-lines-each",
+        "rules",
+        "sentences",
+        "twice",
+        "rows",
+        "equal-by-chance",
+        "rows-that-grow",
+        "names",
+        "filled",
+    ],
 )
 def test_lines_of_one_length_are_lines(lines: list[str]) -> None:
     assert joined_lines("\n".join(lines).encode()) is None

@@ -1,4 +1,4 @@
-"""Logs copied from a terminal, which breaks long lines at its width: the lines as they were printed."""
+"""Logs whose long lines a terminal, or a program for mail, has broken: the lines as they were printed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ LIKE_OTHERS = 0.25
 INSIDE_WORDS = 0.3
 """Share of the lines that are broken inside a word, at least; a program ends its lines between words."""
 _INSIDE = re.compile(rb"\w\w|[\w)\]'\"][=,.;:)\]%/](?![=*#/.-])| \w")
+MOST_BETWEEN_WORDS, MOST_ROOM = 132, 12
+"""Columns of lines that are broken between words, and those that a word leaves empty at an end."""
+_GOES_ON = re.compile(rb"(?!\S{1,200}:\d|\d\d+[-:/])[a-z(,.;:)\]\d]")
 _DIGITS = re.compile(rb"\d")
 _HEAD_BYTES = 4
 
@@ -40,9 +43,10 @@ class Wrapped(NamedTuple):
 
 def joined_lines(data: bytes) -> Wrapped | None:
     """
-    The lines as they were printed; None for a file that no terminal has broken.
+    The lines as they were printed; None for a file without broken lines.
 
-    A joined line ends in blanks, one for each break: every line begins at the same byte as before.
+    A joined line has a blank for each break, between the words or at its end: every line begins at the same
+    byte as before.
 
     >>> joined_lines(b"a short line\\n" * 9) is None
     True
@@ -50,21 +54,27 @@ def joined_lines(data: bytes) -> Wrapped | None:
     lines = data.split(b"\n")
     columns = [*map(len, lines if data.isascii() else data.decode(errors="replace").split("\n"))]
     width = max(columns)
-    if width not in WIDTHS or not _is_of_terminal(lines, columns, width):
+    if width not in WIDTHS:
+        return None
+    if _is_of_terminal(lines, columns, width):
+        broken, between = {n for n, own in enumerate(columns) if own == width and _is_broken(lines[n])}, b""
+    else:
+        broken, between = _between_words(lines, columns), b" "
+    if not broken:
         return None
     joined: list[bytes] = []
     first_lines: list[int] = []
-    is_broken = False
-    for number, (line, own) in enumerate(zip(lines, columns, strict=True), 1):
-        if is_broken:
-            joined[-1] = joined[-1] + line
+    for number, line in enumerate(lines):
+        if number - 1 in broken:
+            joined[-1] = joined[-1] + between + line
         else:
             joined.append(line)
-            first_lines.append(number)
-        is_broken = own == width and _is_broken(line)
+            first_lines.append(number + 1)
     ends = [*first_lines[1:], len(lines) + 1]
+    missing = 0 if between else 1
     padded = (
-        line + b" " * (end - begin - 1) for line, begin, end in zip(joined, first_lines, ends, strict=True)
+        line + b" " * missing * (end - begin - 1)
+        for line, begin, end in zip(joined, first_lines, ends, strict=True)
     )
     return Wrapped(b"\n".join(padded), first_lines, len(lines) - (not lines[-1]))
 
@@ -82,11 +92,32 @@ def _is_of_terminal(lines: list[bytes], columns: list[int], width: int) -> bool:
     columns_of = Counter(lines[n].rfind(b"  ") for n in full)
     if any(at >= 0 and 2 * count > len(full) for at, count in columns_of.items()):
         return False  # rows of a table
+    inside = sum(bool(_INSIDE.match(lines[n][-1:] + lines[n + 1][:2])) for n in forms)
+    return _share_like_others(lines, {*full}) <= LIKE_OTHERS and inside >= INSIDE_WORDS * len(forms)
+
+
+def _share_like_others(lines: list[bytes], full: set[int]) -> float:
+    """The share of the lines behind those that begin as other lines of the file do."""
     behind = {n + 1 for n in full}
     heads = {_head(line) for n, line in enumerate(lines) if n not in behind}
-    like = sum(_head(lines[n]) in heads for n in behind)
-    inside = sum(bool(_INSIDE.match(lines[n][-1:] + lines[n + 1][:2])) for n in forms)
-    return like <= LIKE_OTHERS * len(full) and inside >= INSIDE_WORDS * len(forms)
+    return sum(_head(lines[n]) in heads for n in behind) / len(full)
+
+
+def _between_words(lines: list[bytes], columns: list[int]) -> set[int]:
+    """The lines that a program for mail or text has broken between words; empty where none has."""
+    several = [n for n, line in enumerate(lines) if len(line.split()) > 1]
+    width = max((columns[n] for n in several), default=0)
+    if not WIDTHS.start <= width <= MOST_BETWEEN_WORDS:
+        return set()
+    room = [width - own for own in columns]
+    word = [len((line.split(maxsplit=1) or [b""])[0]) for line in lines]
+    full = {n for n in several if n + 1 < len(lines) and word[n + 1] >= room[n] and lines[n + 1][:1].strip()}
+    full = {n for n in full if _is_broken(lines[n]) and b"  " not in lines[n].strip()}
+    unbroken = [n for n in several if room[n] < MOST_ROOM and n not in full]
+    forms = {_DIGITS.sub(b"", lines[n]): n for n in full}.values()
+    goes_on = sum(bool(_GOES_ON.match(lines[n + 1])) for n in forms)
+    is_wrapped = len(forms) >= FEWEST and 2 * goes_on >= len(forms) and 4 * len(unbroken) <= len(full)
+    return full if is_wrapped and _share_like_others(lines, full) <= LIKE_OTHERS else set()
 
 
 def _is_broken(line: bytes) -> bool:
