@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import os
 from pathlib import Path
@@ -33,6 +34,16 @@ def test_a_file_named_itself_is_read_whatever_its_suffix(tmp_path: Path) -> None
 def test_gzip_is_read_by_its_content(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(gzip.compress(LINE.encode()))
     assert read_logs([str(tmp_path / "a.log")]).causes[0].rule == "interface-name-missing"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_utf_16_is_read(tmp_path: Path, encoding: str) -> None:
+    mark = codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b""
+    text = "é" * 300_000 + "\r\n" + LINE.replace("\n", "\r\n")
+    (tmp_path / "a.log").write_bytes(mark + text.encode(encoding))
+    found = read_logs([str(tmp_path / "a.log")])
+    assert found.causes[0].rule == "interface-name-missing"
+    assert found.causes[0].evidence[0].line == 2
 
 
 def test_a_gzip_file_that_breaks_off_gives_what_came_before(tmp_path: Path) -> None:

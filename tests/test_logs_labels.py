@@ -162,3 +162,19 @@ def test_what_a_viewer_puts_in_front_of_each_line_is_no_part_of_it(tmp_path: Pat
 def test_numbers_of_a_table_are_its_own(tmp_path: Path) -> None:
     rows = [f"{2**n:12} {2**n // 4:12}  float  sum  -1  26.1  0.01  0.02  0" for n in range(3, 20)]
     assert front_of([row.encode() for row in rows]) is None
+
+
+@pytest.mark.parametrize("around", ['"{}"', "    message: {}", "worker failed: task: {!r}"])
+def test_a_text_with_escaped_ends_of_lines_is_read_line_by_line(tmp_path: Path, around: str) -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/job/train.py", line 9, in <module>\n'
+        "    torch.cuda.set_device(local_rank)\n"
+        "torch.AcceleratorError: CUDA error: invalid device ordinal\n"
+        "GPU device may be out of range, do you have enough GPUs?\n"
+    )
+    escaped = text.replace("\n", "\\n") if "!r" not in around else text
+    (tmp_path / "a.log").write_text("a line\n" + around.format(escaped) + "\n")
+    (tmp_path / "b.log").write_text(text)
+    names = [read_logs([str(tmp_path / name)]).causes[0].rule for name in ("a.log", "b.log")]
+    assert names[0] == names[1]

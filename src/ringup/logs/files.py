@@ -7,6 +7,7 @@ The only module of `logs` that opens anything.
 from __future__ import annotations
 
 import bz2
+import codecs
 import contextlib
 import functools
 import gzip
@@ -175,11 +176,27 @@ def _zstd(raw: BinaryIO) -> BinaryIO:
     raise OSError("compressed with zstd, which needs Python 3.14 or `pip install zstandard`")
 
 
+class _Utf16:
+    """UTF-16 as UTF-8: `>` of PowerShell writes it."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw, self._left = raw, b""
+        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+
+    def read(self, size: int) -> bytes:
+        while len(self._left) < size and (data := self._raw.read(size)):
+            self._left += self._decoder.decode(data).encode(errors="replace")
+        part, self._left = self._left[:size], self._left[size:]
+        return part
+
+
 _UNPACK: dict[bytes, Callable[[BinaryIO], Any]] = {
     b"\x1f\x8b": lambda raw: gzip.GzipFile(fileobj=raw),
     b"\xfd7zXZ\0": lzma.LZMAFile,
     b"BZh": bz2.BZ2File,
     b"\x28\xb5\x2f\xfd": _zstd,
+    codecs.BOM_UTF16_LE: _Utf16,
+    codecs.BOM_UTF16_BE: _Utf16,
 }
 _MAGIC_BYTES = 6
 _BROKEN_OFF = (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError)
@@ -190,7 +207,7 @@ def _packed(head: bytes) -> Callable[[BinaryIO], Any] | None:
 
 
 class _Unpacked(io.RawIOBase):
-    """A compressed file that may be incomplete, like a log that was copied while it was written."""
+    """A file that is compressed, perhaps incomplete as a copy of a growing log is, or in UTF-16."""
 
     def __init__(self, raw: BinaryIO, reader: Callable[[BinaryIO], Any]) -> None:
         self._raw, self._reader, self.is_broken_off = raw, reader, False

@@ -162,6 +162,10 @@ def words_in(label: str) -> Iterator[str]:
     return (word for word in _SPLIT.split(label) if not _RANK.fullmatch(word))
 
 
+FEWEST_ESCAPED = 3
+"""Escaped ends of lines, from which on a line is a text that a program quotes."""
+
+
 def unpacked(text: str) -> list[str]:
     """
     The lines in a record of a logger or collector (JSON, logfmt), with its host and rank before each.
@@ -176,7 +180,8 @@ def unpacked(text: str) -> list[str]:
     record = _record(text)
     said = list(_texts(record)) if record else []
     if not said:
-        return [text]
+        is_escaped = text.count("\\n") >= FEWEST_ESCAPED
+        return [one for one in text.split("\\n") if one.strip()][:400] if is_escaped else [text]
     inner = record.get("kubernetes")
     fields = {**inner, **record} if isinstance(inner, dict) else record
     owner = _first(fields, _OWNER_KEYS)
