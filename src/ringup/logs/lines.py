@@ -150,6 +150,8 @@ _LABEL = re.compile(
     r"|(?:INFO|WARNING|ERROR|DEBUG)(?: \d\d-\d\d [\d:]{8} \[?[\w./]{1,80}:\d+\]|:| -)?)(?: |(?=\S))"
 )
 _DIGITS = b"0123456789"
+_QUOTES = str.maketrans("‘’“”", "''\"\"")
+"""An editor or a chat makes others of a program's quotation marks."""
 _MAX_KNOWN = 20_000
 
 
@@ -159,6 +161,8 @@ def clean(raw: bytes) -> str:
 
     >>> clean(b"a\\x1b[31mred\\x1b[0m\\r")
     'ared'
+    >>> clean("error: “no such file”".encode())
+    'error: "no such file"'
     """
     if len(raw) > LINE_BYTES:
         raw = raw[: LINE_BYTES * 3 // 4] + b" ... " + raw[-LINE_BYTES // 4 :]
@@ -167,6 +171,8 @@ def clean(raw: bytes) -> str:
         text = html.unescape(text)
     if text.startswith("│"):
         text = text[1:].rstrip("│ \r").removeprefix(" ")
+    if not text.isascii():
+        text = text.translate(_QUOTES)
     if "[repeated " in text:
         text = _REPEATED.sub("", text)
     text = _CONTROL.sub("", text.rstrip("\0").replace("\0", " "))  # /proc/PID/cmdline has NUL for blank
