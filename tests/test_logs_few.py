@@ -97,3 +97,19 @@ def test_a_rank_that_is_still_in_what_the_others_have_completed_is_named(
     cause = read(tmp_path, text).causes[0]
     assert (cause.rule, cause.confidence == "high") == (rule, False), cause
     assert ranks is None or cause.ranks == ranks
+
+
+def test_a_placement_on_an_address_that_alone_names_it_is_not_certain(tmp_path: Path) -> None:
+    line = "(autoscaler +13s) Error: No available node types can fulfill resource request {{{}'GPU': 1.0}}.\n"
+    cause = read(tmp_path, line.format("'node:203.0.113.225': 0.001, ")).causes[0]
+    assert (cause.rule, cause.confidence) == ("ray-node-address-differs", "medium")
+    cause = read(tmp_path, line.format("")).causes[0]
+    assert (cause.rule, cause.confidence) == ("placement-not-possible", "high")
+
+
+@pytest.mark.parametrize("end, severity", [("", "warning"), ("RuntimeError: Gloo failed\n", "error")])
+def test_gloos_own_name_is_not_that_of_a_peer(tmp_path: Path, end: str, severity: str) -> None:
+    line = "[rank8] Warning: Unable to resolve hostname to a (local) address. Using the loopback address\n"
+    causes = read(tmp_path, line + end).causes
+    assert {c.rule: c.severity for c in causes}["hostname-resolves-to-loopback"] == severity
+    assert "hostname-unresolvable-from-peer" not in {c.rule for c in causes}

@@ -189,7 +189,14 @@ def ray_node_address_differs(log: LogEvidence) -> Found:
     known = {e[f] for e in log.all("ray-nodes") for f in ("address", "head", "local") if e[f]}
     named = [e for e in wanted if not _IP.fullmatch(e["address"])]
     strange = [e for e in wanted if known and e["address"] not in known]
-    if not (strange or named) or log.has("job-allocated"):
+    if log.has("job-allocated"):
+        return None
+    if refused := [e for e in wanted if not (known or named) and "can fulfill" in e.text]:
+        text = (
+            f"no node of the Ray cluster has the address {refused[0]['address']} with what is asked for there"
+        )
+        return report(refused, text, "medium")
+    if not (strange or named):
         return None
     if not strange:
         text = f"a placement is bound to the name {named[0]['address']}, Ray knows its nodes by address"

@@ -184,7 +184,12 @@ def hostname_unresolvable(log: LogEvidence) -> Found:
 
     refused = {(e.file, e.line - by) for e in log.all("bad-setting") for by in range(1, 4)}
     # A setting's value that is not an address is looked up as a name before it is refused.
-    names = [e for e in log.all("name-unknown") if proves(e) and e.place not in refused]
+    # Gloo's is its own name, which the next cause is about.
+    names = [
+        e
+        for e in log.all("name-unknown", lacks="to a .local. address")
+        if proves(e) and e.place not in refused
+    ]
     only_warned = all("[W" in e.text for e in names)
     if not names or (only_warned and log.outcome.went_on):
         return None
@@ -223,9 +228,9 @@ def hostname_resolves_to_loopback(log: LogEvidence) -> Found:
         return report([*dialled, *fell_back, *listed], text)
     if log.outcome.went_on:
         return None
-    if fell_back and log.outcome.failed:
+    if fell_back:
         text = "Gloo fell back to the loopback address, which no other node can reach"
-        return report(fell_back, text, "medium")
+        return report(fell_back, text, "medium", severity=None if log.outcome.failed else "warning")
     if listed and (log.spans_hosts or log.outcome.failed):
         text = f"the hosts file maps {listed[0]['names']} to {listed[0]['address']}"
         return report(listed, text, "medium")
