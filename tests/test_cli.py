@@ -119,6 +119,45 @@ def test_a_full_disk_behind_stdout_is_told_in_two_lines(buffered: str) -> None:
     assert re.fullmatch(rb"ringup: output: No space left on device\nhint: .*\n", done.stderr)
 
 
+def test_a_path_that_may_not_be_used_is_told_in_two_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "dispatch", lambda argv: Path("\x1b[2J" + "a" * 300).stat())
+    with pytest.raises(SystemExit) as left:
+        command_line.main([])
+    assert left.value.code == 4
+    assert re.fullmatch(r"ringup: [^\x1b]*a{300}: File name too long\nhint: .*\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ("logs shut/a.log", 2, "ringup: shut/a.log: Permission denied"),
+        ("logs open.log shut/a.log", 0, "ringup logs: shut/a.log: Permission denied"),
+        ("lint shut/a.log", 2, "ringup: shut/a.log: Permission denied"),
+        ("diff shut/a.log open.log", 4, "ringup: shut/a.log: Permission denied"),
+        ("report -o r.html shut/a.log", 2, "ringup: shut/a.log: Permission denied"),
+        ("bundle --no-nodes open.log shut shut/a.log", 0, "left out: shut/a.log: Permission denied"),
+        ("runs --log-dir shut", 2, "ringup runs: --log-dir: shut cannot be read: Permission denied"),
+        ("runs --log-dir open.log", 2, "ringup runs: --log-dir: open.log cannot be read: Not a directory"),
+    ],
+)
+def test_a_directory_that_may_not_be_searched_is_named(
+    tmp_path: Path, words: str, code: int, told: str
+) -> None:
+    (tmp_path / "open.log").write_text("hello\n", encoding="utf-8")
+    (tmp_path / "shut").mkdir(mode=0)
+    no_root = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+    done = subprocess.run(
+        [*(no_root if os.geteuid() == 0 else []), sys.executable, "-m", "ringup", *words.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, told in done.stderr.splitlines()) == (code, True), done.stderr
+
+
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 

@@ -92,10 +92,11 @@ def of_logs(paths: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
 
     found, unreadable = files.find(paths) if paths else ([], [])
     left_out = [f"{one.path}: {one.reason}" for one in unreadable]
-    found = [str(run) for path in paths if (run := Path(path) / "run.json").is_file()] + found
+    found = [run for path in paths if os.access(run := f"{path}/run.json", os.R_OK)] + found
     left_out += [f"{path}: more than {MOST_FILES} files" for path in found[MOST_FILES:]]
     parts, packed = {}, []
-    roots = [os.path.realpath(path if Path(path).is_dir() else Path(path).parent) for path in paths]
+    readable = [path for path in paths if os.access(path, os.F_OK)]
+    roots = [os.path.realpath(path if Path(path).is_dir() else Path(path).parent) for path in readable]
     left_out += [f"{path}: {reason}" for path in paths if (reason := leads_away(path))]
     share = min(1.0, MOST_BYTES / (HEAD_BYTES + TAIL_BYTES) / max(1, len(found[:MOST_FILES])))
     head_bytes, tail_bytes = int(share * HEAD_BYTES), int(share * TAIL_BYTES)

@@ -199,14 +199,16 @@ def main(argv: list[str] | None = None) -> None:
     except BrokenPipeError:  # the reader (`| head`) closed the pipe
         code = 141
     except Exception as error:
-        code = no_room(error) if isinstance(error, OSError) and error.errno in FULL else our_bug()
+        code = no_access(error) if isinstance(error, OSError) and is_of_the_user(error) else our_bug()
     lost = let_go_of_closed_pipes()
     forget_ctrl_c()
-    sys.exit(no_room(lost) if lost else code)
+    sys.exit(no_access(lost) if lost else code)
 
 
 OUR_BUG = 70
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG)
+"""A path has one of these where ringup may not use it, or cannot: it was named so, or its folder changed."""
 
 
 def forget_ctrl_c() -> None:
@@ -220,9 +222,17 @@ def forget_ctrl_c() -> None:
     exec("")
 
 
-def no_room(error: OSError) -> int:
-    where = f"{error.filename!r}" if error.filename else "output"
-    tell(f"ringup: {where}: {error.strerror}\nhint: make room there (`df -h`, `quota`), or write elsewhere")
+def is_of_the_user(error: OSError) -> bool:
+    return error.errno in FULL or (error.errno in CLOSED and bool(error.filename))
+
+
+def no_access(error: OSError) -> int:
+    from ringup.units import printable
+
+    where = printable(str(error.filename), 500) if error.filename else "output"
+    rights = "check who may use it (`ls -ld`), or name another path"
+    hint = "make room there (`df -h`, `quota`), or write elsewhere" if error.errno in FULL else rights
+    tell(f"ringup: {where}: {error.strerror}\nhint: {hint}")
     return RingupError.exit_code
 
 

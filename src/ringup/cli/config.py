@@ -58,6 +58,8 @@ class Given(NamedTuple):
 def project_file(folder: Path) -> Path | None:
     """The nearest file, from a folder up to the top of its repository or the home directory."""
     for place in (folder, *folder.parents):
+        if not os.access(place, os.X_OK):  # is_file would raise
+            continue
         for file in (place / "ringup.toml", place / "pyproject.toml"):
             if file.is_file() and is_own(file) and contents(file):
                 return file

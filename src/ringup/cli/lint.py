@@ -66,7 +66,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
     """The named files, and those below the named directories, in order.  Raises UsageError for too many."""
     found = []
     for path in paths:
-        if path == "-" or not Path(path).is_dir():
+        if path == "-" or not os.access(path, os.F_OK) or not Path(path).is_dir():
             found.append(path)
             continue
         for folder, folders, names in os.walk(path, onerror=say_closed):

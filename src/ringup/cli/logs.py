@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
             hint = "ringup logs FILE..., a directory, a run's name, or `-` for standard input"
             raise UsageError("no log file given", hint=hint)
         paths = ["-"]
-    if not all(path == "-" or Path(path).exists() for path in paths):
+    if not all(path == "-" or os.path.lexists(path) for path in paths):
         from ringup.cli import runs
 
         paths = runs.by_name(paths)

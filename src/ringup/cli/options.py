@@ -103,7 +103,12 @@ def _adding_files(path: Path) -> int:
     return 0 if os.access(place, os.W_OK | os.X_OK) else errno.EACCES
 
 
-readable = path_that(_reading, "read")
+def _listing(path: Path) -> int:
+    os.scandir(path).close()
+    return 0
+
+
+readable, listable = path_that(_reading, "read"), path_that(_listing, "read")
 writable, folder = path_that(_writing, "written"), path_that(_adding_files, "written")
 
 
@@ -115,10 +120,18 @@ def there(text: str) -> str:
 
 def some_exist(paths: Iterable[str]) -> None:
     """Raises UsageError if none of the named files and directories exists; `-` always does."""
-    missing = {path: not (path == "-" or os.path.lexists(path)) for path in paths}
-    if missing and all(missing.values()):
+    reasons = {path: "" if path == "-" else _why_absent(path) for path in paths}
+    if reasons and all(reasons.values()):
         hint = "name files or directories that exist, or a run: `ringup runs` lists them"
-        raise UsageError(f"{next(iter(missing))}: No such file or directory", hint=hint)
+        raise UsageError(": ".join(next(iter(reasons.items()))), hint=hint)
+
+
+def _why_absent(path: str) -> str:
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 # -- rows ----------------------------------------------------------------------------------------
@@ -195,6 +208,7 @@ RENDEZVOUS = choice("--rdzv", ("static", "c10d"), "rendezvous of torchrun (stati
 DRY_RUN = flag("--dry-run", "print the commands of each node, and stop")
 ANYWAY = flag("--anyway", "start despite errors")
 LOG_DIR = value("--log-dir", "D", "one file per rank, run.json (default: runs/RUN)", None, folder)
+RUNS_DIR = value("--log-dir", "D", "where the runs' folders are (runs)", None, listable)
 SCRIPT_WORDS = "-- SCRIPT ARGS"
 """Metavar of the arguments after `--`."""
 LINE_WORDS = "-- START LINE"

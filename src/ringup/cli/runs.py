@@ -21,7 +21,7 @@ from ringup.saved_run import PlanHead, RunHead
 from ringup.units import columns, first_of_each, printable, show_seconds, summarize_names
 
 OPTIONS = (
-    options.value("--log-dir", "D", "where the runs' folders are (runs)"),
+    options.RUNS_DIR,
     options.flag("--nodes", "list the nodes that ended runs in the last 30 days"),
     options.value("--forget", "NODE", "remove a node from that list", ""),
     options.JSON,
@@ -151,8 +151,6 @@ def run(args: argparse.Namespace) -> int:
         show_nodes(args)
         return 0
     log_dir = args.log_dir or "runs"
-    if args.log_dir:
-        options.some_exist([log_dir])
     rows = runs_of([*folders(Path(log_dir)), *([] if args.log_dir else detached())])
     if args.json:
         terminal.print_json(runs=rows)

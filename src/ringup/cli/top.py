@@ -45,7 +45,7 @@ OPTIONS = (
     options.value("name", "RUN", "the run's name or folder, or a job's MASTER_ADDR:PORT", "", nargs="?"),
     options.NODES,
     options.PYTHON,
-    options.value("--log-dir", "D", "where the runs' folders are (runs)"),
+    options.RUNS_DIR,
     options.value("--every", "S", "seconds between pictures (2; 10 where they are printed)", None, _INTERVAL),
     options.WATCH[0],
     options.flag("--once", "print one picture and leave"),

@@ -15,7 +15,7 @@ import msgspec
 
 from ringup import saved_run
 from ringup.agent_bundle import program
-from ringup.cli import background, options, request, runs
+from ringup.cli import background, request, runs
 from ringup.errors import LaunchError, RingupError, UsageError
 from ringup.model import Host, Unreached
 from ringup.output import terminal
@@ -119,7 +119,6 @@ class _Reply:
 
 def job_named(args: argparse.Namespace) -> WatchedJob:
     """The job of a command line.  Raises UsageError and LaunchError."""
-    options.some_exist([args.log_dir] if args.log_dir else [])
     given = request.nodes_from(args) if request.named(args) else ()
     places = [Path(args.name)] if args.name else []
     here = runs.folders(Path(args.log_dir or "runs"))
