@@ -320,14 +320,15 @@ def test_a_signal_that_a_run_saw_is_named(how: str, rule: str, tmp_path: Path) -
     assert {c.rule for c in causes} <= {rule, "peer-died-first"}
 
 
+@pytest.mark.parametrize("hung", ["hung after 13 s", "hung, ended 13 s after the start"])
 @pytest.mark.parametrize(
     ("who", "ranks"), [("rank 1 on node1", (1,)), ("ranks 1, 3 on node1, node2", (1, 3))]
 )
 def test_a_run_that_was_ended_as_hung_names_who_was_missing(
-    who: str, ranks: tuple[int, ...], tmp_path: Path
+    who: str, ranks: tuple[int, ...], hung: str, tmp_path: Path
 ) -> None:
     said = "W1122 02:57:46.888000 42 api.py:753] Received 15 death signal, shutting down workers\n"
-    first = diagnose(tmp_path, f"{said}hung after 13 s: {who} missing from all_reduce\n").causes[0]
+    first = diagnose(tmp_path, f"{said}{hung}: {who} missing from all_reduce\n").causes[0]
     assert (first.rule, first.severity, first.ranks) == ("rank-fell-behind", "error", ranks)
     assert first.nodes == tuple(who.partition(" on ")[2].split(", "))
     assert "never came to all_reduce; the run was ended as hung" in first.text

@@ -8,7 +8,7 @@ import pytest
 
 from ringup.logs.read import read_logs
 
-HUNG = "hung after 35 s: rank 1 (node1) is missing: the others wait for the GPU\n"
+HUNG = "hung, ended 35 s after the start: rank 1 (node1) is missing: the others wait for the GPU\n"
 KILLS = 'os.kill(os.getpid(), signal.SIGKILL) if once else read("/dev/shm/x")  # CUDA out of memory'
 STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(5))
 _REFUSED = (

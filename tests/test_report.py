@@ -274,7 +274,7 @@ def test_a_run_that_was_ended_as_hung_says_last_who_was_missing() -> None:
     hangs += [{"verdict": "stalled", "missing": missing, "collective": "all_reduce"}]
     result = RunResult("r", "hung", 124, None, (), (), (), "logs", 13.0, {"hangs": hangs})
     lines = console.run_lines(result, console.Style(io.StringIO()))
-    assert lines[-1] == "hung after 13 s: ranks 1, 2 on node0, node1 missing from all_reduce"
+    assert lines[-1] == "hung, ended 13 s after the start: ranks 1, 2 on node0, node1 missing from all_reduce"
     assert lines[0] == "where each was in the code:"
     assert lines[1].startswith("  rank 1 (node0): train.py:4: wait(") and "\x1b" not in "".join(lines)
     there = (
@@ -287,7 +287,7 @@ def test_a_run_that_was_ended_as_hung_says_last_who_was_missing() -> None:
     places = ["  rank 1 (node0)", "  rank 2 (node1)", "  2 ranks (0, 3)"]
     assert [line.partition(": ")[0] for line in shown[1:]] == places
     unknown = replace(result, record={"hangs": hangs[:1]})
-    assert console.run_lines(unknown, console.Style(io.StringIO())) == ["hung after 13 s"]
+    assert console.run_lines(unknown, console.Style(io.StringIO())) == ["hung, ended 13 s after the start"]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_rank_that_came_or_has_no_number_is_not_said_to_have_been_missing_from
     missing = [{"rank": rank, "node": "node0", "where": "train.py:4"}]
     hang = {"verdict": "stalled", "missing": missing, "collective": collective, "headline": headline}
     result = RunResult("r", "hung", 124, None, (), (), (), "logs", 13.0, {"hangs": [hang]})
-    assert console.run_lines(result, console.Style(io.StringIO()))[-1] == f"hung after 13 s: {headline}"
+    assert console.run_lines(result, console.Style(io.StringIO()))[-1] == f"hung, ended 13 s after the start: {headline}"
 
 
 def test_a_run_that_hung_when_it_was_interrupted_says_what_held_it_up() -> None:

@@ -298,7 +298,7 @@ class Scanner:
         head: Head | None = None
         tags: set[str] = set()
         # By `ringup run`; it continues with the usual meaning of such an end.
-        is_ours = text.startswith(("first failure", "hung after"))
+        is_ours = text.startswith(("first failure", "hung after", "hung, ended"))
         is_scary = SCARY[0] in patterns
         patterns = tuple(p for p in patterns if p is not SCARY[0]) if is_scary else patterns
         is_code = self._is_code(number, text)

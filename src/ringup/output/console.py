@@ -248,7 +248,9 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
         return [*lines, style("warning", f"Interrupted after {took}{WISHED[result.outcome]}; {left}.")]
     failure = result.failure
     if failure is None:
-        return [*lines, *places(result), style("error", f"{result.outcome} after {took}{held_up(result)}")]
+        how = f"hung, ended {took} after the start" if result.outcome == "hung" else ""
+        words = f"{how or f'{result.outcome} after {took}'}{held_up(result)}"
+        return [*lines, *places(result), style("error", words)]
     lines.append(style("error", failure_line(failure)))
     lines += [f"  | {redact(line)}" for line in failure.lines]
     if any("EADDRINUSE" in line for line in failure.lines):

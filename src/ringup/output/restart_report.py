@@ -30,12 +30,12 @@ def spare_lines(errors: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def cause_words(entry: SavedAttempt) -> str:
-    """ "rank-killed on node1 (high)"."""
+    """ "rank-killed on node1 (high confidence)"."""
     cause = entry.cause
     if not cause:
         return entry.outcome
     on = f" on {node_set(map(printable, cause.nodes))}" if cause.nodes else ""
-    return f"{cause.rule}{on} ({cause.confidence})" if cause.rule else "no cause found"
+    return f"{cause.rule}{on} ({cause.confidence} confidence)" if cause.rule else "no cause found"
 
 
 def progress_words(progress: AttemptProgress | None) -> str:
