@@ -131,6 +131,14 @@ def test_saved_facts_of_every_platform_stay_as_they_are() -> None:
     assert secrets.redact_data(plain) == plain
 
 
+def test_a_short_text_that_repeats_is_searched_once() -> None:
+    """A cluster's facts have the same words on each node."""
+    secrets._short.cache_clear()
+    for _ in range(3):
+        assert secrets.redact_data({f"fact {n}": "TOKEN=abcd1234 of 10.0.0.1" for n in range(100)})
+    assert secrets._short.cache_info().misses == 1
+
+
 def test_the_bare_value_of_an_own_secret_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "plainvalue777xyz")
     monkeypatch.setenv("MY_TOKEN", "short")

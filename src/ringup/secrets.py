@@ -199,7 +199,11 @@ def redact(text: str) -> str:
     >>> redact("http://ada:pw@proxy:3128/ Authorization: Basic abc")
     'http://(hidden)@proxy:3128/ Authorization: (hidden)'
     """
-    for value in _own_values():
+    return (_short if len(text) <= SHORT_TEXT else _redacted)(text, _own_values())
+
+
+def _redacted(text: str, own_values: tuple[str, ...]) -> str:
+    for value in own_values:
         text = text.replace(value, HIDDEN)
     lines = text.split("\n")
     for number, line in enumerate(lines):
@@ -216,6 +220,9 @@ def redact(text: str) -> str:
     return "\n".join(lines)
 
 
+SHORT_TEXT = 200
+_short = functools.lru_cache(maxsize=1 << 14)(_redacted)
+"""For short texts: the facts of a cluster repeat most of them."""
 SHORTEST_OWN_VALUE = 8
 """Shorter values are also ordinary words."""
 
