@@ -290,7 +290,7 @@ def test_a_node_that_fails_ends_also_what_has_not_begun(
     capsys: pytest.CaptureFixture[str], played: Path, tmp_path: Path
 ) -> None:
     text = short(capsys, "pbs", "--nodes", "2", "--nproc", "1", "--chdir", str(tmp_path), "--python", "x")
-    program(played / "grep", f'case "$*" in *node0*) sleep 5;; esac; exec {shutil.which("grep")} "$@"\n')
+    program(played / "grep", f'case "$*" in *node0*) sleep 2;; esac; exec {shutil.which("grep")} "$@"\n')
     program(played / "pbsdsh", '[ "${@: -1}" = 1 ] && exit 3; exec sleep 600\n')
     (tmp_path / "nodes").write_text("node0\nnode1\n")
     env = {"PBS_JOBID": "7.pbs", "PBS_NODEFILE": str(tmp_path / "nodes")}
