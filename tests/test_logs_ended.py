@@ -39,7 +39,9 @@ def hang(**fields: Any) -> dict[str, Any]:
 
 def test_a_mismatch_that_the_run_ended_as_hung_is_the_cause(tmp_path: Path) -> None:
     verdict = verdict_json("hung", [hang()])
-    diagnosis = read_logs([run_folder(tmp_path, "hung", verdict, f"hung, ended 21 s after the start: {DIFFER}")])
+    diagnosis = read_logs(
+        [run_folder(tmp_path, "hung", verdict, f"hung, ended 21 s after the start: {DIFFER}")]
+    )
     cause = diagnosis.causes[0]
     assert (cause.rule, cause.severity, cause.confidence) == ("collective-mismatch", "error", "high")
     assert (cause.ranks, cause.nodes) == ((1,), ("node1",))

@@ -32,7 +32,7 @@ class Row:
     needs: bool = False
     """Whether there must be one of those."""
     unsure: str = ""
-    """A pattern of lines that alone do not make it certain."""
+    """Words, between `|`, of lines that alone do not make it certain."""
     repeats: str = ""
     """Words of lines that, below another warning of NCCL in their file, repeat that failure."""
     until: str = ""
@@ -58,7 +58,7 @@ ROWS = (
     Row("not-enough-slots", "no-slots", "more is asked for than the host list or the cluster has",
         unsure="generic resource", until="job-allocated"),
     Row("placement-not-possible", "no-placement", "Ray has no room for what a placement asks for",
-        lacks="'node:(?!__)[A-Za-z]", unsure=r"startup timed out|'node:(?!__)", until="job-allocated"),
+        lacks="'node:(?!__)[A-Za-z]", unsure="startup timed out|'node:", until="job-allocated"),
     Row("job-step-not-launched", "step-unlaunched", "the program was not started on a node: {why}"),
     Row("sidecar-intercepts-ranks", "sidecar", "the proxy of a service mesh answers in a rank's place",
         beside="sidecar-there"),
@@ -123,7 +123,9 @@ def _finder(row: Row) -> Callable[[LogEvidence], Found]:
         text = " ".join(row.text.format(**fields).split()).rstrip(": ")
         # A row of pods has a state but not its reason, which may be temporary.
         said = not (row.until and names) or any(fields.values())
-        said = said and not (row.unsure and all(re.search(row.unsure, e.text) for e in found))
+        said = said and not (
+            row.unsure and all(any(one in e.text for one in row.unsure.split("|")) for e in found)
+        )
         beside = log.all(row.beside) if row.beside else []
         return report([*found, *beside], text, row.confidence if said else _MEDIUM)
 
