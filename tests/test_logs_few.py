@@ -113,3 +113,13 @@ def test_gloos_own_name_is_not_that_of_a_peer(tmp_path: Path, end: str, severity
     causes = read(tmp_path, line + end).causes
     assert {c.rule: c.severity for c in causes}["hostname-resolves-to-loopback"] == severity
     assert "hostname-unresolvable-from-peer" not in {c.rule for c in causes}
+
+
+@pytest.mark.parametrize("rank, rule", [(2, "world-size-disagrees"), (1, "stale-rendezvous-state")])
+def test_a_rank_beyond_its_world_is_of_another_world(tmp_path: Path, rank: int, rule: str) -> None:
+    line = (
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: {}, for key: "
+        "store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:30:00)\n"
+    )
+    cause = read(tmp_path, line.format(rank)).causes[0]
+    assert (cause.rule, cause.confidence) == (rule, "medium")

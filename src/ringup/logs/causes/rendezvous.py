@@ -300,6 +300,11 @@ def _overfull(log: LogEvidence) -> list[Event]:
     return [e for e in log.all("store-barrier") if e.number("count") > e.number("size") > 0]
 
 
+def _is_beyond(event: Event) -> bool:
+    """Whether a rank waits in a world that is too small for its number."""
+    return event.number("rank") >= event.number("size")
+
+
 @cause("stale-rendezvous-state")
 def stale_rendezvous_state(log: LogEvidence) -> Found:
     """
@@ -323,7 +328,8 @@ def stale_rendezvous_state(log: LogEvidence) -> Found:
         text = "the first rendezvous finds a closed one: the state of an earlier run with the same id"
         return report([*closed, *log.all("run-id-shown")[:1]], text, "medium")
     text = "more workers checked in than the world has: the store's counter is an old one"
-    return report(_overfull(log), text, "low" if _launchers_per_task(log) else "medium")
+    is_unsure = _launchers_per_task(log) or any(map(_is_beyond, _overfull(log)))
+    return report(_overfull(log), text, "low" if is_unsure else "medium")
 
 
 def _launchers_per_task(log: LogEvidence) -> list[Event]:
@@ -433,5 +439,5 @@ def world_size_disagrees(log: LogEvidence) -> Found:
         found.append(report(sizes.values(), text, "high" if sure else "medium"))
     if over := _overfull(log):
         text = f"{over[0]['count']} workers joined a world of {over[0]['size']}"
-        found.append(report(over, text, "low"))
+        found.append(report(over, text, "medium" if any(map(_is_beyond, over)) else "low"))
     return found
