@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,36 @@ def test_a_text_with_escaped_ends_of_lines_is_read_line_by_line(tmp_path: Path, 
     (tmp_path / "b.log").write_text(text)
     names = [read_logs([str(tmp_path / name)]).causes[0].rule for name in ("a.log", "b.log")]
     assert names[0] == names[1]
+
+
+FAILED = [
+    "node7:58:58 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.7<0>",
+    "",
+    "node7:58:58 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
+    'node7:58:58 [0] NCCL INFO init "comm" failed, bootstrap.cc:89 -> 3',
+]
+SOUND = [
+    "node7:58:58 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.7<0>",
+    "",
+    "node7:58:58 [0] NCCL INFO NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.",
+    "node7:58:61 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE",
+]
+
+
+def row(line: str) -> str:
+    quoted = line.replace('"', '""')
+    return f'2026-11-20T10:00:00.123Z,node7,"{quoted}"'
+
+
+@pytest.mark.parametrize(
+    "form",
+    [row, "2026-11-20 10:00:00,123 - root - ERROR - {}".format, "ERROR - {}".format],
+    ids=["a collector's table", "logging", "a level"],
+)
+@pytest.mark.parametrize("lines, rule", [(FAILED, "interface-name-missing"), (SOUND, None)], ids=["failed", "sound"])
+def test_what_a_collector_adds_to_every_line_changes_no_answer(
+    tmp_path: Path, form: Callable[[str], str], lines: list[str], rule: str | None
+) -> None:
+    (tmp_path / "a.log").write_text("\n".join(map(form, lines)) + "\n")
+    found = read_logs([str(tmp_path / "a.log")])
+    assert next((c.rule for c in found.causes if c.severity == "error"), None) == rule

@@ -172,8 +172,8 @@ class Clues:
     """The clues of one file: feed it the lines that contain a word of a failure."""
 
     def __init__(self) -> None:
-        self.collected = False
-        """Whether each line has a collector's severity."""
+        self.collected = ""
+        """The severity that a collector gives each line."""
         self._found: dict[str, Clue] = {}
         self._raw: dict[bytes, Clue | None] = {}
         self._open: dict[str, tuple[int, Form]] = {}
@@ -210,7 +210,7 @@ class Clues:
         source = head.source
         line, before = self._open.pop(source, (0, None))
         severity = severity_of(text, message)
-        if severity == "info" and (self.collected or "raised" in tags):
+        if severity and (severity == self.collected or (severity == "info" and "raised" in tags)):
             severity = ""  # logging puts its level on a traceback's first line; on the last, a collector has
         form = form_of(message, severity, tags, before if line == number - 1 else None)
         shape = shape_of(message)

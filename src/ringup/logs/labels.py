@@ -7,6 +7,7 @@ without learning (`lines.head_of`).
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections import Counter
@@ -90,9 +91,11 @@ _NUMBERED = (
 )
 _OF_ACTIONS = re.compile(rb"[^\t]{1,120}\t[^\t]{1,120}\t(?=\d{4}-\d\d-\d\dT\d)")
 """The job and the step, as `gh run view --log` prints them."""
-_COLLECTED = re.compile(rb"[^\n]{0,80}?\bINFO\b[\]:]?(?: - | {1,2})")
+_COLLECTED = re.compile(rb"[^\n]{0,80}?\b(?P<level>INFO|ERROR)\b[\]:]?(?: - | {1,2})")
 _PLACE_IN_CODE = re.compile(rb"[\w/]{1,80}\.\w{1,3}:\d{1,6}")
-_PASSED_ON = re.compile(rb"Traceback \(most|  File \"|[^\n]{0,40}?\b(?:WARN(?:ING)?|ERROR|CRITICAL)\b[\]:]? ")
+_PASSED_ON = re.compile(
+    rb"Traceback \(most|  File \"|[^\n]{0,40}?\b(?:NCCL INFO|WARN(?:ING)?|ERROR|CRITICAL)\b[\]:]? "
+)
 FEWEST_NUMBERED = 4
 
 
@@ -116,19 +119,22 @@ def front_of(lines: Sequence[bytes]) -> re.Pattern[bytes] | None:
     return next(form for form in _NUMBERED if all(map(form.match, lines)))
 
 
-def is_collected(lines: Sequence[bytes]) -> bool:
+def collected_as(lines: Sequence[bytes]) -> str:
     """
-    Whether a collector marks every line as information, also those that have a severity of their own.
+    The severity with which a collector marks every line, also those that have one of their own; "" without.
 
-    >>> is_collected([b"INFO - step 1", b"INFO - WARNING: no cache"]), is_collected([b"INFO - step 1"])
-    (True, False)
+    >>> collected_as([b"INFO - step 1", b"INFO - WARNING: no cache"]), collected_as([b"INFO - step 1"])
+    ('info', '')
     """
     found = [match for match in map(_COLLECTED.match, lines) if match]
+    levels = {match["level"].decode().lower() for match in found}
+    if len(levels) != 1 or len(found) < len(lines):
+        return ""
     # One line of code prints every line: it passes on what others print.
     places = {tuple(_PLACE_IN_CODE.findall(match[0])) for match in found}
     by_one = len(places) == 1 and () not in places
     passed_on = by_one or any(_PASSED_ON.match(match.string, match.end()) for match in found)
-    return len(found) == len(lines) and passed_on
+    return levels.pop() if passed_on else ""
 
 
 def _of_somebody(match: re.Match[str]) -> bool:
@@ -162,6 +168,8 @@ def words_in(label: str) -> Iterator[str]:
     return (word for word in _SPLIT.split(label) if not _RANK.fullmatch(word))
 
 
+_ROW = re.compile(r'"?(\d[\dT:. /+-]{7,40}Z?)"?,(?!\d{3}\b)(?:[^ ].{0,400},)?"[^"]')
+"""Of a collector's table (CSV), where the longest field is the message."""
 FEWEST_ESCAPED = 3
 """Escaped ends of lines, from which on a line is a text that a program quotes."""
 
@@ -174,9 +182,13 @@ def unpacked(text: str) -> list[str]:
     ['n7: [rank3]: ValueError: no']
     >>> unpacked('level=error msg="ValueError: no" rank=3')
     ['[rank3]: ValueError: no']
+    >>> unpacked('2026-11-20T10:00:00.123Z,n7,"ValueError: no ""x"" is there"')
+    ['2026-11-20T10:00:00.123Z ValueError: no "x" is there']
     """
     if text.startswith(_NOT_OFFERED):
         return []
+    if row := _ROW.match(text):
+        return [f"{row[1]} {max(next(csv.reader([text])), key=len)}"]
     record = _record(text)
     said = list(_texts(record)) if record else []
     if not said:

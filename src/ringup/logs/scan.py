@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ringup.logs.appended import LastRun
 from ringup.logs.counts.model import Comm
 from ringup.logs.forms import Clue, Clues, severity_of
-from ringup.logs.labels import LONGEST_LABEL, MOST_LINES, Labels, front_of, is_collected
+from ringup.logs.labels import LONGEST_LABEL, MOST_LINES, Labels, collected_as, front_of
 from ringup.logs.lines import (
     DAY_S,
     LINE_BYTES,
@@ -223,7 +223,7 @@ class Scanner:
         if few and few[0][0] == 1 and few[0][1].startswith(b"# ") and below != 2:
             few[0], self._title_line = (1, few[0][1][2:], None), 1  # a thread's title, as Markdown's heading
         lines = [raw for _, raw, _ in few if raw.strip()]
-        self._front, self._clues.collected = front_of(lines), is_collected(lines)
+        self._front, self._clues.collected = front_of(lines), collected_as(lines)
         few = [(number, self._behind_front(raw), words) for number, raw, words in few]
         texts = (texts_of(raw[:LINE_BYTES])[:1] for _, raw, _ in few)
         self._labels.learn(unstamped(text[:LONGEST_LABEL]) for first in texts for text in first)

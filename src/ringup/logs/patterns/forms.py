@@ -108,7 +108,7 @@ OF_A_COMPILER = re.compile(r"CalledProcessError: Command '\[?'?(?:\S{0,60}/)?(?:
 """A program that a rank runs; all others in this exception are launchers of ranks."""
 NOISE = Pattern(
     "noise",
-    r"^\W{0,8}error(?: (?:logs?|output|messages?|traces?))?[\W\d]{0,20}$"
+    r"^\W{0,8}(?:[\w.]{1,40} - )?error(?: (?:logs?|output|messages?|traces?))?[\W\d]{0,20}$"
     r"|^\s*(?:File \"|Additional GRPC error information|:UN(?:AVAILABLE|KNOWN):|\^{1,200}\s*$|~{1,200}\^|(?:[\w.-]{1,63} ){0,2}frame #\d+|at [\w./]+:\d+|\d{1,3} {1,3}/\S+\.so|#\d+ 0x|\*{4,}|-{6,}|={6,})|destroy_process_group\(\) was not called|Exception ignored in"
     r"|(?:Future|Deprecation|User|Runtime|Resource|Syntax)Warning|using GPU \d+ (?:to perform|as device)|CUDA kernel errors might|For debugging consider|Compile with `TORCH_USE_CUDA"
     r"|cuFFT factory|cuBLAS factory|cuDNN factory|computation placer|TF-TRT|ACPI (?:BIOS )?(?:Error|Warning|Exception)|hostname of the client socket cannot|OMP_NUM_THREADS|error_if_nonfinite|error_file\b|: <?N/A>?\s*$|To enable traceback"
