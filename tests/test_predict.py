@@ -314,6 +314,15 @@ def test_a_pasted_file_needs_no_option(capsys: pytest.CaptureFixture[str], tmp_p
     assert answers[0] == answers[1]
 
 
+def test_a_pasted_file_may_be_in_utf_16(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file, answers = tmp_path / "node.txt", []
+    for encoding in ("utf-8", "utf-16"):
+        file.write_text((RECORDED / "hdr-node.txt").read_text(), encoding=encoding)
+        assert command_line.dispatch(["predict", "--nccl", "2.20.5", "--json", str(file)]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1]
+
+
 def test_a_path_that_holds_an_equals_sign_is_a_path(tmp_path: Path) -> None:
     path = tmp_path / "a=b.txt"
     path.write_text("")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import re
 import sys
 from pathlib import Path
@@ -14,12 +16,18 @@ NEARBY_BYTES = 1 << 18
 def read_text(
     path: str, most: int, hint: str = "name a readable file, or - for stdin", newline: str | None = None
 ) -> str:
-    """The first `most` characters of a file, - for stdin; `newline` "" keeps CR LF.  Raises UsageError."""
+    """
+    The first `most` characters of a file in UTF-8 or UTF-16, - for stdin; `newline` "" keeps CR LF.
+
+    Raises UsageError.
+    """
     try:
         if path == "-":
             return sys.stdin.read(most)
-        with Path(path).open(encoding="utf-8-sig", errors="replace", newline=newline) as file:
-            return file.read(most)
+        with Path(path).open("rb") as raw:
+            is_utf16 = raw.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+            encoding = "utf-16" if is_utf16 else "utf-8-sig"
+            return io.TextIOWrapper(raw, encoding, "replace", newline).read(most)
     except (OSError, ValueError) as error:
         words = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{path}: {words}", hint=hint) from error
