@@ -532,7 +532,8 @@ def test_numbers_of_lines_and_a_pages_source_are_left_out(
 ) -> None:
     given = ADDRESSES.format("eno1", "10.0.0.1")
     lines = enumerate(given.splitlines(), 1)
-    for text in ("".join(f"{n:4}  {line}\n" for n, line in lines), html.escape(given)):
+    numbered = "".join(f"{n:4}  {line}\n" for n, line in lines)
+    for text in (numbered, html.escape(given), given.replace("\n", "\n\n")):
         nodes, said = pasted(tmp_path, text, capsys)
         assert nodes[0]["bootstrap"]["interface"] == "eno1" and "not understood" not in said
 

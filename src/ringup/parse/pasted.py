@@ -151,6 +151,8 @@ def unwrapped(text: str) -> str:
     if "&lt;" in text and "<" not in text:
         text = html.unescape(text[: MOST_CHARACTERS + 1])
     lines = COLOURS.sub("", text[: MOST_CHARACTERS + 1]).splitlines(keepends=True)
+    if len(lines) > 4 and not any(a.strip() and b.strip() for a, b in itertools.pairwise(lines)):
+        lines = [line for line in lines if line.strip()]  # a mail has doubled each end of a line
     numbers = [_NUMBER.match(line) for line in lines if line.strip()]
     counted = [int(match[1]) for match in numbers if match]
     if len(counted) == len(numbers) > 2 and all(b - a in (1, 2) for a, b in itertools.pairwise(counted)):
