@@ -205,7 +205,9 @@ def row(line: str) -> str:
     [row, "2026-11-20 10:00:00,123 - root - ERROR - {}".format, "ERROR - {}".format],
     ids=["a collector's table", "logging", "a level"],
 )
-@pytest.mark.parametrize("lines, rule", [(FAILED, "interface-name-missing"), (SOUND, None)], ids=["failed", "sound"])
+@pytest.mark.parametrize(
+    "lines, rule", [(FAILED, "interface-name-missing"), (SOUND, None)], ids=["failed", "sound"]
+)
 def test_what_a_collector_adds_to_every_line_changes_no_answer(
     tmp_path: Path, form: Callable[[str], str], lines: list[str], rule: str | None
 ) -> None:
