@@ -51,6 +51,7 @@ def test_an_error_inside_a_sentence_is_named_without_confidence(
         "I trained on two nodes for a week. It works fine and never hangs.",
         "I have two nodes with 8 GPUs each. Which launcher is best?",
         "Hello, we want to use `torch.distributed.elastic` on 4 nodes. Which `rdzv_backend` is best?",
+        "We want training to survive when a node fails. I propose to restart the job if a rank hangs.",
         "I get the same speed with `TimeoutError` handling switched off.",
     ],
 )

@@ -24,7 +24,8 @@ _SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"])|(?<=[。!?])")
 _DOUBTED = re.compile(
     r"(?i)\b(?:fix(?:ed|es)\b|solv|resolv|no longer|used to\b|instead of|went away|gone\b|disappear|avoid"
     r"|I (?:do not|don't|did not|didn't|never)|not (?:see|get|have)\b|without (?:the|any|an|this)\b"
-    r"|(?:works?|runs?) (?:fine|well|now)|(?:what|how) (?:does|do|is)\b.{0,200}\bmean)|已解决|解决了"
+    r"|(?:if|when(?:ever)?) (?:an?|any|some)\b|propos|(?:works?|runs?) (?:fine|well|now)"
+    r"|(?:what|how) (?:does|do|is)\b.{0,200}\bmean)|已解决|解决了"
 )
 """Words in which people speak of an error that is over, that did not come, or that they only ask about."""
 _SEVERAL_WORDS = re.compile(r"\w\W{1,4}\w{2,40}\W{1,4}\w{2}")
