@@ -874,4 +874,28 @@ SAID += [
         "port-privileged",
         "RuntimeError: The server socket has failed to bind. port: 512, useIpv6: 0, code: -13, name: EACCES, message: permission denied",
     ),
+    (
+        "node-lost",
+        "ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[7,0],0] on node job-launcher\n  Remote daemon: [[7,0],2] on node job-worker-1",
+    ),
+    (
+        "slurm-tasks-mismatch",
+        "No PMIx server was reachable, but a PMI1/2 was detected.\nIf srun is being used to launch application, 2 singletons will be started.",
+    ),
+    (
+        "orphan-of-earlier-run",
+        "EJ0001: 2025-01-02-03:04:05.600.700 Failed to initialize the HCCP process. Reason: Maybe the last training process is running.",
+    ),
+    (
+        "rdma-device-set-differs",
+        "n0:5:9 [0] accept_wait:49 NCCL WARN NET/OFI Unexpected number of remote rails for dev 1. Expected 4 but got 3",
+    ),
+    (
+        "store-unreachable",
+        "[proxy:0:1@n1] main (pm/pmiserv/pmip.c:183): unable to connect to server n0 at port 54762 (check for firewalls!)",
+    ),
+    (
+        "no-gpu-visible",
+        "ERROR 02-09 02:31:11 engine.py:389] Ray does not allocate any GPUs on the driver node.",
+    ),
 ]

@@ -365,7 +365,7 @@ CCL = "2026:03:13-10:36:27:(  636) |CCL_{}| "
             f"{FRAME}RuntimeError: Connection reset by peer\n"
             "Error: failed to run torchrun a.py on n1, exception: Encountered a bad command exit code!",
             "peer-died-first",
-            "medium",
+            "low",
             "",
         ),
         (

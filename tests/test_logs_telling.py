@@ -103,6 +103,81 @@ def test_a_wait_that_repeats_to_the_end_is_a_hang(tmp_path: Path) -> None:
     assert "makes no progress" in cause.text
 
 
+def test_a_cluster_that_is_not_ready_to_the_end_is_a_hang(tmp_path: Path) -> None:
+    text = "".join(f"[2025-05-01 10:00:{n}] Cluster is NOT ready\n" for n in range(10, 15))
+    assert "makes no progress" in diagnose(tmp_path, text).causes[0].text
+
+
+FIRST = {
+    "the code of the GPU's firmware that timed out": (
+        "gpu-missing",
+        "[   84.125000] NVRM: GPU6 ******** GSP Timeout **********\n"
+        "[   84.125100] NVRM: Xid (PCI:0000:41:00): 119, pid=9, name=python, Timeout after 6s\n",
+        2,
+    ),
+    "what ssh says about a daemon that does not start": (
+        "ssh-not-passwordless",
+        "ssh_exchange_identification: Connection closed by remote host\n"
+        "prterun was unable to reliably start one or more daemons.\n",
+        1,
+    ),
+    "what the container's hook says": (
+        "job-step-not-launched",
+        "2: slurmstepd: error: pyxis: container start failed with error code: 1\n"
+        "2: slurmstepd: error: pyxis:          91 Segmentation fault      (core dumped) | pwck -R /x\n"
+        "2: slurmstepd: error: pyxis:     nvidia-container-cli: ldcache error: terminated with signal 11\n"
+        "2: slurmstepd: error: pyxis: couldn't start container\n"
+        "2: slurmstepd: error: Failed to invoke spank plugin stack\n",
+        3,
+    ),
+    "what the kubelet repeats": (
+        "container-not-started",
+        "  Warning  FailedCreatePodSandBox  22m  kubelet  Failed to create pod sandbox: rpc error: refused\n"
+        "  Warning  FailedCreatePodSandBox  4m (x93 over 24m)  k  Failed to create pod sandbox: no runtime\n",
+        2,
+    ),
+    "a library's error that has a name, below the exception": (
+        "rdma-peer-unreachable",
+        "[1745563465.856286] [n1:16:0] ib_device.c:13 UCX  ERROR ibv_create_ah(dlid=1) for UD mlx5 connect on"
+        " mlx5_3 failed: Connection timed out\n"
+        "Traceback (most recent call last):\n"
+        '  File "/job/kv.py", line 3, in <module>\n'
+        "    move()\n"
+        "kv.errors.TransferError: backend\n",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FIRST)
+def test_the_line_that_comes_first(tmp_path: Path, what: str) -> None:
+    rule, text, line = FIRST[what]
+    first = diagnose(tmp_path, text).causes[0]
+    assert (first.rule, first.evidence[0].line) == (rule, line)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
+    ],
+)
+def test_an_exception_about_any_other_end_names_nothing_with_confidence(tmp_path: Path, said: str) -> None:
+    text = f'Traceback (most recent call last):\n  File "/job/t.py", line 3, in <module>\n    run()\n{said}\n'
+    first = diagnose(tmp_path, text).causes[0]
+    assert (first.rule, first.confidence) == ("peer-died-first", "low")
+
+
+def test_a_plugins_warning_of_what_may_happen_is_no_error() -> None:
+    assert form_of("this provider may hang in polling", "", {"warn"}) == Form.WARNING
+
+
+def test_the_kernels_clock_is_no_part_of_a_message() -> None:
+    assert message_of("[ 1843.308145] NVRM: GPU 0000:b3:00.0 is gone") == "NVRM: GPU 0000:b3:00.0 is gone"
+
+
 def test_a_wait_that_was_over_is_no_hang(tmp_path: Path) -> None:
     text = "".join(map(WAIT.format, range(5))) + "step 1 loss 2.0\nstep 2 loss 1.9\nstep 3 loss 1.8\n"
     assert diagnose(tmp_path, text).healthy
@@ -115,6 +190,8 @@ SOUND = [
     "task            n  pass  fail  error\nerror-recovery      60      55      5       0       0\n",
     "Warning  FailedMount  4m  kubelet  MountVolume.SetUp failed, retrying\n",
     "INFO cache: entry not found, computing it\n",
+    "Tolerations:  node.kubernetes.io/not-ready:NoExecute op=Exists\n"
+    "              node.kubernetes.io/unreachable:NoExecute op=Exists for 300s\n",
     "[    2.101001] ACPI Error: No handler for Region [SYSI] (ffff888100) [IPMI] (20210730/evregion-130)\n",
     "ERROR stream: client disconnected\n"
     + 2 * "INFO Engine 000: Avg prompt throughput: 140.2 tokens/s, Running: 14 reqs\n",

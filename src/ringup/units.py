@@ -235,6 +235,7 @@ def printable(text: str, limit: int = 400) -> str:
     >>> printable("a\\x1b[31mred\\x07")
     'a\\\\x1b[31mred\\\\x07'
     """
+    text = text.replace("\t", " ")
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     # Bidirectional controls and line separators can hide text too (Unicode TR 36).
     safe = (c if c.isprintable() or c == " " else c.encode("unicode_escape").decode("ascii") for c in cut)

@@ -124,7 +124,10 @@ _STAMP = re.compile(
     r"[\s|]*(?:\d{13}\s)?\[?\d{4}-\d\d-\d\d(?:[T ]|, )[\d:.,+Z-]{8,40}(?: UTC)?\]?"
     r"(?: std(?:out|err) [FP] | \{[\w./]{1,80}:\d{1,6}\} [A-Z]{4,8} - (?:\[[\w.-]{1,63}\](?= ))?)?[\s|]*"
 )
-_SINCE_1970 = re.compile(r"\[?1\d{9}\.\d{1,9}\]? |(?:#\d{1,4} )?\d{1,5}\.\d{2,3} (?=[A-Za-z/\[(<' ])")
+_SECONDS = re.compile(
+    r"\[?1\d{9}\.\d{1,9}\]? |\[ {0,8}\d{1,9}\.\d{6}\] |(?:#\d{1,4} )?\d{1,5}\.\d{2,3} (?=[A-Za-z/\[(<' ])"
+)
+"""Seconds since 1970 or, in the kernel's log, since its start."""
 _TASK = re.compile(r"\s*(\d{1,6}): ")
 _SRUN = re.compile(r"(?:srun|slurmstepd)\S{0,60}: error: ([A-Za-z][\w.-]{0,80}): task")
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,62}): ?")
@@ -235,7 +238,7 @@ def begins_a_record(text: str) -> bool:
 
 
 def unstamped(text: str) -> str:
-    stamp = _STAMP.match(text) or _SINCE_1970.match(text)
+    stamp = _STAMP.match(text) or _SECONDS.match(text)
     return text[stamp.end() :] if stamp else text
 
 
@@ -290,7 +293,7 @@ def body_of(text: str, labels: Labels) -> str:
     '  exitcode  : -9'
     """
     for _ in range(4):
-        match = _LABEL.match(text) or _STAMP.match(text) or _SINCE_1970.match(text)
+        match = _LABEL.match(text) or _STAMP.match(text) or _SECONDS.match(text)
         if not match:
             match = _HOST.match(text)
             if not match or not looks_like_host(match["host"]):

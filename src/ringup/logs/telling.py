@@ -37,7 +37,7 @@ PER_DETAIL = 0.3
 """The weight of each concrete thing in a line, in steps of forms."""
 _WAITS = re.compile(
     r"(?i)waiting (?:for|on)(?! application (?:startup|shutdown))|still waiting|may be stuck"
-    r"|\b(?:hung|hanging|stuck|stalled)\b|no progress|only have \d{1,6} participants"
+    r"|\b(?:hung|hanging|stuck|stalled)\b|no progress|\bnot (?:yet )?ready\b|only have \d{1,6} participants"
     r"|No available shared memory|clients joined|not all .{0,60}joined|heartbeat"
     r"|\berror\b.{0,200}\bretrying\b"
 )
@@ -199,7 +199,7 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
     if not came_up and not (is_weak and best.form <= most):
         return causes
     holder = next((one for one in errors[1:] if best in _clues_of(log, one)), None)
-    if holder and not came_up:
+    if holder:
         return [*causes[:at], holder, *(one for one in causes[at:] if one is not holder)]
     return [*causes[:at], described(log, best), *causes[at:]]
 

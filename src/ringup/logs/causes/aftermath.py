@@ -22,6 +22,8 @@ _GONE = r"was previously responsive|previously established|but handshake failed"
 
 _MAY_BE_ALIVE = {"recv-vector", "store-get", "keepalive-failed", "pipe-broken"}
 """A proxy, a firewall or a late start also causes these: no process need have ended."""
+_OF_ANY_END = _MAY_BE_ALIVE | {"reset-by-peer", "ray-died"}
+"""Messages of any program about any other's end, without its name and its reason."""
 
 _FAILED_CALL = re.compile(r"Call to (\w+) failed with error ([^,;.\n]{1,80})")
 
@@ -85,7 +87,7 @@ def peer_died_first(log: LogEvidence) -> Found:
     others = [p for p in others if not is_loopback(p.split("<")[0].strip("[]"))]
     shown = f" ({', '.join(others[:3])})" if others else ""
     text = f"a peer ended first{shown}; this log holds only what followed: read that peer's log"
-    dead = zero or {e.tag for e in [*proxied, *weak]} - _MAY_BE_ALIVE
+    dead = zero or {e.tag for e in [*proxied, *weak]} - _OF_ANY_END
     sure: Confidence = "medium" if dead and not lone else "low"
     events = [*zero, *(proxied or lost), *weak]
     return report(events, text, sure, severity="warning" if mild else None, ranks=())

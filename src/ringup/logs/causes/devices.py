@@ -128,14 +128,15 @@ def nvlink_failed(log: LogEvidence) -> Found:
 @cause("gpu-missing", overcome="warning")
 def gpu_missing(log: LogEvidence) -> Found:
     lost, bus = log.all("gpu-lost"), log.all("aer")
-    off = [e for e in log.all("xid") if first_value([e], "code", "code2") == "79"]
+    codes = {"79", "119", "120"} if lost else {"79"}  # a GPU's firmware (GSP) that timed out, and is lost
+    off = [e for e in log.all("xid") if first_value([e], "code", "code2") in codes]
     if lost or off:
         text = "a GPU does not answer or fell off the bus"
         if not off and len(log.all("gpu-lost", has="NVML|NVIDIA driver")) == len(lost):
             text = (
                 "the NVIDIA driver does not answer: not loaded, or its devices were taken from the container"
             )
-        return report([*lost, *off, *bus], text)
+        return report([*off, *lost, *bus], text)
     text = "a PCIe slot reports bus errors; the device behind it may be about to go"
     if all("corrected" in e.text.lower() and "uncorrected" not in e.text.lower() for e in bus):
         # The link repeats the transfer, and nothing is lost.

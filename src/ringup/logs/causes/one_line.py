@@ -114,11 +114,13 @@ def _finder(row: Row) -> Callable[[LogEvidence], Found]:
         found = [e for e in found if not (made_do(e) or any(_ends(end, e) for end in ends))]
         above = first_of_each((e.file, e.line) for e in log.all("warn")) if row.repeats else {}
         found = [e for e in found if row.repeats not in e.text or above.get(e.file, e.line) >= e.line]
+        if row.until:  # what the kubelet repeats lasts: `4m (x93 over 24m)`
+            found.sort(key=lambda e: not re.search(r"\(x\d{1,6} over ", e.text))
         if row.tags == "ssh-connect":
             found = [e for e in found if not of_the_web(e)]
         names = re.findall(r"\{(\w+)\}", row.text)
         fields = {
-            name: first_value(found, name, *(f"{name}{n}" for n in range(2, 7)))[:120] for name in names
+            name: first_value(found, name, *(f"{name}{n}" for n in range(2, 8)))[:120] for name in names
         }
         text = " ".join(row.text.format(**fields).split()).rstrip(": ")
         # A row of pods has a state but not its reason, which may be temporary.

@@ -146,11 +146,14 @@ def node_lost(log: LogEvidence) -> Found:
     `srun: error: Node failure on node1`, `CANCELLED AT ... DUE TO NODE FAILURE`.
     """
     lost = log.all("node-silent")
-    nodes = [e["host"] for e in lost]
+    nodes = [e["host"] for e in lost if e["host"]]
     ended = _ended_for_a_node(log)
     which = ", ".join(dict.fromkeys(nodes)) or "a node of the job"
     if not ended and any(e["by_ray"] for e in lost):
         text = f"{which} missed Ray's heartbeats: it is down, cut off or too busy, or its raylet was killed"
+        return report(lost, text, "medium", nodes=nodes)
+    if not ended and any(e["by_mpi"] for e in lost):
+        text = f"mpirun lost its daemon on {which}: the node is gone or cut off, or the daemon was killed"
         return report(lost, text, "medium", nodes=nodes)
     return report([*lost, *ended], f"{which} stopped responding: down, or cut off", nodes=nodes)
 
@@ -325,12 +328,18 @@ def _in_other_words(log: LogEvidence) -> list[Event]:
     return left
 
 
+_OF_A_STALE_HANDLE = Fix(
+    "`stat` the path on that node and on another one. Stale on that node alone: mount it again there. Gone on"
+    " both: only one rank deletes or replaces files, after a barrier."
+)
+
+
 @cause("shared-file-raced", overcome=None)
 def shared_file_raced(log: LogEvidence) -> Found:
     found = [e for e in log.all("stale-file") if not made_do(e)]
     if found:
-        text = "a file that a rank held open is gone from its server: deleted, replaced, or exported again"
-        return report(found, text, "medium")
+        text = "a handle of the shared file system is stale: its file was deleted or replaced, or its server"
+        return report(found, f"{text} exported it again", "medium", fix=_OF_A_STALE_HANDLE)
     gone = [e for e in log.all("file-gone") if not (made_do(e) or log.outcome.overcome(e))]
     ranks = ranks_of(log.events)
     there = [e for e in gone if e["exists"] or e["exists2"]]
@@ -652,7 +661,7 @@ def orphan_of_earlier_run(log: LogEvidence) -> Found:
     if rows and log.has("ps-header"):
         pids = ", ".join(dict.fromkeys(e["pid"] for e in rows))
         return report(rows, f"processes {pids} live on with parent 1: their launcher is gone")
-    if words and log.has("eaddrinuse", "gpu-oom"):
+    if words and (log.has("eaddrinuse", "gpu-oom") or any(e["held"] for e in words)):
         return report(words, "processes of an earlier run are still there", "medium")
     beats = log.repeats["keepalive-failed"]
     text = f"an agent goes on without its rendezvous: {beats} keep-alive failures"

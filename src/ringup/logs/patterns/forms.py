@@ -28,7 +28,7 @@ FAILING = (
 )
 WAIT = (
     r"timed out|times out|timing out|time-?out (?:after|of|expired|exceeded|error|\(|while|waiting)|TimeoutError|watchdog (?:caught|time|got)|detected by watchdog|still waiting|waiting (?:for|on)|been waiting|may be stuck|\b(?:hung|hang(?:ing|s)?|stuck|stall(?:ed|s)?)\b"
-    r"|no progress|No available \w|clients joined|only have [1-9]\d{0,5} participants|(?:no|lost|missed) heartbeat|deadline.exceeded"
+    r"|no progress|\bnot (?:yet )?ready\b|No available \w|clients joined|only have [1-9]\d{0,5} participants|(?:no|lost|missed) heartbeat|deadline.exceeded"
 )
 
 KERNEL = Pattern(
@@ -47,7 +47,7 @@ LIBRARY = Pattern(
 )
 GOES_ON = Pattern(
     "goes_on",
-    r"^Lmod has detected|\. {1,3}Trying lib|gdrcopy_\w{1,20}_init failed|not readable \(yet\?\)|Detected insufficient power|\(load will be required after|Could not run slurm task_prolog|^slurmstepd: error: (?:TMPDIR \[|Setting TMPDIR)|\b(?:module|ml): command not found|severity=Corrected\b|: \d{1,6}, Non-fatal\b|\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
+    r"^Lmod has detected|\. {1,3}Trying lib|gdrcopy_\w{1,20}_init failed|not readable \(yet\?\)|Detected insufficient power|\(load will be required after|Could not run slurm task_prolog|^slurmstepd: error: (?:TMPDIR \[|Setting TMPDIR)|\b(?:module|ml): command not found|severity=Corrected\b|: \d{1,6}, Non-fatal\b|\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect|hang)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
     r"|deprecat|will (?:be removed|fail (?:in|if))|can (?:potentially )?cause|optional|not (?:an|a fatal|(?:a )?warning or(?: an)?) error|is expected|to silence|perf may be"
     r"|attempt(?:ing)? to (?!exit|abort|stop|terminate)|has already been registered|not set, using|defaulting to|going to /tmp|consider |recommend|for better performance|is experimental|\btreat(?:ed|ing)? (?:it|them) as|accepting this|otherwise you(?:'ll| will| may) ",
 )
@@ -91,7 +91,7 @@ CONSEQUENCE = (
 FOLLOWS = Pattern(
     "follows",
     CONSEQUENCE
-    + r"|connection (?:was )?(?:likely )?closed|recv(?:Value|Vector)|sendBytes|Failed to execute operation|Error encountered progressing|Proxy Call to rank|(?:failed|unable) to (?:shut ?down|dump)"
+    + r"|connection (?:was )?(?:likely )?closed(?! by (?:remote host|\S{1,80} port \d))|recv(?:Value|Vector)|sendBytes|Failed to execute operation|Error encountered progressing|Proxy Call to rank|(?:failed|unable) to (?:shut ?down|dump)"
     r"|Error executing job with|see (?:root cause|the stack trace|above)|root cause above|initialization failed\. See|check the (?:logs|stack trace)|check if there are relevant logs"
     r"|child (?:process )?failed|ChildFailedError|CalledProcessError|Rendezvous\w{0,20}Closed|RayTaskError|ActorDied|ActorUnavailable|EngineDead|WorkerProc|EngineCore failed to start|(?:task|trial|job|actor) failed for (?:task|trial|job|actor)"
     r"|Engine(?:Core)? .{0,20}(?:died|failed)|scheduler is dead|closing signal|signal:? 15\b|(?:exit(?:ed)?|failed|ended) (?:with )?(?:exit |return )?code:? (?:1|2|15|143)\b"
@@ -99,7 +99,7 @@ FOLLOWS = Pattern(
     r"|Primary job +terminated|non-?zero exit (?:code|status)|job has been aborted|unhandled (?:system|cuda) error|internal error - please|ncclSystemError|ncclInternalError"
     r"|Test NCCL failure|Test failure|function error: Hccl|file:\d+ -> \d|\.(?:cc|cu):\d{1,5} ?-> ?\d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some \w{2,8} operations have failed|received sigquit|Root Cause \(first|\.py FAILED\s*$|\btask failed\b|connect EPS failed|setup connections failed"
     r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|\(status: FAILED|\bNo such container: |raised (?:error|exception)|stack trace (?:of|above)|failure detected by watchdog"
-    r"|mpi_abort|call to MPI_Finalize|ORTE was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed|Encountered a bad command exit code|^Error executing method"
+    r"|mpi_abort|call to MPI_Finalize|(?:ORTE|prterun) was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed|Encountered a bad command exit code|^Error executing method"
     r"|Polled an error|service detected fatal errors|terminated unexpectedly|WatchTasksAsync failed|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|failed due to worker errors|worker health check failed|^Error in training function:$|Worker exited|returned value error"
     r"|(?:DistBackend|DistStore|DistNetwork|ProcessRaised|ProcessExited|Rendezvous\w{0,40}|Worker\w{0,20})(?:Error|Exception)(?!: The server socket)|Engine core initialization",
 )
@@ -116,7 +116,7 @@ NOISE = Pattern(
     r"|^[NR]CCL version|no plugin found|^Pods Statuses: .{0,60} / [1-9]\d* Succeeded|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|(?<![<>=] )(?<!gpu )(?<!rank )(?<!node )(?<!device )\b0 (?:errors?|failed|failures)\b|\b0 [a-z]{3,20} (?:are |were )?(?:unexpected|missing|failed|invalid)\b|errors?(?:[=:] ?0|=(?:None|null|nil|false))\b|\bkill: .{0,20}\bNo such process|no errors?\b|(?:no|without) (?:error|exception|failure)s?\b|(?:after|since|of) the (?:last|previous)\b[^.:]{0,30} failure\b|error[_ ]rate|mean_error|max_error|val_error|loss_scale"
     r"|^\[Rank \d{1,7} Error Snippet\]:$|^Last error: {0,4}$|^Caused by: .{0,300}\.py:\d{1,6} in |Traceback \(most recent|during handling of the above|the above exception was|Solution:|this usually is caused by|\blikely\b.{0,40}\bcauses\b|Set the environment variable HYDRA"
     r"|\berrors?[ =:]{1,3}(?:\d+\.\d|\d+e-)|^#|^\W{0,200}$|^ {0,8}\S{1,40}(?: {2,20}\S{1,40}){4}|Check failure stack trace|^PC: @|^\W{0,8}(?:at|@) {2,20}0x"
-    r"|^(?:\d{1,4}: )?\S{1,60}: <[A-Z_,-]{2,120}> mtu \d|^\S{1,60} {2,30}UNKNOWN {2}|^\s*--[a-z][\w-]{1,60}(?:=\S{0,80})?\s*$|^\s*\w[\w ]{1,40} {2,40}: Not (?:Found|Active|Supported)\s*$|inotify_add_watch|NVRM: (?:nvAssert\w{1,40}|\w{1,60}_[A-Z0-9]{4,8}): |^rm: cannot remove |^mkdir: cannot create directory .{1,300}File exists|\bfatal: (?:not a git repository|detected dubious ownership)|\bgit root error: |\bTo add an exception for |more processes? ha\w{1,2} sent help message|Set MCA parameter|find any relevant network interfaces|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b"
+    r"|^(?:\d{1,4}: )?\S{1,60}: <[A-Z_,-]{2,120}> mtu \d|^\S{1,60} {2,30}UNKNOWN {2}|^\s*--[a-z][\w-]{1,60}(?:=\S{0,80})?\s*$|^\s*\w[\w ]{1,40} {2,40}: Not (?:Found|Active|Supported)\s*$|inotify_add_watch|\b[a-z0-9.-]{1,60}/[a-z0-9.-]{1,60}:No(?:Execute|Schedule)\b|NVRM: (?:nvAssert\w{1,40}|\w{1,60}_[A-Z0-9]{4,8}): |^rm: cannot remove |^mkdir: cannot create directory .{1,300}File exists|\bfatal: (?:not a git repository|detected dubious ownership)|\bgit root error: |\bTo add an exception for |more processes? ha\w{1,2} sent help message|Set MCA parameter|find any relevant network interfaces|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b"
     r"|^ {0,8}[\w ()/-]{1,60}\.{5}(?!.{0,80}\b(?:fail|error))|(?: {2,40}\d[\d.]{0,12}(?:%|[num]?s|[KMG]?b)?(?= )){3}",
 )
 ENDS_OPEN = re.compile(

@@ -27,7 +27,7 @@ TAGS = (
     tag("mpi-lost", "", r"daemon has unexpectedly failed after launch|unable to complete a TCP connection"),
     tag("pipe-broken", "consequence weak", r"BrokenPipeError|Broken pipe|EPIPE"),
     tag("reset-by-peer", "consequence",
-        r"(?:ORTE|PRTE) has lost communication|Connection reset by peer|ConnectionResetError|Connection aborted|RemoteDisconnected|Stop_waiting response is expected"),
+        r"Connection reset by peer|ConnectionResetError|Connection aborted|RemoteDisconnected|Stop_waiting response is expected"),
     tag("exception", "failure context local",
         r"(?:^|[\s:|\]\"(])(?P<type>(?:[A-Za-z_][\w]*\.)*(?-i:(?!LustreError)[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout))):(?: (?P<text>.*))?$",
         r"^(?P<type>(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt))\s*$",
@@ -77,11 +77,12 @@ TAGS = (
         r"(?<!epilog: )error: pyxis: (?P<why>(?:error: |(?:failed to|couldn't|could not) (?!clean|remove|unlink)).{1,120})|(?P<why2>task \d{1,7} launch failed: .{1,80})"
         r"|(?P<why3>StepId=\S{1,30} aborted before step completely launched)|Failed to invoke spank plugin stack|Plugin stack initialization failed"
         r"|Task launch for \S{1,40} failed on node (?P<host>\S{1,80}): (?P<why4>.{1,80})|(?P<why5>Prolog (?:failure|failed|hung) on node \S{1,80}|launch[_ ]failed[_ ]requeued[_ ]held)"
-        r"|exiting abnormally: (?P<why6>.{1,80})",
+        r"|exiting abnormally: (?P<why6>.{1,80})"
+        r"|error: pyxis: {4,8}nvidia-container-cli(?:\.real)?: (?P<why7>\w{1,20} error: .{1,80})",
         r"srun: error: (?P<why>Invalid MPI type [^,]{1,40}),"),
     tag("mpi-singleton", "",
         r"PMII_singinit|singleton init program attempted|PMI2?_Init\w{0,12} (?:returned|failed)|not built with support for SLURM's PMI"
-        r"|was launched without a PMIx? server|OMPI was not built with SLURM's PMI"),
+        r"|was launched without a PMIx? server|OMPI was not built with SLURM's PMI|No PMIx server was reachable|\bsingletons will be started"),
     tag("container-started", "",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?:Successfully pulled image|Container image) \"(?P<image>[^\"]{1,200})\"",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?Started container [\w.-]{1,80}",

@@ -88,7 +88,7 @@ TAGS = (
     tag("link-layer", "",
         r"Can't (?:merge|connect) net devices with different link_layer|different link_layer properties|Attempted to (?:connect|merge) incompatible devices|Remote \S+ device is incompatible with the local"),
     tag("nic-count", "",
-        r"mixed local (?:Net|CollNet|GIN) device counts|requires NIC \S+ but that NIC is not available|NCCL_IGNORE_NET_MISMATCH|[Nn]et(?:work)? devices? mismatch"),
+        r"mixed local (?:Net|CollNet|GIN) device counts|requires NIC \S+ but that NIC is not available|NCCL_IGNORE_NET_MISMATCH|[Nn]et(?:work)? devices? mismatch|Unexpected number of remote rails"),
     tag("net-not-found", "establishing",
         r"(?:Error: )?network (?P<net>\w[\w ]*?) not found|Failed to initialize any NET plugin"),
     tag("plugin-init-failed", "detail establishing",

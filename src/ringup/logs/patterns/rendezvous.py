@@ -39,7 +39,9 @@ TAGS = (
     tag("client-refused", "establishing",
         r"client socket has failed to connect to (?P<peer>\S+) \(errno: (?P<errno>\d+)"),
     tag("client-failed-any", "establishing",
-        r"failed to connect to any network address of \((?P<host>[^,)]+), (?P<port>\d+)\)"),
+        r"failed to connect to any network address of \((?P<host>[^,)]+), (?P<port>\d+)\)",
+        # the proxy of MPICH's mpiexec
+        r"unable to connect to server (?P<host>\S{1,80}) at port (?P<port>\d+)"),
     tag("client-timeout", "failure hang establishing",
         r"client socket has timed out after (?P<waited>[\d.]+ ?m?s)\w* while trying to connect to \(?(?P<host>[^,:)\s]+|\[[^\]]*\])(?:[,:] ?(?P<port>\d+)|$)",
         r"connect\(\) timed out(?:\.? Original timeout was (?P<waited>\d+ ms)|\.?\s*$)",

@@ -46,7 +46,7 @@ TAGS = (
     tag("no-cuda", "",
         r"Torch not compiled with CUDA enabled|module 'torch\._C' has no attribute '_cuda_\w+'|only supported with GPUs, no GPUs found|Distributed package doesn't have NCCL built in|RuntimeError: Found no NVIDIA driver|no GPU resources available"
         r"|Cannot access accelerator device when none is available|No supported gpu backend found|Accelerator` can not run on your system since"
-        r"|deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False|Failed to infer device type|Current node has no GPU available|ValueError: (?:Cuda|Xpu) is not available\."),
+        r"|deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False|Failed to infer device type|Current node has no GPU available|does not allocate any GPUs on the driver node|ValueError: (?:Cuda|Xpu) is not available\."),
     tag("no-device", "",
         r"no CUDA-capable device is detected|No CUDA GPUs are available|CUDA_ERROR_NO_DEVICE|No HIP GPUs are available|hipErrorNoDevice|no supported devices found for platform (?:CUDA|ROCM)"),
     tag("visible-devices", "context setting", r"CUDA_VISIBLE_DEVICES(?:=|: ?\[?)(?P<devices>[\d,]+)", keep=4),
@@ -137,6 +137,7 @@ TAGS = (
         r"^\s*(?:\S+\s+)?(?P<pid>\d{2,8})\s+1\s+\S*(?:\s+\S+)*?\s+(?P<command>\S*(?:python|torchrun|deepspeed|accelerate)\S*.*)$"),
     tag("ps-header", "", r"^\s*(?:\S+\s+)?PID\s+PPID"),
     tag("gpu-process-left", "",
+        r"(?P<held>Maybe the last training process is running)",
         r"(?:orphan|zombie|leftover|stale|defunct|left(?:over)? behind).{0,40}process|process\w* .{0,40}(?:still (?:running|alive)|not (?:terminated|killed|exit)).{0,40}|<defunct>"),
     tag("slurm-mismatch", "",
         r"You set `?--ntasks=|does not match the number of tasks|number of tasks per node configured in SLURM|number of nodes configured in SLURM|SLURM_NTASKS\S* .{0,60}(?:does not match|differ|unequal)|--ntasks-per-node.{0,60}does not match|More process(?:es|ors) requested than permitted|ntasks.{0,40}not supported"),

@@ -97,7 +97,9 @@ TAGS = (
         r"\Asrun: error: (?P<first>Node failure on) (?P<host>[\w.-]{1,80})\s*\Z",
         r"JobId=\S{1,40} (?:due to failure of|on failed) node (?P<host>[\w.-]{1,80})",
         r"(?P<by_ray>The node with node id: \w{1,64} and (?:address|ip): )(?P<host>[\w.:-]{1,80}) .{0,120}has been marked dead",
-        r"(?P<by_ray>the node it was running on is dead or unavailable\. Node IP: )(?P<host>[\w.:-]{1,80}),"),
+        r"(?P<by_ray>the node it was running on is dead or unavailable\. Node IP: )(?P<host>[\w.:-]{1,80}),",
+        r"(?P<by_mpi>(?:ORTE|PRTE) has lost communication) with ",
+        r"^\s*(?P<by_mpi>Remote daemon: \[.{1,60}\] on node )(?P<host>\S{1,80})\s*$"),
     tag("exit", "failure end context local",
         r"^first failure: rank (?P<rank>\d+) on (?P<host>\S+): (?:.{1,400} \()?"
         r"(?:exit code (?P<code>\d+)|(?:killed by|ended by ringup with) (?P<name>SIG\w+)).{0,80}, .{1,40}(?P<first>after the start)",
