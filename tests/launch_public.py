@@ -28,6 +28,12 @@ spec:
         command: [torchrun, --nproc_per_node=1, t.py]
         env: [{{name: NCCL_DEBUG, value: "{}"}}]
 """
+ELASTIC = """kind: PyTorchJob
+spec:
+  {1}
+  pytorchReplicaSpecs:
+    Worker: {{replicas: {0}, template: {{spec: {{containers: [{{name: a, command: [torchrun, --nnodes=3, t.py]}}]}}}}}}
+"""
 DIRECTIVES = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n"
 
 PUBLIC: dict[str, tuple[list[Files], list[Files]]] = {
@@ -46,6 +52,8 @@ PUBLIC: dict[str, tuple[list[Files], list[Files]]] = {
             shell("cat <<EOF", "  --data <path>", "EOF", EIGHT),
             shell("# DATA=<path>", EIGHT),
             shell("sort <in >out", EIGHT),
+            shell("export HF_TOKEN=${HF_TOKEN:-<YOUR_HF_TOKEN>}", EIGHT),
+            shell("hyperpodrun --nproc_per_node=1 --server-port=8080 t.py"),
             shell("ft_launcher --nproc_per_node=1 --ft-rank-heartbeat-timeout=9 t.py"),
             shell(OF_TWO.format(1, "10.0.0.1")),
         ],
@@ -60,13 +68,19 @@ PUBLIC: dict[str, tuple[list[Files], list[Files]]] = {
         ],
         [
             shell("N=${WORLD_SIZE:-1}", NODES),
+            shell("N=${NODES:-1}", NODES),
             shell(f"{LAYERS} --deepspeed"),
             shell(f"NPROC_PER_NODE=8 megatron sft --model m {EXPERTS}"),
         ],
     ),
     "assignment-without-effect": (
         [shell("NCCL_DEBUG=INFO", EIGHT)],
-        [shell("NCCL_TEST=1", EIGHT)],
+        [shell("NCCL_TEST=1", EIGHT), shell("ray stop", EIGHT)],
+    ),
+    # training-operator 1.9, elastic.go and hpa.go
+    "world-size-disagrees": (
+        [{"j.yaml": ELASTIC.format(2, "a: 1")}],
+        [{"j.yaml": ELASTIC.format(2, "elasticPolicy: {minReplicas: 1, maxReplicas: 36}")}],
     ),
     "preset-without-effect": (
         [{"j.yaml": LOGGED.format("DETAIL")}],

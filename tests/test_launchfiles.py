@@ -166,6 +166,16 @@ READ = {
     "[ -f x ] || { echo no; exit 1; }\ntorchrun --nnodes 2 --nproc_per_node 4 t.py": (2, 4),
     "if ! torchrun --nnodes 2 --nproc_per_node 4 t.py; then exit 1; fi": (2, 4),
     "until torchrun --nnodes 2 --nproc_per_node 4 t.py; do sleep 5; done": (2, 4),
+    "S=b\ncase $S in\n a) N=1;;\n b|c) N=2;;\n *) exit 1;;\nesac\ntorchrun --nnodes $N --nproc_per_node 4 t.py": (
+        2,
+        4,
+    ),
+    "for ((i=0; i<=$#; i=i+1)); do case ${@:$i:1} in -p) a=1;; esac; done\n"
+    "torchrun --nnodes 2 --nproc_per_node 4 t.py": (2, 4),
+    "#SBATCH -N 2\n#SBATCH --gpus-per-node=4\nW=$((SLURM_NNODES * SLURM_GPUS_ON_NODE))\n"
+    "accelerate launch --num_machines $SLURM_NNODES --num_processes $W t.py": (2, 4),
+    "NNODES=2 NPROC_PER_NODE=4 NODE_RANK=$1 ADDR=10.0.0.7 PORT=29500 xtuner train a.yaml": (2, 4),
+    "hyperpodrun --nnodes 2 --nproc_per_node 4 --server-port=8080 t.py": (2, 4),
 }
 
 
@@ -177,8 +187,29 @@ def test_values_are_followed_to_the_launcher(text: str) -> None:
     assert launch.start.script in ("t.py", "a.yaml")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if x; then A=(--nproc_per_node 8 --nnodes 2); else A=(--nproc_per_node 8); fi\n"
+        'torchrun "${A[@]}" t.py --seed 1',
+        "C='numactl -m 0'\nif x; then T='torchrun --nproc_per_node 8 t.py --a'; else T='torchrun "
+        '--nproc_per_node 8 t.py\'; fi\nbash -c "$C $T"',
+    ],
+)
+def test_each_value_that_a_branch_gives_is_a_start_of_its_own(text: str) -> None:
+    assert [(one.script, one.ranks_per_node) for one in launches(text)] == [("t.py", 8)] * 2
+    assert errors(text) == set()
+
+
 STARTED = {
     f"{FOUR}srun -N2 torchrun t.py": ("srun", 2, 1),
+    f"{FOUR}N=$SLURM_NNODES G=8\nsrun -n $((N*G)) --ntasks-per-node=$G python t.py": ("srun", 4, 8),
+    "#PBS -l select=3:ncpus=8\nN=`wc -l < $PBS_NODEFILE`\nmpiexec -n $((N * 4)) --ppn 4 python t.py": (
+        "mpiexec",
+        3,
+        4,
+    ),
+    f"{FOUR}srun xtuner train a.py --launcher slurm": ("srun", 4, 1),
     f"{FOUR}srun -n 16 python t.py": ("srun", 4, 4),
     f"{FOUR}srun --nodes=1 --ntasks=1 torchrun t.py": ("srun", 1, 1),
     f"{FOUR}for i in $(seq 0 $((SLURM_NNODES - 1))); do\nsrun -N1 -n1 -w n$i torchrun t.py &\ndone": (
@@ -228,6 +259,10 @@ MANIFESTS = {
         "                torchrun --nproc_per_node=2 t.py\n",
         ("JobSet", 4, 4),
     ),
+    "TrainJob": (
+        "kind: TrainJob\nspec:\n  trainer:\n    numNodes: 3\n    numProcPerNode: 8\n    command: [torchrun, t.py]\n",
+        ("TrainJob", 3, 1),
+    ),
     "SkyPilot": (
         "num_nodes: 2\nrun: |\n  torchrun --nnodes=$SKYPILOT_NUM_NODES --node_rank=$SKYPILOT_NODE_RANK \\\n"
         '    --master_addr=$(echo "$SKYPILOT_NODE_IPS" | head -n1) t.py\n',
@@ -263,6 +298,11 @@ def test_manifests_are_read_by_form_with_their_lines(kind: str) -> None:
     launch = only(text, "a.yaml")
     assert (launch.started_by, launch.nodes, launch.worlds) == (by, nodes, worlds)
     assert "torchrun" in text.split("\n")[launch.line - 1]
+
+
+def test_determined_chooses_the_numbers() -> None:
+    text = "entrypoint: python3 -m determined.launch.torch_distributed -- python3 t.py\n"
+    assert only(f"name: a\n{text}", "a.yaml").unknown == ["nodes", "ranks_per_node", "worlds"]
 
 
 def test_azure_ml_starts_the_processes_of_each_instance() -> None:

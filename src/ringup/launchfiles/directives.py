@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ringup.launchfiles import marks
 from ringup.units import lines_of
 
 _OF_SBATCH = """
@@ -198,6 +199,27 @@ def tasks_per_node(directives: Sequence[Directive]) -> int:
         if d.scheduler == "BSUB" and (match := re.search(r"ptile=(\d{1,4})", d.value)):
             return int(match[1])
     return 0
+
+
+GPU_NAMES = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", marks.GPU_COUNT, "SLURM_GPUS_PER_TASK")
+
+
+def allocated_count(name: str, directives: Sequence[Directive], nodes: int) -> int:
+    """The value of a scheduler's count in a job of so many nodes; 0 if the directives lack it."""
+    tasks = tasks_per_node(directives)
+    if name in marks.COUNT_NAMES:
+        return nodes
+    if name in GPU_NAMES:
+        return gpus_per_node(directives)[0]
+    if name == marks.SLOT_COUNT:
+        return nodes * (tasks or 1)
+    if name == "SLURM_NTASKS_PER_NODE":  # the option's own value, whatever --ntasks is
+        own = last(directives, "ntasks-per-node", "tasks-per-node")[0]
+        return int(own) if own.isdecimal() else tasks
+    if name == "LSB_DJOB_NUMPROC":
+        slots = last([d for d in directives if d.scheduler == "BSUB"], "n")[0]
+        return int(slots) if slots.isdecimal() else 0
+    return nodes * tasks if name in ("SLURM_NTASKS", "SLURM_NPROCS") else 0
 
 
 def gpus_per_node(directives: Sequence[Directive]) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ringup.launchfiles import arithmetic, marks
-from ringup.launchfiles.directives import Directive, node_count
+from ringup.launchfiles.directives import Directive, allocated_count, node_count
 from ringup.launchfiles.marks import BREAK, EMPTY, Marks, has_mark
 from ringup.launchfiles.start import Step
 from ringup.launchfiles.substitution import substituted
@@ -101,12 +101,11 @@ class Expansion:
         return replace(scope, variables=dict(scope.variables), exported=set(scope.exported))
 
     def counted(self, name: str, scope: Scope) -> str:
-        """A variable in arithmetic; the number of nodes comes from the directives."""
+        """A variable in arithmetic; the scheduler's counts come from the directives."""
         text = first(self.lookup(name, scope))
         mark = self.marks.of(text)
-        if mark and mark.name in (marks.NODE_COUNT, "SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
-            return str(node_count(self.directives)[0] or "") or text
-        return text
+        known = mark and allocated_count(mark.name, self.directives, node_count(self.directives)[0])
+        return str(known) if known else text
 
     def lookup(self, name: str, scope: Scope) -> Value:
         """A variable's value; unknown if the file does not set it."""

@@ -201,6 +201,10 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
         for (_, part), own in zip(pairs(specs), pods, strict=True):
             inside = around._replace(replicas=total, given=given, pods=own or 1)
             yield from _containers(part, inside, count, depth + 1)
+    if kind == "TrainJob" and (nodes := number(scalar(items.get("numNodes")))):
+        ranks = scalar(items.get("numProcPerNode"))
+        given = {"PET_NNODES": str(nodes)} | ({"PET_NPROC_PER_NODE": ranks} if ranks.isdecimal() else {})
+        around = around._replace(given=given)
     if kind == "Job" and "tasks" in items and items["tasks"].id == "sequence":
         counts = [number(value_at(t, "replicas")) or 1 for t in items["tasks"].value]
         for task, own in zip(items["tasks"].value, counts, strict=True):

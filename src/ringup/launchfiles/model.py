@@ -7,7 +7,7 @@ A number that only the run knows is None, and its name is in `unknown`.
 
 Sources: torch 2.13 `distributed/run.py`, `elastic/rendezvous/utils.py`, `static_tcp_rendezvous.py`;
 accelerate 1.15 `utils/launch.py` (`prepare_multi_gpu_env`); DeepSpeed 0.19.8 `launcher/runner.py`;
-LLaMA-Factory 0.9.5 `launcher.py`; Slurm's srun(1).
+LLaMA-Factory 0.9.5 `launcher.py`; XTuner 0.1.23 `entry_point.py`; Slurm's srun(1).
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from functools import cached_property
 from itertools import islice
 
 from ringup.launchfiles import marks
-from ringup.launchfiles.directives import Directive, gpus_per_node, last, node_count, tasks_per_node
+from ringup.launchfiles.directives import (
+    Directive,
+    allocated_count,
+    gpus_per_node,
+    last,
+    node_count,
+    tasks_per_node,
+)
 from ringup.launchfiles.marks import COUNT_NAMES, has_mark, is_mark
 from ringup.launchfiles.passing import DOCKER, HOST_FILES, passed_on
 from ringup.launchfiles.shell import Command, Job
@@ -28,7 +35,7 @@ from ringup.launchfiles.start import CommandLine, Step, arguments
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, TORCHRUN_PREFIXES
 from ringup.units import plural, printable
 
-BY_ENVIRONMENT = ("llamafactory", "swift")
+BY_ENVIRONMENT = ("llamafactory", "swift", "xtuner")
 """Launchers that take NNODES, NODE_RANK, NPROC_PER_NODE and the address from the environment."""
 TORCH = ("torchrun", "launch", "tune")
 """torchrun, and programs that take its options."""
@@ -36,7 +43,6 @@ NODE_LAUNCHERS = (*TORCH, "accelerate", "deepspeed", "axolotl", "trl", *BY_ENVIR
 """Launchers that start all ranks of a node."""
 _SERVERS = ("ray", "vllm")
 """Programs that another one in the same file uses."""
-GPU_NAMES = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", marks.GPU_COUNT, "SLURM_GPUS_PER_TASK")
 OTHER_SCRIPTS = ("setup.py", "prepare", "download", "preprocess", "convert", "tokenize", "process_data")
 _NOT_TRAINING = re.compile("pip|venv|http.server|json.tool|site|ensurepip|virtualenv|zipfile|tensorboard")
 _BY_MPI = re.compile("mpirun|mpiexec|prterun|prun|mpiexec.hydra|mpirun_rsh|aprun|ibrun")
@@ -51,7 +57,9 @@ _ON_ONE_HOST = {
     "clush": ("-w",),
 }
 """Starters on one host -> their options that name the host, if it is not a word of its own."""
-_OTHER_LAUNCHERS = ("colossalai", "horovod", "torchx", "composer", "fabric", "axolotl", "trl", "vllm")
+_OTHER_LAUNCHERS = (
+    *("colossalai", "horovod", "torchx", "composer", "fabric", "axolotl", "trl", "vllm", "determined"),
+)
 
 
 @dataclass(frozen=True)
@@ -177,21 +185,9 @@ class Launch:
         mark = self.job.marks.of(text)
         if mark is None:
             return None
-        if mark.name in COUNT_NAMES:
-            return self.allocated or self.replicas or None
-        if mark.name in GPU_NAMES:
-            return gpus_per_node(self.asked)[0] or None
-        if mark.name == marks.SLOT_COUNT:
-            return self.allocated * (tasks_per_node(self.asked) or 1) or None
-        if mark.name == "SLURM_NTASKS_PER_NODE":  # the option's own value, whatever --ntasks is
-            own = last(self.asked, "ntasks-per-node", "tasks-per-node")[0]
-            return int(own) if own.isdecimal() else tasks_per_node(self.asked) or None
-        if mark.name == "LSB_DJOB_NUMPROC":
-            slots = last([d for d in self.job.directives if d.scheduler == "BSUB"], "n")[0]
-            return int(slots) if slots.isdecimal() else None
-        if mark.name in ("SLURM_NTASKS", "SLURM_NPROCS"):
-            return self.allocated * tasks_per_node(self.asked) or None
-        return None
+        if mark.name in COUNT_NAMES and not self.allocated:
+            return self.replicas
+        return allocated_count(mark.name, self.asked, self.allocated) or None
 
     @cached_property
     def groups(self) -> list[int]:
@@ -489,6 +485,8 @@ class Launch:
         """Nodes of the launch: those on which it starts, else the launcher's own number."""
         if self.is_by_ray:
             return self.number(self.arguments.get("trainer.nnodes", ""))
+        if self.launcher == "determined":  # by resources.slots_per_trial and the agents that are there
+            return None
         is_of_some = self.command.is_of_some and self.launcher != "ray"
         is_fewer = self.is_part or is_of_some or (self.left_out and self.backend == "c10d")
         if not self.is_away or is_fewer:
@@ -596,6 +594,13 @@ def launch_of(
         script, *more = start.arguments
         options = ["its configuration"]
         start = replace(start, launcher="deepspeed", script=script, arguments=tuple(more), opaque=options)
+    if start.launcher == "xtuner":
+        env = {**command.env, **start.env}
+        named = {"MASTER_ADDR": env.get("ADDR", "127.0.0.1"), "MASTER_PORT": env.get("PORT", "")}
+        by_torchrun = not env.keys().isdisjoint(("NNODES", "NPROC_PER_NODE"))
+        start = (
+            replace(start, env={**start.env, **named}) if by_torchrun else replace(start, launcher="python")
+        )
     steps = (*command.around, *start.steps)
     starters = [step for step in steps if step.role == "starter"]
     launch = Launch(job, command, start, steps, by, replicas, None, replicas=replicas)

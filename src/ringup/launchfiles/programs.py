@@ -203,7 +203,9 @@ LAUNCHERS = {
     "swift": ("swift", "sft pt rlhf"),
     "megatron": ("swift", "sft pt rlhf"),
     "ft_launcher": ("torchrun", ""),
+    "hyperpodrun": ("torchrun", ""),
     "axolotl": ("axolotl", "train"),
+    "xtuner": ("xtuner", "train"),
     "trl": ("trl", ""),
     "horovodrun": ("horovod", ""),
     "composer": ("composer", ""),
@@ -226,6 +228,9 @@ MODULES = {
     "colossalai.cli": "colossalai",
     "composer.cli.launcher": "composer",
     "axolotl.cli.main": "axolotl",
+    "determined.launch.torch_distributed": "determined",
+    "determined.launch.deepspeed": "determined",
+    "determined.launch.horovod": "determined",
 }
 FLAG, PASSED = "flag", "passed"
 """Options of the launcher itself, without and with a value."""

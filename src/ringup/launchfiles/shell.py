@@ -80,6 +80,7 @@ _TESTS_VALUE = re.compile(
     r" {0,2}[\"']?([\w.:*/-]{1,60})[\"']? {0,2}(?:\]\]?|\)\))[; \n]{1,9}then"
 )
 """One comparison of a variable with a written value."""
+_VARIABLE = re.compile(r"\"?\$\{?(\w{1,40})\}?\"?")
 _COMPARED = {"<": "-lt", "<=": "-le", ">": "-gt", ">=": "-ge"}
 _SETS = re.compile(r"\b([A-Za-z_]\w{0,40})(?:\+?=|\+\+|--)|\b(?:read|for|getopts) ([^\n]{0,99})")
 _NAMES = re.compile(r"[A-Za-z_]\w{0,40}")
@@ -104,6 +105,8 @@ _BACKTICKS = re.compile(rb"(?<=[\w/.,:-])`([^`\\\n'\"#]{1,200})`")
 """A command whose output goes on a word, at which the grammar begins a new one."""
 _CONTINUED = re.compile(rb"(?m)^([^#\n]{0,999}[\w,:=/.}])((?:\\\n[^\s\\;|&()<>#'\"`]{1,200}){1,99})")
 """A word that goes on at the beginning of the next lines: the grammar ends it at the backslash."""
+_PART_OF_ARGUMENTS = re.compile(rb"\$\{[@*]:[^{}\n]{0,99}\$[^{}\n]{0,99}\}")
+"""`${@:$i:1}`, at which the grammar gives up the file."""
 MOST_PLACEHOLDERS = 100
 PASTED = ("-", ".md", ".mdx", ".rst", ".txt")
 """Ends of the names of texts that may be a page with a file in it: its first line is unknown."""
@@ -113,7 +116,7 @@ _PROMPT = re.compile(
 )
 """A shell's prompt in a pasted session: `$ `, `(env) me@host:~$ `, `[me@host ~]$ `."""
 _SECOND_PROMPT = re.compile(rb"(?<=\\\n)> ?")
-_TEXT = ("string", "raw_string", "heredoc_body", "comment", "ansi_c_string")
+_TEXT = ("string", "raw_string", "heredoc_body", "comment", "ansi_c_string", "expansion")
 _PLAIN = ("program", "do_group", "compound_statement", "subshell")
 """Places where `set -e` checks a command: not in a condition, not in front of && or ||."""
 Bodies = Sequence[Sequence[Node]]
@@ -262,8 +265,8 @@ class _Walk(Expansion):
         self.keeps_last = bool(_LAST_OF_PIPE.search(job.text))
         self.whole = b""
         """The file's own text."""
-        self.alternatives: dict[str, list[str]] = {}
-        """A mark -> the values that the branches of an `if` or `case` gave the variable."""
+        self.alternatives: dict[str, list[tuple[str, ...]]] = {}
+        """A mark -> the words that the branches of an `if` or `case` gave the variable."""
 
     # -- structure ---------------------------------------------------------------------------------
 
@@ -277,6 +280,7 @@ class _Walk(Expansion):
             given = _PROMPT.sub(_blank, _SECOND_PROMPT.sub(_blank, given))
         given = _OF_TEMPLATE.sub(lambda m: self.marks.make(m[0].decode(), scope.site).encode(), given)
         given = _BACKTICKS.sub(rb"$(\1)", given)
+        given = _PART_OF_ARGUMENTS.sub(lambda m: b"$(:" + b" " * (len(m[0]) - 4) + b")", given)
         with self.reading(_CONTINUED.sub(_joined, _AT_THE_END.sub(_as_a_word, given))):
             self.whole = self.whole or self.source
             root = parser().parse(self.source).root_node
@@ -486,9 +490,13 @@ class _Walk(Expansion):
         last = holds.index(True) if True in holds else len(holds)
         taken = [body for n, body in enumerate(bodies) if holds[n] is not False and n <= last]
         self.branch(node, taken, scope, depth, True in holds)
+        self._rule_out([body for body in bodies if body not in taken], scope)
+
+    def _rule_out(self, bodies: Bodies, scope: Scope) -> None:
+        """Remember the branches with a start that a known value leaves out."""
         for body in bodies:
             texts = [text for one in body if not (text := self.raw(one)).startswith("echo ")]
-            if body not in taken and any(map(_STARTS_A_JOB.search, texts)):
+            if any(map(_STARTS_A_JOB.search, texts)):
                 end = body[-1].end_point[0] - body[0].start_point[0]
                 self.job.ruled_out.append((line := self.line(body[0], scope), line + end))
 
@@ -533,10 +541,19 @@ class _Walk(Expansion):
 
     def _case_statement(self, node: Node, scope: Scope, depth: int) -> None:
         items = [child for child in node.named_children if child.type == "case_item"]
-        bodies = []
-        for item in items:
-            values = {c.id for c in item.children_by_field_name("value")}
-            bodies.append([c for c in item.children if c.id not in values])
+        values = [item.children_by_field_name("value") for item in items]
+        bodies = [
+            [c for c in item.children if c.id not in {v.id for v in listed}]
+            for item, listed in zip(items, values, strict=True)
+        ]
+        subject = _VARIABLE.fullmatch(self.raw(node.child_by_field_name("value") or node))
+        known = self._fixed(subject[1], scope) if subject else None
+        fits = [any(fnmatchcase(known or "", self.raw(v).strip("'\"")) for v in listed) for listed in values]
+        if known is not None and True in fits:
+            taken = bodies[fits.index(True)]
+            self.branch(node, [taken], scope, depth, True)
+            self._rule_out([body for body in bodies if body is not taken], scope)
+            return
         self.branch(node, bodies, scope, depth, any(self.raw(i).lstrip().startswith("*") for i in items))
 
     def branch(self, node: Node, bodies: Bodies, scope: Scope, depth: int, has_else: bool) -> None:
@@ -568,7 +585,7 @@ class _Walk(Expansion):
             elif before is None or is_sure or is_of_rank(name):
                 made = self.unknown(name, scope)
                 scope.variables[name] = made
-                self.alternatives[made] = sorted({first(v) for v in values if v})[:MOST_ALTERNATIVES]
+                self.alternatives[made] = sorted({_split_value(v) for v in values if v})[:MOST_ALTERNATIVES]
 
     def _for_statement(self, node: Node, scope: Scope, depth: int) -> None:
         children = node.named_children
@@ -806,10 +823,10 @@ class _Walk(Expansion):
         prefix = found[0]
         parent = node.parent
         around = parent if parent is not None and parent.type == "redirected_statement" else node
-        held = next((w.text for w in words[:2] if w.text in self.alternatives), "")
-        for value in self.alternatives.get(held, ()):
-            # A command that an `if` chose: each of them may run.
-            parts = [(w, value.split() if w.text == held else [w.text]) for w in words]
+        held = self._chosen(words)
+        for given in self.alternatives.get(held, ()):
+            # A command, or its options, that an `if` chose: each of them may run.
+            parts = [(w, given if w.text == held else [w.text]) for w in words]
             chosen = tuple(Word(text, w.line, w.raw) for w, texts in parts for text in texts)
             self._inside(self._record(chosen, scope, node, prefix, cut_at), scope, depth, document)
         if held:
@@ -826,6 +843,13 @@ class _Walk(Expansion):
             target = words[-1].text
             self.job.files[target], self.job.written_below[target] = document
         self._inside(self._record(words, scope, node, prefix, cut_at), scope, depth, document)
+
+    def _chosen(self, words: Sequence[Word]) -> str:
+        """The word that a branch chose at the place of the command or next to it; "" for none."""
+        if not any(word.text in self.alternatives for word in words):
+            return ""
+        rest = take_apart([word.text for word in words]).rest
+        return next((t for t in (*(w.text for w in words[:2]), *rest[:1]) if t in self.alternatives), "")
 
     def _cut_at(self, node: Node, scope: Scope) -> int:
         """The line where a backslash and a blank come before a comment and end the command; 0: none."""
@@ -1035,6 +1059,10 @@ def _set(texts: Sequence[str], scope: Scope) -> None:
             scope.exports_all = is_on
         if "e" in letters or name == "errexit":
             scope.ends_on_error = is_on
+
+
+def _split_value(value: Value) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else tuple(value.split())
 
 
 def _listed(value: Value) -> tuple[str, ...]:

@@ -216,7 +216,10 @@ def _step(made: CommandLine, words: Sequence[str], at: int, program: str) -> int
                 made.rest = tuple(words[begun:])
                 return -1
             at += 1
-        subcommand = "".join(words[at : at + 1])
+        if at == len(words):  # `ray stop`
+            made.rest = tuple(words[begun:])
+            return -1
+        subcommand = words[at]
         at += 1
         if program == "ray" and words[at : at + 1] == ["submit"]:
             at += 1
@@ -434,6 +437,9 @@ def _options(made: CommandLine, words: Sequence[str], at: int) -> None:
         if made.launcher == "vllm" and "".join(words[at : at + 1]).startswith("-"):
             made.arguments = tuple(words[at:])  # the model is one of its options
             return
+        if made.launcher == "determined":  # its options, `--`, and the command of each rank
+            at = words.index("--", at) + 1 if "--" in words[at:] else at
+            made.kind = "command"
         while at < len(words) and words[at].startswith("-") and words[at] != "-m":
             follows = "".join(words[at + 1 : at + 2])
             is_value = "=" not in words[at] and not follows.startswith("-") and not follows.endswith(SCRIPTS)

@@ -290,7 +290,7 @@ def fsdp_layer_unknown(job: JobFile) -> Found:
             yield line, f"{layer}, and the model is {', '.join(sorted(models))}", fitting.pop()
 
 
-_ONE_BY_DEFAULT = re.compile(r"\$\{\w{0,30}(?:NNODES|NUM_NODES|NODE_COUNT):-[\"']?1[\"']?\}")
+_ONE_BY_DEFAULT = re.compile(r"\$\{\w{0,30}(?:NODES|NODE_COUNT):-[\"']?1[\"']?\}")
 
 
 @fault("parallel-sizes-do-not-divide", SHELL, each="launches")

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from ringup.launchfiles.directives import last
+from ringup.launchfiles.directives import GPU_NAMES, last
 from ringup.launchfiles.marks import COUNT_NAMES, has_mark, is_mark
-from ringup.launchfiles.model import GPU_NAMES, Launch
+from ringup.launchfiles.model import Launch
 from ringup.launchfiles.passing import HOST_FILES, MPIRUN, keeps
 from ringup.launchfiles.programs import OF_OPEN_MPI
 from ringup.launchfiles.shell import Command, Word

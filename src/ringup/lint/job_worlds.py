@@ -561,6 +561,8 @@ def world_size_disagrees(job: JobFile) -> Found:
         words = launch.shown(" ".join(launch.command.texts))
         if launch.started_by == "LeaderWorkerSet" and "LWS_" not in words:
             continue
+        if launch.started_by == "PyTorchJob" and re.search(r"\bmaxReplicas: *[2-9]", job.text):
+            continue  # an elastic job, whose number of pods an autoscaler changes
         is_several = tasks_per_node(job.job.directives) > 1 and launch.is_node_count(launch.nnodes_text)
         if is_several and re.search(r"\$\(echo \"?\$\{?LSB_HOSTS\}?\"? ?\| ?wc -w ?\)", job.text):
             found = "LSB_HOSTS has a word for each slot, not for each host"
@@ -662,6 +664,8 @@ def step_exceeds_job(job: JobFile) -> Found:
 
 _BY_NODES = re.compile(r"world_size *= *int\(os\.(?:environ\[|getenv\()[\"']SLURM_(?:NNODES|NTASKS|NPROCS)")
 
+_COUNTS_TASKS = re.compile(r"\bWORLD_SIZE=[^\n]{0,60}SLURM_NTASKS")
+
 
 @fault("rank-not-set", SHELL, each="launches")
 def launcher_left_out(job: JobFile, launch: Launch) -> Found:
@@ -670,9 +674,9 @@ def launcher_left_out(job: JobFile, launch: Launch) -> Found:
 
     `--launcher pytorch` is OpenMMLab's and BasicSR's; WORLD_SIZE of Slurm's tasks waits for all of them.
     """
-    counted = {mark.name for mark in job.job.marks.all_of(launch.env.get("WORLD_SIZE", ""))}
     is_alone = launch.launcher == "python" and launch.started_by == "batch" and not job.away
-    if is_alone and any("SLURM_NTASKS" in name for name in counted) and "RANK" not in launch.env:
+    is_counted = "WORLD_SIZE" in launch.env and _COUNTS_TASKS.search(job.text)
+    if is_alone and is_counted and "RANK" not in launch.env:
         tasks = tasks_per_node(job.job.directives)
         if tasks > 1 and "spawn" not in text_of(job, launch.script):
             found = f"WORLD_SIZE counts {tasks} tasks a node, and without srun there is one"
