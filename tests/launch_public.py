@@ -32,7 +32,9 @@ ELASTIC = """kind: PyTorchJob
 spec:
   {1}
   pytorchReplicaSpecs:
-    Worker: {{replicas: {0}, template: {{spec: {{containers: [{{name: a, command: [torchrun, --nnodes=3, t.py]}}]}}}}}}
+    Worker:
+      replicas: {0}
+      template: {{spec: {{containers: [{{name: a, command: [torchrun, --nnodes=3, t.py]}}]}}}}
 """
 DIRECTIVES = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n"
 

@@ -65,6 +65,12 @@ REFUSED = [
     ("docker exec x torchrun train.py", "docker exec", "in the container"),
     ("vllm serve meta-llama/Llama-3.1-8B -tp 4", "vllm serve", "starts its own ranks"),
     ("python -m sglang.launch_server --tp 8", "python -m sglang.launch_server", "starts its own ranks"),
+    ("python -m determined.launch.torch_distributed -- python train.py", "determined", "itself"),
+    # copied from pages and editors, or cut
+    ("torchrun \u2013\u2013nnodes 2 train.py", "typographic dash", "--nnodes"),
+    ("torchrun --nproc_per_node 8 train.py \u2014lr 1", "typographic dash", "--lr"),
+    (r"torchrun --nnodes 2 \ --nproc_per_node 8 train.py", "' --nproc_per_node' is one word", "end its line"),
+    (r"torchrun --nproc_per_node 8 train.py \\", "ends with a backslash", "all lines"),
     ("my-wrapper --x 1 torchrun train.py", "my-wrapper --x", "--wrap"),
     ("env -i A=1 torchrun train.py", "env -i", "NAME=VALUE"),
     ("pdm run train", "pdm run train", "task"),

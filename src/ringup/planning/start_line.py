@@ -130,6 +130,9 @@ _DETACH = "leave it out: --detach lets a run go on without this terminal"
 _OF_FILE = "`ringup script slurm --from FILE` writes the file again; `ringup lint FILE` reads it"
 _OF_SERVERS = "a server starts its own ranks: start it itself; `ringup check` and `ringup logs` work with it"
 _SERVERS = re.compile(r"(vllm\.entrypoints|sglang\.launch_server)\b")
+_DRIVERS = re.compile(r"verl\.trainer\.main_|openrlhf\.cli\.train_\w{0,20}ray\b|determined\.launch\.")
+"""Modules that run once, and start the ranks by Ray or in Determined's cluster."""
+_OF_DRIVERS = "it runs once and starts the ranks itself: start it itself; `ringup check` works with it"
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _INSTEAD = {
     **dict.fromkeys((*_SHELLS, "source", "."), _OF_SHELLS),
@@ -178,9 +181,12 @@ def take_apart(words: Sequence[str]) -> StartLine:
     >>> take_apart("NCCL_DEBUG=INFO torchrun --nproc_per_node 8 train.py --lr 1".split()).nproc
     8
     """
+    _check_copied(words)
     words, line = _unwrapped(words)
     found = start.take_apart(words)
     line = _started_by(line, found, words)
+    if line.world_size and line.nproc and not (line.nodes or line.hosts or line.hostfile):
+        line = replace(line, nodes=line.world_size // line.nproc * (line.world_size % line.nproc == 0))
     tool = next((step.program for step in found.steps if step.program in _TASKS), "")
     is_command = line.kind == "command" and not line.launcher
     if tool and (is_command or (line.kind == "script" and ":" in line.script)):
@@ -188,6 +194,24 @@ def take_apart(words: Sequence[str]) -> StartLine:
     if line.kind == "command" and line.python == VENV and "/" not in line.script:
         return replace(line, script=posixpath.join(posixpath.dirname(VENV), line.script))
     return line
+
+
+_TYPED_DASH = re.compile(r"[\u2010-\u2015\u2212]{1,2}[A-Za-z][\w-]{0,60}(?:=|\Z)")
+_BEHIND_BLANK = re.compile(r"\s+--?[A-Za-z]")
+
+
+def _check_copied(words: Sequence[str]) -> None:
+    """Raises UsageError for words that a page or an editor has changed."""
+    for word in words:
+        if _TYPED_DASH.match(word):
+            plain = "--" + word.lstrip("\u2010\u2011\u2012\u2013\u2014\u2015\u2212")
+            raise UsageError(f"{word} begins with a typographic dash", hint=f"type it again: {plain}")
+        if _BEHIND_BLANK.match(word):
+            raise UsageError(
+                f"{word!r} is one word", hint="no backslash in front of a blank: it must end its line"
+            )
+    if words and words[-1] and not words[-1].strip(" \\"):
+        raise UsageError("the line ends with a backslash", hint="give all lines of it")
 
 
 def _started_by(line: StartLine, found: start.CommandLine, words: Sequence[str]) -> StartLine:
@@ -452,6 +476,8 @@ def _interpreted(line: StartLine, left: list[str]) -> StartLine:
         return _ending(line, left)
     if _SERVERS.match("".join(left[1:2])):
         _refuse(f"python -m {left[1]}", _OF_SERVERS)
+    if _DRIVERS.match("".join(left[1:2])):
+        _refuse(f"python -m {left[1]}", _OF_DRIVERS)
     return _ending(replace(line, kind="module"), left[1:])
 
 
