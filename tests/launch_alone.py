@@ -52,7 +52,8 @@ ALONE: dict[str, tuple[list[Files], list[Files]]] = {
             {
                 "j.yaml": AT_POD.replace("e-0", "e-0.s").replace(
                     "restartPolicy", "subdomain: s\n      restartPolicy"
-                )
+                ),
+                "s.yaml": "kind: Service\nmetadata: {name: s}\nspec: {clusterIP: None}\n",
             },
             {"j.yaml": f"kind: Service\nmetadata: {{name: e-0}}\n---\n{AT_POD}"},
             {

@@ -36,6 +36,22 @@ spec:
       replicas: {0}
       template: {{spec: {{containers: [{{name: a, command: [torchrun, --nnodes=3, t.py]}}]}}}}
 """
+INDEXED = """kind: Job
+metadata: {name: j}
+spec:
+  completions: 2
+  completionMode: Indexed
+  template:
+    spec:
+      subdomain: s
+      containers:
+      - name: t
+        command: [torchrun, --nnodes=2, --node_rank=$(JOB_COMPLETION_INDEX), --master_addr=j-0.s, t.py]
+"""
+RAY = "srun -N1 -n1 ray start --head --block &"
+VERL = "python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 trainer.nnodes={}"
+RANKS = "RANK=$R WORLD_SIZE=$W"
+BY_ENVIRONMENT = {"t.py": "import torch.distributed as dist\ndist.init_process_group('nccl')\n"}
 DIRECTIVES = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n"
 
 PUBLIC: dict[str, tuple[list[Files], list[Files]]] = {
@@ -81,8 +97,48 @@ PUBLIC: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     # training-operator 1.9, elastic.go and hpa.go
     "world-size-disagrees": (
-        [{"j.yaml": ELASTIC.format(2, "a: 1")}],
-        [{"j.yaml": ELASTIC.format(2, "elasticPolicy: {minReplicas: 1, maxReplicas: 36}")}],
+        [{"j.yaml": ELASTIC.format(2, "a: 1")}, slurm(RAY, VERL.format(4))],
+        [
+            {"j.yaml": ELASTIC.format(2, "elasticPolicy: {minReplicas: 1, maxReplicas: 36}")},
+            slurm(RAY, VERL.format(2)),
+            slurm(VERL.format(4)),
+        ],
+    ),
+    # lightning/fabric/plugins/environments/slurm.py, validate_settings
+    "lightning-tasks-mismatch": (
+        [slurm("srun --ntasks-per-node=8 python n.py trainer.devices=8 trainer.num_nodes=4")],
+        [slurm("srun --ntasks-per-node=8 python n.py trainer.devices=8 trainer.num_nodes=2")],
+    ),
+    "launcher-on-first-node-alone": (
+        [slurm("python main.py --n_nodes 2 --gpus 8 --strategy ddp")],
+        [slurm("srun python main.py --n_nodes 2 --gpus 8"), slurm("python launch.py --nodes 2")],
+    ),
+    "variable-never-set": (
+        [
+            slurm(
+                "MASTER_ADDR=a",
+                "srun torchrun --nnodes=2 --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT t.py",
+            )
+        ],
+        [slurm("srun torchrun --nnodes=2 --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT t.py")],
+    ),
+    "master-address-not-exported": (
+        [
+            slurm(f"export MASTER_ADDR=a {RANKS}", "srun ./wrap python t.py"),
+            slurm(f"export MASTER_ADDR=a {RANKS}", "srun ./wrap python t.py") | BY_ENVIRONMENT,
+        ],
+        [
+            slurm(f"export MASTER_ADDR=a {RANKS}", "source env.sh", "srun ./wrap python t.py"),
+            slurm("export MASTER_ADDR=a", "srun python t.py"),
+            slurm(f"export MASTER_ADDR=a MASTER_PORT=1 {RANKS}", "srun python t.py") | BY_ENVIRONMENT,
+        ],
+    ),
+    "pod-name-unknown": (
+        [{"j.yaml": INDEXED}],
+        [
+            {"j.yaml": INDEXED, "s.yaml": "kind: Service\nmetadata: {name: s}\nspec: {clusterIP: None}\n"},
+            {"j.yaml": INDEXED.replace("j-0.s", "10.0.0.1")},
+        ],
     ),
     "preset-without-effect": (
         [{"j.yaml": LOGGED.format("DETAIL")}],

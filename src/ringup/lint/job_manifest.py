@@ -694,7 +694,7 @@ def pod_name_unknown(job: JobFile) -> Found:
             node = node_at(document, "spec", "network", "subdomain") or node_at(document, "metadata", "name")
         elif kind in ("StatefulSet", "Job") and template is not None:
             labels = {key: scalar(value) for key, value in pairs(node_at(template, "metadata", "labels"))}
-            yield from _unserved(job, node, services, labels)
+            yield from _unserved(job, document, node, services, labels)
         else:
             continue
         for launch in _within(job, document):
@@ -729,8 +729,10 @@ _GIVEN_TO_PODS = re.compile(r"job-name|kubernetes\.io/|kubeflow\.org/|x-k8s\.io/
 """Labels that controllers add."""
 
 
-def _unserved(job: JobFile, node: Node, services: dict[str, Any], labels: dict[str, str]) -> Found:
-    """The name of a missing Service, if another Service selects these pods."""
+def _unserved(
+    job: JobFile, document: Node, node: Node, services: dict[str, Any], labels: dict[str, str]
+) -> Found:
+    """A Service without these pods, or none with the name that the pods and the launch use."""
     wanted = scalar(node)
     others = (text for path, text in job.others.items() if path != job.path)
     elsewhere = any(wanted in re.findall(r"\bname: {0,4}[\"']?([\w.-]{1,99})", text) for text in others)
@@ -756,6 +758,13 @@ def _unserved(job: JobFile, node: Node, services: dict[str, Any], labels: dict[s
         if chosen and chosen.items() <= labels.items():
             found = f"no Service is named {printable(wanted)}; {printable(name)} selects these pods"
             yield node.start_mark.line + 1, found, name
+            return
+    line = node.start_mark.line + 1
+    if not services and any(
+        one.host.partition(".")[2].partition(".")[0] == wanted for one in _within(job, document)
+    ):
+        found = f"no Service is named {printable(wanted)} in these files: the pods' names need one"
+        yield job.finding(line, found, f"a headless Service {printable(wanted)}", severity="note")
 
 
 @fault("rank-starts-after-another", SHELL, each="job.documents")

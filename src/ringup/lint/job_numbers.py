@@ -527,6 +527,9 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
         elif step is None and launch.started_by == "batch" and devices * nodes > 1 and max(nodes, tasks) > 1:
             found = f"Lightning waits for {devices * nodes} ranks, and without srun there is one"
             yield launch.line, found, "srun in front of it"
+        elif step and nodes > 1 and launch.nodes == launch.allocated != nodes and launch.allocated:
+            found = f"num_nodes={nodes}, and the job has {plural(launch.allocated, 'node')}"
+            yield launch.line, found, f"num_nodes={launch.allocated}"
         elif step and gpus and devices > gpus:
             yield launch.line, f"devices={devices}, and a node has {plural(gpus, 'GPU')}", f"devices={gpus}"
         elif step and devices > 1 and not step.has("--ntasks-per-node", "--ntasks", "-n"):

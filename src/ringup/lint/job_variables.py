@@ -73,13 +73,17 @@ def variable_never_set(job: JobFile) -> Found:
     for launch in job.launches:
         for word in _words(launch):
             for name in _names(job, word):
-                if name in known or name in GIVEN or name in WELL_KNOWN or name in launch.command.withheld:
+                is_half = name in _MEETING and not known.isdisjoint(_MEETING) and launch.started_by == "srun"
+                is_given = name in GIVEN or (name in WELL_KNOWN and not is_half)
+                if name in known or is_given or name in launch.command.withheld:
                     continue
                 is_real = name.startswith(_FAMILIES)  # SLURM_CPUS_PER_TASK and _GPUS_ are both Slurm's
                 near = difflib.get_close_matches(name, known if is_real else known | WELL_KNOWN, 1, 0.85)
                 is_slip = bool(near) and _is_slip(name, near[0])
-                if is_slip or (launch.replicas is None and not name.isupper()):
-                    wanted, severity = (f"${near[0]}", "error") if near else ("a value", "warning")
+                if is_slip or is_half or (launch.replicas is None and not name.isupper()):
+                    wanted, severity = (
+                        (f"${near[0]}", "error") if near and not is_half else ("a value", "warning")
+                    )
                     found = f"${name} is set nowhere in this file"
                     yield job.finding(word.line, found, wanted, severity=severity)
         yield from _other_script(job, launch, known)
@@ -518,6 +522,16 @@ def master_address_not_exported(files: All) -> Iterator[Finding]:
         is_half = len(left) == 1 and not launch.env.keys().isdisjoint(_MEETING)
         if launch.launcher == "python" and launch.is_away and is_half and not is_read:
             yield _not_for_the_ranks(part, left, "warning")
+        if launch.is_away and not text_of(job, launch.script) and (other := _missing(part)):
+            found = f"{other} is set nowhere, and RANK, WORLD_SIZE and the other half of the address are"
+            yield job.finding(launch.line, found, f"export {other}=...", severity="warning")
+
+
+def _missing(part: Part) -> str:
+    """The half of the address that nothing sets for a script with RANK, WORLD_SIZE and the other half."""
+    missing, env = [n for n in _MEETING if n not in part.job.text], part.launch.env
+    is_read = {"RANK", "WORLD_SIZE", *_MEETING}.difference(missing) <= env.keys() and not part.job.job.sources
+    return missing[0] if len(missing) == 1 and is_read and part.launch.launcher == "python" else ""
 
 
 _MEETING = ("MASTER_ADDR", "MASTER_PORT")
@@ -538,5 +552,10 @@ def _without_address(part: Part, read: Reading) -> Iterator[Finding]:
     if any(m is not None and read.constants(m) not in (["env://"], [None]) for m in methods):
         return
     left = [n for n in _MEETING if n in launch.command.variables and n not in launch.env]
-    if left and not any(call.argument("store", 5) is not None for call in calls):
+    if any(call.argument("store", 5) is not None for call in calls):
+        return
+    if left:
         yield _not_for_the_ranks(part, left, "error")
+    elif launch.is_away and (other := _missing(part)) and other not in read.script.strings:
+        found = f"{other} is set nowhere, and init_process_group reads it"
+        yield part.job.finding(launch.line, found, f"export {other}=...")

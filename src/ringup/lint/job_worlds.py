@@ -438,6 +438,7 @@ def _counts_its_part(job: JobFile, launch: Launch) -> str:
 
 
 _TRAINING = re.compile(r"(?i)train|fine_?tune|main|test|eval|sft|fit")
+_NODE_COUNT = re.compile(r"(?:trainer\.)?(?:n(?:um)?-?)?nodes|num-machines")
 _REACHES_OTHERS = re.compile(r"(?i)host|node|slurm|mpi|launch|cluster|ray|dask|submit|deepy")
 
 
@@ -468,9 +469,12 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
         is_node_launcher = is_ray or launch.launcher in (*TORCH, "accelerate", *BY_ENVIRONMENT)
         is_node_launcher = is_node_launcher or (launch.launcher == "deepspeed" and launch.nnodes == 1)
         name = posixpath.basename(launch.script)
-        trains = _TRAINING.search(name) and not _REACHES_OTHERS.search(
-            " ".join([name, *launch.start.arguments])
-        )
+        told = [o for o in launch.arguments if _NODE_COUNT.fullmatch(o)]
+        is_told = any(launch.number(launch.arguments[o]) == launch.allocated for o in told)
+        others = [
+            w for w in launch.start.arguments if w.lstrip("-").partition("=")[0].replace("_", "-") not in told
+        ]
+        trains = _TRAINING.search(name) and not _REACHES_OTHERS.search(" ".join([name, *others]))
         is_node_launcher = is_node_launcher or (launch.launcher == "python" and bool(trains))
         if launch.started_by != "batch" or launch.allocated < 2 or not is_node_launcher or own:
             continue
@@ -484,7 +488,8 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
         found = f"{launch.allocated} nodes are asked for, and {launch.launcher} {what}"
         if launch.launcher == "python":
             found = f"{launch.allocated} nodes are asked for, and python is started on the first alone"
-            yield job.finding(launch.line, found, "one node, or srun in front of it", severity="warning")
+            severity: Severity = "error" if is_told else "warning"
+            yield job.finding(launch.line, found, "one node, or srun in front of it", severity=severity)
         elif is_unsure:
             wanted = "srun in front of it"
             yield job.finding(launch.line, found, wanted, severity="warning", case="configuration")
@@ -516,6 +521,16 @@ _EACH = re.compile(r"--(?:num[_-]gpus|nproc[_-]per[_-]node)[= ]\"?\$\{?(\w{1,40}
 _NODES_GIVEN = re.compile(r"--(?:num[_-]nodes|nnodes)[= ]\"?\$\{?(\w{1,40})")
 
 
+def _of_ray(job: JobFile) -> Found:
+    """More nodes than the job that starts Ray: "Total available GPUs ... is less than" (verl's trainer)."""
+    is_own = any(one.launcher == "ray" for one in job.launches)
+    for launch in job.launches if is_own else ():
+        asked = launch.nodes_shown or 0
+        if launch.is_by_ray and launch.started_by == "batch" and asked > launch.allocated > 0:
+            found = f"trainer.nnodes={asked}, and Ray has the {plural(launch.allocated, 'node')} of this job"
+            yield launch.line, found, f"trainer.nnodes={launch.allocated}"
+
+
 def _of_all_nodes(job: JobFile) -> Found:
     """A number of ranks for each node that was multiplied by the nodes."""
     products = {name: {a, b} for name, a, b in _PRODUCT.findall(job.text)}
@@ -540,6 +555,7 @@ def world_size_disagrees(job: JobFile) -> Found:
             found = f"{total} processes over {machines} machines: {total // machines} on each"
             yield line, found, "a multiple of the machines: num_processes is the total"
     yield from _of_all_nodes(job)
+    yield from _of_ray(job)
     together = Counter((one.script, one.nnodes_text) for one in job.launches)
     for launch in job.launches:
         count, wanted = launch.instances, launch.nnodes or 0
@@ -559,10 +575,9 @@ def world_size_disagrees(job: JobFile) -> Found:
             continue  # parts of one world
         is_alone = launch.started_by in _PARTS and count == 1
         words = launch.shown(" ".join(launch.command.texts))
-        if launch.started_by == "LeaderWorkerSet" and "LWS_" not in words:
-            continue
-        if launch.started_by == "PyTorchJob" and re.search(r"\bmaxReplicas: *[2-9]", job.text):
-            continue  # an elastic job, whose number of pods an autoscaler changes
+        is_elastic = launch.started_by == "PyTorchJob" and re.search(r"\bmaxReplicas: *[2-9]", job.text)
+        if is_elastic or (launch.started_by == "LeaderWorkerSet" and "LWS_" not in words):
+            continue  # an autoscaler may change the number of pods
         is_several = tasks_per_node(job.job.directives) > 1 and launch.is_node_count(launch.nnodes_text)
         if is_several and re.search(r"\$\(echo \"?\$\{?LSB_HOSTS\}?\"? ?\| ?wc -w ?\)", job.text):
             found = "LSB_HOSTS has a word for each slot, not for each host"
