@@ -1563,6 +1563,35 @@ def test_a_host_file_made_of_echoed_lines_is_read(ranks: int, is_wrong: bool) ->
     assert files.read("j.sh", text).launches[0].nodes == 2
 
 
+@pytest.mark.parametrize(
+    "writes",
+    [
+        "scontrol show hostnames $SLURM_JOB_NODELIST | awk '{print $1\" slots=8\"}' > f",
+        "scontrol show hostnames | awk -v g=8 '{print $1\" slots=\"g}' > f",
+        "scontrol show hostnames | sed 's/$/ slots=8/' > f",
+        "scontrol show hostnames > f\nsed -i 's/$/ slots=8/' f",
+        'for h in $(scontrol show hostnames); do echo "$h slots=8" >> f; done',
+        'for h in $(scontrol show hostnames); do echo "$h slots=8"; done > f',
+        'scontrol show hostnames | while read -r h; do printf "%s slots=%d\\n" $h 8; done > f',
+        'for h in a b c d; do echo "$h slots=8" >> f; done',
+        'put() { echo "$1 slots=8"; }\n{ put a; put b; put c; put d; } > f',
+        'printf "a slots=8\\nb slots=8\\nc slots=8\\nd slots=8\\n" > f',
+        'echo old > f\nprintf "a slots=8\\nb slots=8\\nc slots=8\\nd slots=8\\n" > f',
+    ],
+)
+def test_a_host_file_that_the_file_writes_gives_the_nodes_and_ranks(writes: str) -> None:
+    launch = only(f"{FOUR}{writes}\ndeepspeed --hostfile=f --master_port=1 t.py\n")
+    assert launch.summary == "deepspeed: 4 nodes x 8 ranks, one world, on the batch node alone"
+    by_mpi = only(f"{writes}\nmpirun -np 32 --hostfile f python t.py\n")
+    known = "scontrol" not in writes
+    assert (by_mpi.nodes, by_mpi.per_node) == ((4, 8) if known else (None, None))
+
+
+def test_a_host_file_of_names_alone_gives_colossalais_nodes() -> None:
+    text = "cat > f <<E\na\nb\nE\ncolossalai run --nproc_per_node 8 --hostfile f t.py\n"
+    assert only(text).summary == "colossalai: 2 nodes x 8 ranks, one world"
+
+
 def test_equal_findings_are_shown_once_with_their_lines() -> None:
     from ringup.cli.lint import folded
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ringup.launchfiles import make, manifests, shell
 from ringup.launchfiles.marks import has_mark
-from ringup.launchfiles.model import Launch, NotRead, launches_of, not_read
+from ringup.launchfiles.model import Launch, NotRead, hosts_of, launches_of, not_read
 from ringup.launchfiles.settings_file import settings
 from ringup.launchfiles.shell import PASTED, Job
 
@@ -182,15 +182,14 @@ def named(name: str, path: str, others: Files) -> str | None:
 
 def _configure(launch: Launch, sibling: shell.Sibling) -> None:
     """Add the settings of accelerate's configuration or DeepSpeed's host file to a launch."""
-    option = {"accelerate": "config-file", "deepspeed": "hostfile"}.get(launch.launcher, "")
+    by_hosts = dict.fromkeys(("deepspeed", "colossalai"), "hostfile")
+    option = {"accelerate": "config-file", **by_hosts}.get(launch.launcher, "")
     if not (name := launch.start.option(option)):
         return
     written = launch.job.files.get(name)
     text = written if written is not None else sibling(name)
-    if launch.launcher == "deepspeed":
-        is_part = launch.has("include", "exclude", "num-nodes", "num-gpus", "num-accelerators")
-        slots = re.findall(r"(?m)^[^#\s]{1,255}[ \t]{1,40}slots=(\d{1,4})\b", text or "")
-        launch.host_slots = 0 if is_part else sum(map(int, slots))
+    if launch.launcher != "accelerate":
+        launch.hosts = hosts_of(launch, text or "")
     elif text is not None:
         try:
             launch.config = dict(settings(text))

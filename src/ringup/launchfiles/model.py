@@ -102,8 +102,8 @@ class Launch:
     config: Mapping[str, str] = field(default_factory=dict)
     """From accelerate's file, if available."""
     pod: PodShare | None = None
-    host_slots: int = 0
-    """GPUs of all hosts in DeepSpeed's host file, if available and no option leaves any out."""
+    hosts: Sequence[int] = ()
+    """The slots of each host in the host file, if available; 0 without a number."""
     is_in_a_pod: bool = False
     """Whether a manifest of an operator that sets torchrun's PET_ variables names this file."""
 
@@ -234,6 +234,8 @@ class Launch:
             return None if has_mark(self.nnodes_text) else 1
         if self.launcher == "colossalai" and self.option("host"):
             return len(self.option("host").split(","))
+        if self.hosts and not self.has("host", "include", "exclude", "num-nodes"):
+            return len(self.hosts)
         if self.nnodes_text:
             return self.number(self.nnodes_text)
         if self.is_opaque or self.unread_config or self.is_set_outside:
@@ -279,6 +281,8 @@ class Launch:
             return gpus_per_node(self.asked)[0] or None
         if not text and self.launcher in TORCH:
             return None if self.is_opaque or self.is_set_outside else 1
+        if self.launcher == "deepspeed" and not text and len({*self.hosts}) == 1 and not self.has("include"):
+            return self.hosts[0] or None
         count = self.number(text)
         if self.launcher == "accelerate" and count is not None:
             nodes = self.nnodes
@@ -358,8 +362,9 @@ class Launch:
         nodes = self.nnodes
         if self.launcher == "accelerate" and self.option("num-processes"):
             return self.number(self.option("num-processes"))
-        if self.host_slots:
-            return self.host_slots
+        is_part = self.has("include", "exclude", "num-nodes", "num-gpus", "num-accelerators")
+        if self.launcher == "deepspeed" and all(self.hosts) and not is_part and self.hosts:
+            return sum(self.hosts)
         if self.launcher == "deepspeed" and (listed := self.option("include")):  # a:0,1@b:0
             slots = [n for part in listed.split("@") for n in part.partition(":")[2].split(",")]
             return len(slots) if all(map(str.isdecimal, slots)) else None
@@ -731,7 +736,7 @@ def _by_mpi(launch: Launch, step: Step) -> tuple[int | None, int | None]:
     )
     nodes = _host_count(hosts) if hosts else launch.allocated or None
     if (listed := launch.job.files.get(step.option(*HOST_FILES) or "")) and not nodes:
-        nodes = len([line for line in listed.splitlines() if line.split("#")[0].strip()]) or None
+        nodes = len(hosts_of(launch, listed)) or None
     in_turn = step.has("-bynode", "--bynode") or mapped == "node"
     is_pernode = step.has("-pernode", "--pernode") or (in_turn and launch.launcher in NODE_LAUNCHERS)
     if each is None and step.has("-pernode", "--pernode"):
@@ -749,6 +754,17 @@ def _by_mpi(launch: Launch, step: Step) -> tuple[int | None, int | None]:
     if total is not None:
         return None, None
     return nodes, tasks_per_node(launch.job.directives) or None
+
+
+def hosts_of(launch: Launch, text: str) -> list[int]:
+    """The slots of each host of a host file, 0 without a number; [] for an unknown number of hosts."""
+    found = list[int]()
+    for host, slots in re.findall(r"(?m)^[ \t]*([^#\s]{1,255})(?:[ \t]{1,40}slots=(\d{1,4})\b)?", text):
+        mark = launch.job.marks.of(host)
+        if mark and (mark.site == "loop" or (mark.name == marks.NODES and not launch.allocated)):
+            return []
+        found += [int(slots or 0)] * (launch.allocated if mark and mark.name == marks.NODES else 1)
+    return found
 
 
 def _by_jsrun(launch: Launch, step: Step) -> tuple[int | None, int | None]:

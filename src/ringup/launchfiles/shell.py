@@ -44,7 +44,7 @@ from ringup.launchfiles.expansion import (
 from ringup.launchfiles.marks import BREAK, EMPTY, Marks, has_mark, is_mark
 from ringup.launchfiles.passing import DOCKER, passed_on
 from ringup.launchfiles.start import CommandLine, Step, take_apart
-from ringup.launchfiles.substitution import substituted
+from ringup.launchfiles.substitution import substituted, with_slots
 from ringup.model import CONTAINERS
 
 MOST_COMMANDS, MOST_ALTERNATIVES = 5_000, 3
@@ -263,6 +263,8 @@ class _Walk(Expansion):
         super().__init__(job.marks, job.directives)
         self.job, self.sibling = job, sibling
         self.keeps_last = bool(_LAST_OF_PIPE.search(job.text))
+        self.into = ""
+        """The file that gets the output of the loop around a command."""
         self.whole = b""
         """The file's own text."""
         self.alternatives: dict[str, list[tuple[str, ...]]] = {}
@@ -399,8 +401,10 @@ class _Walk(Expansion):
         for one in redirects:
             names = [c for c in one.named_children if c.type not in ("file_descriptor", "heredoc_start")]
             if one.type == "file_redirect" and names:
-                if any(child.type in (">", ">>", "&>", ">|") for child in one.children):
+                signs = {child.type for child in one.children}
+                if not signs.isdisjoint((">", ">>", "&>", ">|")):
                     into = into or "".join(self.words_of(names[0], scope)[:1])
+                    self.job.files.pop("" if ">>" in signs else into, None)
                 # Words after a redirect are the command's.
                 for name in names[1:]:
                     extra += self._words([name], scope)
@@ -418,21 +422,31 @@ class _Walk(Expansion):
         self.job.written.add(into)
         if body is None:
             return
-        if into and body.type in ("compound_statement", "subshell", "list"):
-            self._written(body, into, scope)
+        if into and not document and body.type in ("command", "pipeline"):
+            made = substituted(self._stages([body], scope), scope.site, self.marks)
+            mark = next(iter(self.marks.all_of(made)), None)
+            if mark and mark.name == marks.NODES:  # `scontrol show hostnames > FILE`
+                self.job.files[into] = f"{made}\n"
         if body.type == "command":
             self._run(body, scope, depth, extra, document, into)
         else:
+            was, self.into = self.into, into
             self.statement(body, scope, depth + 1)
+            self.into = was
 
-    def _written(self, body: Node, into: str, scope: Scope) -> None:
-        """Remember the content that `{ ...; echo TEXT; } > FILE` writes; functions are already known."""
-        lines = []
-        for node in self._commands_in(body):
-            if (words := self._stages([node], scope)) and words[0][:1] == ["echo"]:
-                lines.append(" ".join(words[0][1:]))
-        if lines:
-            self.job.files[into] = "\n".join(lines) + "\n"
+    def _append(self, into: str, words: Sequence[str], scope: Scope) -> None:
+        """Remember a line of a host file, which a loop writes once for each node in its list."""
+        texts = [word for word in words[1:] if not re.fullmatch("-[neE]+", word)]
+        if words[0] == "printf" and texts:
+            values = iter(texts[1:])
+            texts = [re.sub(r"%[sd]", lambda _: next(values, ""), texts[0]).replace("\\n", "\n").rstrip("\n")]
+        line, listed = " ".join(texts), (scope.loop or "").split()
+        held = next((m for m in self.marks.all_of(line) if m.site == "loop"), None)
+        made = (
+            [line] if held is None else [line.replace(self.marks.make(*held), one) for one in listed[:2000]]
+        )
+        if made and len(before := self.job.files.get(into, "")) < MOST_VALUE:
+            self.job.files[into] = before + "".join(f"{one}\n" for one in made)
 
     def _behind_document(self, node: Node, scope: Scope, depth: int) -> None:
         for child in node.named_children:
@@ -839,6 +853,8 @@ class _Walk(Expansion):
             self.job.files[into], self.job.written_below[into] = document
         elif into and words[0].text == "echo" and words[-1].text.startswith("#!"):
             self.job.files[into] = words[-1].text
+        elif (target := into or self.into) and words[0].text in ("echo", "printf"):
+            self._append(target, [word.text for word in words], scope)
         if document is not None and words[0].text == "tee" and len(words) > 1:
             target = words[-1].text
             self.job.files[target], self.job.written_below[target] = document
@@ -892,6 +908,8 @@ class _Walk(Expansion):
             scope.arguments = scope.arguments[int(texts[1]) if texts[1:2] and texts[1].isdecimal() else 1 :]
         elif name == "set":
             _set(texts[1:], scope)
+        elif name == "sed" and texts[-1] in self.job.files and (added := with_slots(name, texts[1:])):
+            self.job.files[texts[-1]] = re.sub(r"(?<=\S)(?=\n)", added, self.job.files[texts[-1]])
         elif name == "let" and len(texts) == 2:
             self._arithmetic(texts[1], node, scope)
         elif name == "printf" and texts[1:2] == ["-v"] and len(texts) > 3 and texts[2].isidentifier():

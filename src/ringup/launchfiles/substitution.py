@@ -12,6 +12,7 @@ from ringup.launchfiles.marks import Marks
 _NODE_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_HOSTFILE", "LSB_DJOB_RANKFILE", "COBALT_NODEFILE")
 _SAME = ("sort", "uniq", "tr", "cut", "awk", "sed", "xargs", "grep", "cat", "rev", "paste", "column", "nl")
 """Commands that keep a list of nodes or one node unchanged, in their usual forms."""
+_ADDED = re.compile(r"(?:print|s.\$.|-I)[^=]{0,40}slots=[\"' ]{0,3}(\w{1,40})")
 _FIRST = re.compile(r"(?:^|\s)(?:-n\s*)?-?1(?:\s|$)|1p|1q|NR==1|NR ?== ?1")
 
 
@@ -86,8 +87,20 @@ def _stage(words: list[str], given: str, site: str, known: Marks) -> str:
     return ""
 
 
+def with_slots(program: str, rest: Sequence[str]) -> str:
+    """` slots=8`, if awk or sed adds this to each line of a host file; "" for anything else."""
+    text = " ".join(rest)
+    found = _ADDED.search(text) if program in ("awk", "sed", "xargs") else None
+    if found is None or found[1].isdecimal():
+        return f" slots={found[1]}" if found else ""
+    given = re.search(rf"-v ?{found[1]}=(\d{{1,4}})\b", text)
+    return f" slots={given[1]}" if given else ""
+
+
 def _filtered(program: str, rest: list[str], given: str, name: str, site: str, known: Marks) -> str:
     text = " ".join(rest)
+    if name == marks.NODES and (added := with_slots(program, rest)):
+        return given + added
     if program in ("sed", "awk") and name == marks.NODES:
         if re.search(r"\b1p|1q|NR ?== ?1\b", text):
             return known.make(marks.FIRST_NODE, site)
