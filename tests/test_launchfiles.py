@@ -1650,3 +1650,23 @@ def test_srun_of_torchtune_without_a_count_forms_a_world_on_each_node() -> None:
     )
     assert only(line.format("--nnodes 2 --rdzv_backend c10d --rdzv_endpoint h:29500 ")).worlds == 1
     assert only(line.format("")).worlds == 2
+
+
+def test_a_job_of_submitit_is_shown_with_its_nodes_and_tasks() -> None:
+    text = (
+        "import submitit\nN = 4\nexecutor = submitit.AutoExecutor(folder='l')\n"
+        "executor.update_parameters(nodes=N, tasks_per_node=8, gpus_per_node=8, timeout_min=60{})\n"
+        "job = executor.submit(main)\n"
+    )
+    examined = lint.examine({"a.py": text.format("")})
+    (launch,) = [one for job in examined.jobs for one in job.launches]
+    assert (launch.summary, launch.line) == ("srun python: 4 nodes x 8 ranks, one world", 5)
+    assert not examined.findings
+    open_ones = [
+        text.format(", **more").replace("tasks_per_node=8, ", ""),
+        text.replace("=8", "=args.n").format(""),
+    ]
+    for other in open_ones:
+        (launch,) = [one for job in lint.examine({"a.py": other}).jobs for one in job.launches]
+        assert launch.unknown == ["ranks_per_node", "worlds"]
+    assert lint.examine({"a.py": text.format("").replace("import submitit", "")}).jobs == []

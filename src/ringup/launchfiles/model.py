@@ -689,6 +689,9 @@ def _host_count(text: str) -> int | None:
     return count or None
 
 
+_TASKS = ("ntasks", "n", "ntasks-per-node", "tasks-per-node", "ntasks-per-gpu")
+
+
 def _by_srun(launch: Launch, step: Step) -> tuple[int | None, int | None]:
     job = launch.job
     listed = step.option("-w", "--nodelist")
@@ -714,7 +717,7 @@ def _by_srun(launch: Launch, step: Step) -> tuple[int | None, int | None]:
             return (total, 1) if nodes is not None or total == 1 else (None, None)
         return nodes, max(1, -(-total // nodes))
     each = tasks_per_node(launch.asked)
-    if not each and not nodes_text and not any(d.name in ("ntasks", "n") for d in launch.asked):
+    if not each and not nodes_text and not any(d.name in _TASKS for d in launch.asked):
         each = 1
     if nodes_text and not each:
         each = 1

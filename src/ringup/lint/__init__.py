@@ -32,6 +32,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Literal
 
+from ringup.launchfiles import submitit
 from ringup.launchfiles.files import MOST_BLOCKS, Nearby, blocks
 from ringup.launchfiles.model import NotRead
 
@@ -136,6 +137,7 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
     """Findings of files, and the launches in them."""
     scripts: list[ranks.Reading] = []
     jobs: list[JobFile] = []
+    submitted: list[JobFile] = []
     findings: list[Finding] = []
     for path, text in files.items():
         if not is_script(path, text):
@@ -153,6 +155,8 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
         try:
             scripts.append(ranks.Reading(source.read(path, text), partial(_module, path, files, nearby)))
             findings += judge(SCRIPT, scripts[-1])
+            if started := submitit.as_shell(scripts[-1].script.tree, path):
+                submitted.append(job_file(path, started, files, nearby))
         except SyntaxError as error:
             version = ".".join(map(str, sys.version_info[:2]))
             words = f"Python {version} cannot read it: {error.msg}"
@@ -162,7 +166,7 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
     # A job file in a here-document is read twice: in its place, and as what sbatch runs.
     findings = [*first_of_each(((f.rule, f.where, f.found), f) for f in findings).values()]
     findings.sort(key=lambda f: (SEVERITIES.index(f.severity or "error"), _place(f.where)))
-    return Examined(findings, jobs)
+    return Examined(findings, [*jobs, *submitted])
 
 
 def _module(path: str, files: Mapping[str, str], nearby: Nearby | None, name: str) -> str | None:
