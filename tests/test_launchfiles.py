@@ -1670,3 +1670,14 @@ def test_a_job_of_submitit_is_shown_with_its_nodes_and_tasks() -> None:
         (launch,) = [one for job in lint.examine({"a.py": other}).jobs for one in job.launches]
         assert launch.unknown == ["ranks_per_node", "worlds"]
     assert lint.examine({"a.py": text.format("").replace("import submitit", "")}).jobs == []
+
+
+def test_many_equal_launches_of_a_file_are_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.sh"
+    file.write_text("torchrun --nproc_per_node 8 a.py\n" * 3 + "torchrun --standalone b.py\n" * 6)
+    shown = subprocess.run(
+        [sys.executable, "-m", "ringup", "lint", "a.sh"], cwd=tmp_path, capture_output=True, text=True
+    ).stdout.splitlines()
+    eight = [f"a.sh:{at}  torchrun: 1 node x 8 ranks, one world" for at in (1, 2, 3)]
+    one = "a.sh:4  torchrun: 1 node x 1 rank, one world (also lines 5, 6, 7, 8, 9)"
+    assert [line for line in shown if "world" in line] == [*eight, one]

@@ -236,11 +236,26 @@ def unread(examined: Examined, named: Sequence[str]) -> list[NotRead]:
 
 
 def show_read(examined: Examined, left: Sequence[NotRead]) -> None:
-    """The understood launches, one per line: `job.sh:4  srun torchrun: 2 nodes x 8 ranks, one world`."""
+    """
+    The understood launches, one per line: `job.sh:4  srun torchrun: 2 nodes x 8 ranks, one world`.
+
+    More than five equal ones of a file are one line.
+    """
+    from ringup.lint.rule import lines
+
+    places: dict[tuple[str, str], dict[int, None]] = {}
     for launch in (one for job in examined.jobs for one in job.launches):
         more = f" (unknown: {', '.join(launch.unknown)})" if launch.unknown else ""
-        where = terminal.path_shown(f"{launch.job.path}:{launch.line}")
-        terminal.show(f"{where}  {printable(launch.summary)}{printable(more)}")
+        words = f"{printable(launch.summary)}{printable(more)}"
+        places.setdefault((launch.job.path, words), {})[launch.line] = None
+    paths = [job.path for job in examined.jobs]
+    kept = [
+        (paths.index(path), at, f"{words}{lines([*same]) if len(same) > 5 else ''}")
+        for (path, words), same in places.items()
+        for at in [*same][: 1 if len(same) > 5 else 5]
+    ]
+    for number, at, words in sorted(kept):
+        terminal.show(f"{terminal.path_shown(f'{paths[number]}:{at}')}  {words}")
     for one in left:
         terminal.show(f"{terminal.path_shown(f'{one.path}:{one.line}')}  not read: {printable(one.reason)}")
 
