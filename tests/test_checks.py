@@ -491,6 +491,19 @@ def test_the_processes_of_another_run_are_told_once() -> None:
     assert found.startswith("pid 0 of ada, 50 s old: python train.py (running), and 3 more")
 
 
+def test_the_processes_of_a_job_that_ringup_did_not_start_are_told_once() -> None:
+    words = ["a torchrun process", *(f"rank {n} of 8" for n in range(8))]
+    alive = [
+        c.process(n, age_s=50.0 - n, evidence=f"running: its parent is sshd (pid 9); {w}")
+        for n, w in enumerate(words)
+    ]
+    findings = run_checks(on_node1(leftovers=tuple(alive))())[0]
+    found = next(f for f in findings if f.rule == "other-job-running").found
+    assert found.endswith(
+        "(running: its parent is sshd (pid 9); a torchrun process), and 8 more with that parent"
+    )
+
+
 def test_what_processes_call_themselves_cannot_draw_on_the_terminal() -> None:
     evil = Process(7, "bob", 5.0, "x\x1b[2J" + "y" * 5000)
     cluster = c.changed(c.healthy(), "node0", listeners=(Listener("::", 29500, "bob", evil),))

@@ -308,8 +308,10 @@ def test_a_rank_that_came_or_has_no_number_is_not_said_to_have_been_missing_from
     missing = [{"rank": rank, "node": "node0", "where": "train.py:4"}]
     hang = {"verdict": "stalled", "missing": missing, "collective": collective, "headline": headline}
     result = RunResult("r", "hung", 124, None, (), (), (), "logs", 13.0, {"hangs": [hang]})
-    last = console.run_lines(result, console.Style(io.StringIO()))[-1]
-    assert last == f"hung, ended 13 s after the start: {headline}"
+    assert (
+        console.run_lines(result, console.Style(io.StringIO()))[-1]
+        == f"hung, ended 13 s after the start: {headline}"
+    )
 
 
 def test_a_run_that_hung_when_it_was_interrupted_says_what_held_it_up() -> None:

@@ -179,6 +179,14 @@ def test_one_rank_alone_may_be_started_in_any_way(facts: str, tmp_path: Path) ->
     assert command_line.dispatch([*alone, "--with", "torchrun", "--", "spawn.py"]) == 0
 
 
+def test_a_missing_script_is_no_reason_to_name_anyway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command_line.dispatch(["run", "--local", "1", "--nproc", "1", "--", "gone.py"]) == 1
+    assert "--anyway does not help: no rank can start until this is fixed" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("severity", "until"), [("error", "this is fixed"), ("warning", "this can be checked")]
 )
@@ -187,8 +195,8 @@ def test_without_a_plan_the_reason_is_an_error_or_a_gap(
 ) -> None:
     monkeypatch.setattr("ringup.output.console.check_text", lambda *_, **__: "")
     judged: Any = SimpleNamespace(
-        findings=[SimpleNamespace(severity=severity)], skipped=[], plan=None, brief=None
+        findings=[SimpleNamespace(severity=severity, rule="")], skipped=[], plan=None, brief=None
     )
     args: Any = SimpleNamespace(strict=False, anyway=False, unfolded=False)
     assert refused(judged, args) == 1
-    assert f"no plan is possible until {until}" in capsys.readouterr().err
+    assert f"--anyway does not help: no rank can start until {until}" in capsys.readouterr().err

@@ -126,9 +126,10 @@ def other_job_running(node: Node) -> Iterator[Finding]:
     """
     alive = [p for p in node.leftovers if p.evidence.startswith("running")]
     words = []
-    for same in grouped((p.run_id or str(p.pid), p) for p in alive).values():
+    for same in grouped((p.run_id or p.evidence.partition(";")[0], p) for p in alive).values():
         oldest = max(same, key=lambda process: process.age_s)
-        more = f", and {len(same) - 1} more of that run" if len(same) > 1 else ""
+        how = "of that run" if oldest.run_id else "with that parent"
+        more = f", and {len(same) - 1} more {how}" if len(same) > 1 else ""
         words.append(f"{described(oldest)} ({printable(oldest.evidence, 120)}){more}")
     if words:
         yield at(node).finding(found=listed(words), wanted="nodes that no other job uses")

@@ -162,6 +162,9 @@ def write_page(judged: Judgement, args: Any) -> None:
         terminal.say(f"page written: {terminal.path_shown(args.html)}", quiet=args.quiet)
 
 
+NOTHING_TO_START = ("directory-missing", "script-missing")
+
+
 def refused(judged: Judgement, args: argparse.Namespace) -> int:
     """Print why the check stops a start; returns the exit code, 0 if nothing stops it."""
     code = exit_code(judged.findings, judged.skipped, args.strict)
@@ -172,8 +175,10 @@ def refused(judged: Judgement, args: argparse.Namespace) -> int:
     style = terminal.Style(sys.stderr)
     terminal.say(console.check_text(judged.brief, style, unfolded=args.unfolded))
     way_out = f"; --anyway starts despite {'unchecked rules (--strict)' if code == 3 else 'errors'}"
-    if judged.plan is None:
+    if judged.plan is None or any(
+        f.rule in NOTHING_TO_START and f.severity == "error" for f in judged.findings
+    ):
         until = "this is fixed" if code == 1 else "this can be checked"
-        way_out = f"; --anyway does not help: no plan is possible until {until}"
+        way_out = f"; --anyway does not help: no rank can start until {until}"
     terminal.say(style("error", "nothing was started") + way_out)
     return code or 1
