@@ -275,7 +275,7 @@ class Output:
         """Say once, while there is time to make room, that files are not complete."""
         if self.problem and not self._is_problem_shown:
             self._is_problem_shown = True
-            on_event(Event("problem", self.problem))
+            on_event(Event("problem", f"{self.problem}; the run continues"))
 
     def to_file(self, name: str, data: bytes, at_s: float | None = None) -> None:
         """Append to a file of the log directory, later, in the writing thread; output arrived at `at_s`."""
@@ -294,7 +294,8 @@ class Output:
             try:
                 action()
             except OSError as error:
-                self.problem = self.problem or f"{path or self.log_dir}: {error.strerror}"
+                lacks = "the log directory lacks output from then on"
+                self.problem = self.problem or f"{path or self.log_dir}: {error.strerror}: {lacks}"
 
         return self._pump.put(guarded, size_bytes + 200)
 
