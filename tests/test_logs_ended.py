@@ -169,6 +169,28 @@ def test_a_node_that_was_lost_is_the_cause(tmp_path: Path) -> None:
     assert (cause.rule, cause.confidence, cause.nodes) == ("node-lost", "high", ("node1",))
 
 
+@pytest.mark.parametrize(
+    ("how", "nodes", "fix"),
+    [
+        ("the launching machine was suspended for 14 s", (), "`ringup run --detach`"),
+        (
+            "the head node was suspended, or this node was cut off from it",
+            ("node1",),
+            "`ping` and `ssh` to it",
+        ),
+    ],
+)
+def test_ranks_that_were_ended_for_lost_contact_are_no_cancelled_job(
+    how: str, nodes: tuple[str, ...], fix: str, tmp_path: Path
+) -> None:
+    why = f"no contact with the launcher for 4 s (--lease): {how}"
+    last = f"first failure: node1: it ended its ranks: {why}, 8 s after the start"
+    (cause, *rest) = read_logs([run_folder(tmp_path, "launcher-error", None, last)]).causes
+    assert (cause.rule, cause.confidence, cause.nodes) == ("node-lost", "high", nodes)
+    assert cause.fix.text.startswith(fix)
+    assert why in cause.text and "job-cancelled" not in {c.rule for c in rest}
+
+
 BEHIND = "rank 1 (node1) is missing: the others wait for the GPU"
 PROOF = (
     "  rank 1: train.py:40 in sleep: time.sleep(3600), asleep\n"

@@ -178,9 +178,11 @@ class Outcome:
 
     @cached_property
     def by_ringup(self) -> bool:
-        """Whether `ringup run` ended the ranks: one failed, or none made progress, or Ctrl-C."""
+        """Whether `ringup run` ended the ranks: one failed, no contact, or no progress."""
         ended = self._log.ended
-        by_itself = ended and (ended.outcome in ("hung", "rank-failed") or ended.verdict.rule)
+        by_itself = ended and (
+            ended.outcome in ("hung", "rank-failed", "launcher-error") or ended.verdict.rule
+        )
         return self._log.has("run-hung") or bool(by_itself)
 
     @cached_property

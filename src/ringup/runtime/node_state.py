@@ -231,11 +231,12 @@ class NodeRun(KeepsErrors):
         if reason.startswith(UNHEARD_REASON + "head"):
             how = "the head node was suspended, or this node was cut off from it"
         elif away_s := self.absence_s():
-            how = f"this machine was suspended for {show_seconds(away_s)} (stopped, or out of memory)"
+            how = (
+                f"the launching machine was suspended for {show_seconds(away_s)} (stopped, or no memory left)"
+            )
         else:
             how = "the launching machine, or the network to it, was suspended"
-        words = f"it ended the run by its lease, {reason}: {how}; --lease sets how long it waits"
-        self._fail_node(self._time(message), words)
+        self._fail_node(self._time(message), f"it ended its ranks: {reason} (--lease): {how}")
 
     def _on_hosting(self, message: Message) -> None:
         self.reply = message

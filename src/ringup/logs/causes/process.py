@@ -138,9 +138,10 @@ def oom_killer_ran(log: LogEvidence) -> Found:
 @cause("node-lost", overcome=None)
 def node_lost(log: LogEvidence) -> Found:
     """
-    A node stopped responding, and ringup or the scheduler ended the run.
+    A node and the launcher lost contact, and ringup or the scheduler ended the run.
 
-    Why: the node crashed, was powered off or booted again, or its network was cut.
+    Why: the node crashed, was powered off or booted again, its network was cut, or the launching machine was
+    suspended.
     Fix: `ping` and `ssh` to it from another node; `uptime` there, its console, the scheduler's state of it.
     In logs: `first failure: node1: no contact for 14 s: the node or its network is down`,
     `srun: error: Node failure on node1`, `CANCELLED AT ... DUE TO NODE FAILURE`.
@@ -155,6 +156,11 @@ def node_lost(log: LogEvidence) -> Found:
     if not ended and any(e["by_mpi"] for e in lost):
         text = f"mpirun lost its daemon on {which}: the node is gone or cut off, or the daemon was killed"
         return report(lost, text, "medium", nodes=nodes)
+    if "the launching machine" in (why := first_value(lost, "why")):
+        fix = Fix("`ringup run --detach` does not need the launching machine; or a longer `--lease`.")
+        return report(lost, f"{which} ended its ranks: {why}", nodes=(), fix=fix)
+    if why:
+        return report(lost, f"{which} ended its ranks: {why}", nodes=nodes)
     return report([*lost, *ended], f"{which} stopped responding: down, or cut off", nodes=nodes)
 
 

@@ -94,6 +94,7 @@ TAGS = (
     # The last words of `ringup run`, which saw every end.
     tag("node-silent", "failure end",
         r"^first failure: (?P<host>[^\s:]{1,80}): (?P<first>no contact for .{1,30}: the node or its network is down)",
+        r"^first failure: (?P<host>[^\s:]{1,80}): (?P<first>it ended its ranks): (?P<why>no contact with the .{1,200})",
         r"\Asrun: error: (?P<first>Node failure on) (?P<host>[\w.-]{1,80})\s*\Z",
         r"JobId=\S{1,40} (?:due to failure of|on failed) node (?P<host>[\w.-]{1,80})",
         r"(?P<by_ray>The node with node id: \w{1,64} and (?:address|ip): )(?P<host>[\w.:-]{1,80}) .{0,120}has been marked dead",
