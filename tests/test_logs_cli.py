@@ -18,7 +18,7 @@ from bench.nccl_lines import Plan
 from bench.nccl_logs import generate
 
 from ringup.cli import command_line
-from ringup.errors import BundleError
+from ringup.errors import BundleError, UsageError
 from ringup.logs import files
 from ringup.logs.follow import changes
 from ringup.logs.read import read_logs
@@ -383,3 +383,21 @@ def test_a_line_too_long_to_be_read_whole_is_named(tmp_path: Path) -> None:
         "step 1 | loss: 2.0\n" + "\r".join(f"{n}%|#| {n}/100 [00:0{n}<00:01]" for n in range(9)) * 99
     )
     assert "longer than" not in ringup(str(log)).stderr
+
+
+def test_without_a_path_a_terminal_gets_the_newest_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    with pytest.raises(UsageError, match="no run is in runs/"):
+        command_line.dispatch(["logs"])
+    for name, started in (("old", 1.0), ("new", 2.0)):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "run.json").write_text(
+            json.dumps({"run": name, "outcome": "ok", "started": started, "exit_code": 0})
+        )
+        (tmp_path / "runs" / name / "rank-00000-n0.log").write_text("step 1\n")
+    assert command_line.dispatch(["logs"]) == 0
+    assert "the newest run: runs/new\n" in capsys.readouterr().err

@@ -4,6 +4,7 @@ Name the root cause from NCCL, torch and launcher output, and count collectives.
 For a restarted run, every attempt is read: the first one that failed is shown, then a line for each.
 
 Give it files and directories, plain or compressed (.gz, .xz, .bz2, .zst), in any mix; `-` is standard input.
+Without any it reads standard input, on a terminal the newest run.
 Dumps of torch's flight recorder among them (nccl_trace_rank_N and similar, pickled or JSON) are compared:
 which rank is behind in which collective, or calls another kind, size or type.
 """
@@ -57,15 +58,14 @@ def run(args: argparse.Namespace) -> int:
     paths = list(args.paths)
     if not paths and args.by_iteration and Path(args.by_iteration).exists():  # no REGEX, but a PATH
         paths, args.by_iteration = [args.by_iteration], ""
-    if not paths:
-        if sys.stdin is None or sys.stdin.isatty():
-            hint = "ringup logs FILE..., a directory, a run's name, or `-` for standard input"
-            raise UsageError("no log file given", hint=hint)
+    if not paths and sys.stdin is not None and not sys.stdin.isatty():
         paths = ["-"]
-    if not all(path == "-" or os.path.lexists(path) for path in paths):
+    if not all(path == "-" or os.path.lexists(path) for path in paths or [""]):
         from ringup.cli import runs
 
-        paths = runs.by_name(paths)
+        named, paths = paths, runs.by_name(paths) if paths else runs.paths_of([])
+        if not named:
+            terminal.say(f"the newest run: {terminal.path_shown(paths[0])}", quiet=args.quiet)
     if args.follow:
         return _follow(paths, args)
     options.some_exist(paths)

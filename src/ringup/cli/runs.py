@@ -58,7 +58,7 @@ def paths_of(words: Sequence[str]) -> list[str]:
     if not words:
         rows = runs_of([*folders(Path("runs")), *detached()])
         if not rows:
-            hint = "name a run, its folder, or log files"
+            hint = "name a run, its folder, log files, or - for standard input"
             raise UsageError("no run is in runs/, and no detached one is noted here", hint=hint)
         return [rows[0]["log_dir"]]
     options.some_exist(found := by_name(words))
