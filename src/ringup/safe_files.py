@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +26,7 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
 
     Its name cannot be guessed, so nobody has put a link there; the umask applies to `mode`.
     """
-    fresh = path.with_name(f".{path.name[:200]}.{secrets.token_hex(8)}")
+    fresh = path.with_name(f".{path.name[:200]}.{os.urandom(8).hex()}")
     os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode))
     try:
         yield fresh

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,7 +89,7 @@ def facts(reach: Transport, job: Job, deadline_s: float, hosts: Sequence[Host] =
     nodes: dict[str, Node] = {}
     scripts = {}
     for position, host in enumerate(hosts):
-        token = secrets.token_hex(12)
+        token = os.urandom(12).hex()
         asked[host.name] = Asked(host, token, tuple(FIELDS), dict(job.env), began)
         request = facts_request(position, hosts, job, default_python)
         scale = min(1.0, deadline_s / IN_NODE_S)

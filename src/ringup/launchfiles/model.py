@@ -29,7 +29,8 @@ from ringup.launchfiles.directives import (
     tasks_per_node,
 )
 from ringup.launchfiles.marks import COUNT_NAMES, has_mark, is_mark
-from ringup.launchfiles.passing import DOCKER, HOST_FILES, passed_on
+from ringup.launchfiles.passing import DOCKER, passed_on
+from ringup.launchfiles.programs import MPI_OPTIONS
 from ringup.launchfiles.shell import Command, Job
 from ringup.launchfiles.start import CommandLine, Step, arguments
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, TORCHRUN_PREFIXES
@@ -727,18 +728,18 @@ def _by_srun(launch: Launch, step: Step) -> tuple[int | None, int | None]:
 
 
 def _by_mpi(launch: Launch, step: Step) -> tuple[int | None, int | None]:
-    total_text = step.option("-np", "-n", "--np", "--n", "-c", "--ntasks") or ""
-    each_text = step.option("-N", "-npernode", "--npernode", "-ppn", "--ppn", "-perhost", "-a") or ""
+    total_text = step.option(*MPI_OPTIONS["world_size"], "--ntasks") or ""
+    each_text = step.option(*MPI_OPTIONS["nproc"], "-a") or ""
     mapped = step.option("--map-by", "-map-by") or ""
     if match := re.match(r"ppr:([^:]+):node", mapped):
         each_text = match[1]
-    hosts = step.option("-H", "--host", "-host", "--hosts", "-hosts") or ""
+    hosts = step.option(*MPI_OPTIONS["hosts"]) or ""
     each, total = (
         launch.number(each_text) if each_text else None,
         launch.number(total_text) if total_text else None,
     )
     nodes = _host_count(hosts) if hosts else launch.allocated or None
-    if (listed := launch.job.files.get(step.option(*HOST_FILES) or "")) and not nodes:
+    if (listed := launch.job.files.get(step.option(*MPI_OPTIONS["hostfile"]) or "")) and not nodes:
         nodes = len(hosts_of(launch, listed)) or None
     in_turn = step.has("-bynode", "--bynode") or mapped == "node"
     is_pernode = step.has("-pernode", "--pernode") or (in_turn and launch.launcher in NODE_LAUNCHERS)

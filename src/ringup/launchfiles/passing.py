@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 
 from ringup.launchfiles.marks import has_mark
+from ringup.launchfiles.programs import MPI_OPTIONS
 from ringup.launchfiles.start import Step
 from ringup.model import CONTAINERS
 
@@ -19,9 +20,7 @@ DOCKER = ("docker", "podman", "nvidia-docker", "podman-hpc")
 REMOTE = ("ssh", "pdsh", "clush", "dsh", "pssh", "gcloud")
 """They start a login on the other machine."""
 MPIRUN = ("mpirun", "mpiexec", "prterun")
-HOST_FILES = ("-hostfile", "--hostfile", "-machinefile", "--machinefile")
-"""Options of mpirun."""
-_HOSTS = ("-H", "-host", "--host", *HOST_FILES)
+_HOSTS = (*MPI_OPTIONS["hosts"], *MPI_OPTIONS["hostfile"])
 OF_SLURM = ("SLURM_", "SLURMD_")
 _FOR_APPTAINER = re.compile("(?:APPTAINER|SINGULARITY)ENV_")
 

@@ -63,6 +63,13 @@ _OF_HYDRA = """
 """
 OF_HYDRA = frozenset(_OF_HYDRA.split())
 """Options of Hydra that Open MPI refuses."""
+MPI_OPTIONS = {
+    "world_size": ("-np", "--np", "-n", "--n", "-c"),
+    "nproc": ("-N", "-npernode", "--npernode", "-ppn", "--ppn", "-perhost"),
+    "hostfile": ("-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f"),
+    "hosts": ("-H", "--host", "-host", "--hosts", "-hosts"),
+}
+"""Meaning -> options of mpirun and mpiexec, with any MPI."""
 _DOCKER = _program(
     "wrapper",
     """

@@ -350,15 +350,11 @@ def ranks_started_twice(files: All, part: Part, read: Reading) -> Iterator[Findi
         yield part.finding(found, "one of the two")
 
 
-BY_SCHEDULER = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-"""Variables with which a scheduler or MPI numbers the tasks that it starts itself."""
-
-
 def scheduler_rank(script: Script) -> str:
     """The variable from which the script takes its rank, if it only numbers the scheduler's tasks."""
     if "RANK" in script.strings or "LOCAL_RANK" in script.strings:
         return ""
-    named = next((name for name in BY_SCHEDULER if name in script.strings), "")
+    named = next((name for name in RANKS[:0:-1] if name in script.strings), "")
     return named or ("mpi4py" if "mpi4py" in script.imported else "")
 
 

@@ -12,8 +12,8 @@ from ringup.launchfiles.files import named
 from ringup.launchfiles.manifests import pairs, value_at
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch, PodShare
-from ringup.launchfiles.passing import DOCKER, HOST_FILES, keeps
-from ringup.launchfiles.programs import OF_HYDRA
+from ringup.launchfiles.passing import DOCKER, keeps
+from ringup.launchfiles.programs import MPI_OPTIONS, OF_HYDRA
 from ringup.launchfiles.shell import Command
 from ringup.launchfiles.start import Step, arguments, take_apart
 from ringup.lint.job_file import JobFile
@@ -468,7 +468,7 @@ def _names_alone(job: JobFile, launch: Launch, name: str) -> Found:
 def _slots_of_mpi(job: JobFile, launch: Launch) -> Found:
     """Open MPI 5 starts no more ranks than its host file has slots, each host's once (MPICH: `HOST:N`)."""
     for step in (s for s in launch.steps if s.program in ("mpirun", "mpiexec", "prterun", "mpiexec.hydra")):
-        name = step.option(*HOST_FILES, "-f") or ""
+        name = step.option(*MPI_OPTIONS["hostfile"]) or ""
         total = launch.number(step.option("-np", "-n", "--np", "--n", "-c") or "") or 0
         text = text_of(job, name)
         hosts = [match[1] for line in lines_of(text) if (match := _SLOTS.match(line.strip()))]

@@ -10,7 +10,7 @@ from itertools import pairwise
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import gpus_per_node, last, node_count, tasks_per_node
 from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
-from ringup.launchfiles.programs import OF_OPEN_MPI
+from ringup.launchfiles.programs import MPI_OPTIONS, OF_OPEN_MPI
 from ringup.launchfiles.start import Step, arguments
 from ringup.lint.job_environment import file_at_hand, slots_in, text_of
 from ringup.lint.job_file import JobFile
@@ -123,8 +123,8 @@ def open_mpi_slots(job: JobFile) -> Found:
     yield from _slots_of_chunks(job)
     yield from _slots_of_tasks(job)
     for command, step in job.steps("mpirun") if not job.job.directives else ():
-        hosts = step.option("-H", "--host", "-host") or ""
-        count = step.option("-np", "--np", "-n", "-c") or ""
+        hosts = step.option(*MPI_OPTIONS["hosts"]) or ""
+        count = step.option(*MPI_OPTIONS["world_size"]) or ""
         is_open = any(o.name.lstrip("-") in OF_OPEN_MPI or o.value.startswith("ppr:") for o in step.options)
         slots = _slots(hosts)
         is_more = "oversubscribe" in " ".join(o.written for o in step.options).lower()
@@ -179,7 +179,7 @@ def _slots_of_chunks(job: JobFile) -> Found:
     for command, step in job.steps("mpirun", "mpiexec"):
         names = {option.name.lstrip("-") for option in step.options}
         is_open = step.program == "mpirun" and (is_module or (slots > 1 and names & OF_OPEN_MPI))
-        count = step.option("-np", "--np", "-n", "-c") or ""
+        count = step.option(*MPI_OPTIONS["world_size"]) or ""
         if (is_open or each) and count.isdecimal() and int(count) > slots and not names & _HOST_OPTIONS:
             found = f"{plural(int(count), 'rank')} on {plural(slots, 'slot')}: {printable(chunks[0], 60)}"
             found += "" if each else " has no mpiprocs"
@@ -198,7 +198,7 @@ def _slots_of_tasks(job: JobFile) -> Found:
     if not (slots and is_asked and mpi_modules(job)[0]) or is_open_ended:
         return
     for command, step in job.steps("mpirun"):
-        count = step.option("-np", "--np", "-n", "-c") or ""
+        count = step.option(*MPI_OPTIONS["world_size"]) or ""
         names = {option.name.lstrip("-") for option in step.options}
         if count.isdecimal() and int(count) > slots and not names & _HOST_OPTIONS:
             found = f"{plural(int(count), 'rank')}, and {plural(slots, 'task')} of Slurm: too few slots"

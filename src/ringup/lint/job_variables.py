@@ -11,8 +11,8 @@ from itertools import pairwise
 from ringup.launchfiles.directives import GPU_NAMES, last
 from ringup.launchfiles.marks import COUNT_NAMES, has_mark, is_mark
 from ringup.launchfiles.model import Launch
-from ringup.launchfiles.passing import HOST_FILES, MPIRUN, keeps
-from ringup.launchfiles.programs import OF_OPEN_MPI
+from ringup.launchfiles.passing import MPIRUN, keeps
+from ringup.launchfiles.programs import MPI_OPTIONS, OF_OPEN_MPI
 from ringup.launchfiles.shell import Command, Word
 from ringup.lint.across_files import All, Part
 from ringup.lint.job_environment import text_of
@@ -404,7 +404,7 @@ def _not_by_mpirun(job: JobFile, launch: Launch) -> Iterator[Finding]:
     for step in by_mpi:
         given = {option.value.partition("=")[0] for option in step.options if option.name == "-x"}
         is_open_mpi = any(option.name.lstrip("-") in {"H", *OF_OPEN_MPI} for option in step.options)
-        hosts, name = step.option("-H", "-host", "--host") or "", step.option(*HOST_FILES) or ""
+        hosts, name = (step.option(*MPI_OPTIONS[of]) or "" for of in ("hosts", "hostfile"))
         listed = [line for line in lines_of(text_of(job, name)) if line.strip()]
         count = max(hosts.count(",") + 1, len(listed) or 2 * bool(name))
         own = launch.command.env.keys() - given

@@ -13,6 +13,7 @@ from ringup.launchfiles.model import TORCH, Launch
 from ringup.launchfiles.programs import (
     LAUNCHERS,
     MODULES,
+    MPI_OPTIONS,
     OF_HYDRA,
     OF_OPEN_MPI,
     OPTIONS,
@@ -337,14 +338,12 @@ def _empty_by_blank(job: JobFile) -> Found:
                 yield word.line, found, "the value without the blank, or quotes", "value"
 
 
-_OF_HOSTS = ("-H", "-host", "--host", "-hosts", "--hosts", "-f", "-hostfile", "--hostfile", "-machinefile")
-
-
 def _hosts_missing(job: JobFile) -> Found:
     """mpirun takes the program for the value of an option that has none."""
     for command in job.job.commands:
         for step in (s for s in command.start.steps if s.program in ("mpirun", "mpiexec", "horovodrun")):
-            bare = next((o for o in step.options if o.name in _OF_HOSTS and not o.value), None)
+            names = (*MPI_OPTIONS["hosts"], *MPI_OPTIONS["hostfile"])
+            bare = next((o for o in step.options if o.name in names and not o.value), None)
             follows = "".join(command.texts[bare.at + 1 : bare.at + 2]) if bare else ""
             if bare and PYTHON.fullmatch(follows):
                 found = f"{bare.name} has no value: it takes {follows}"
@@ -662,7 +661,7 @@ def mpirun_binds_to_core(job: JobFile) -> Found:
             names = [option.name.lstrip("-") for option in step.options]
             given = dict(o.value.split("=", 1) for o in step.options if o.name == "-x" and "=" in o.value)
             threads = given.get("OMP_NUM_THREADS") or command.env.get("OMP_NUM_THREADS", "")
-            count = step.option("-np", "--np", "-n", "-c") or ""
+            count = step.option(*MPI_OPTIONS["world_size"]) or ""
             is_bound = any(map(_PLACES.match, names))
             is_open_mpi = is_open or any(name in OF_OPEN_MPI for name in names)
             is_threaded = threads.isdecimal() and int(threads) > 1

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from ringup.errors import UsageError
 from ringup.launchfiles import start
-from ringup.launchfiles.programs import FLAG, LAUNCHERS, OPTIONS, PASSED, meaning_of
+from ringup.launchfiles.programs import FLAG, LAUNCHERS, MPI_OPTIONS, OPTIONS, PASSED, meaning_of
 from ringup.launchfiles.start import PYTHON, Kind
 from ringup.model import CONTAINERS, RANK_VARIABLES
 
@@ -770,12 +770,7 @@ def _srun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
     return line
 
 
-_MPI = {
-    **dict.fromkeys(("-np", "--np", "-n", "--n"), "world_size"),
-    **dict.fromkeys(("-N", "-npernode", "--npernode", "-ppn", "--ppn", "-perhost"), "nproc"),
-    **dict.fromkeys(("-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f"), "hostfile"),
-    **dict.fromkeys(("-H", "--host", "-host", "--hosts", "-hosts"), "hosts"),
-}
+_MPI = {name: meaning for meaning, names in MPI_OPTIONS.items() for name in names}
 _WITHOUT_MPI = "ringup starts the ranks itself, without MPI"
 
 

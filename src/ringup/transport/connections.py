@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import secrets
 import selectors
 import time
 from collections import deque
@@ -98,7 +97,7 @@ class Transport:
 
     def _session(self, host: Host) -> Session:
         link = self._pods.take(host.name) if self._pods else None
-        token = link.loop if link else secrets.token_hex(16)
+        token = link.loop if link else os.urandom(16).hex()
         self._opened.append(Session(host, self._way(host, token, link), token, self._selector))
         return self._opened[-1]
 
