@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -18,7 +21,9 @@ from ringup.lint.rule import ACROSS, SCRIPT, SHELL
 from ringup.logs.rule import CAUSES
 from ringup.model import Address, Cluster, Host, Interface, Link, Node, Resolution, Unreached, unreached_node
 from ringup.planning import mitigations, network
+from ringup.recovery.table import _TEXT as TABLE
 from ringup.rules import CHECKS, PROBLEMS, Finding, run_checks
+from ringup.rules.problems import TEXTS
 from tests import clusters as c
 from tests import rule_cases_gpu, rule_cases_machine, rule_cases_rdma  # noqa: F401 (they add their cases)
 from tests.rule_cases import AND_ALSO, FIRES, QUIET
@@ -48,6 +53,32 @@ def test_every_problem_that_explain_lists_is_found_by_some_rule() -> None:
     """Each rule of these tables has a case that fires: here, in test_logs_causes.py or in test_lint.py."""
     found = {*CHECKS, *CAUSES, *SCRIPT, *SHELL, *ACROSS, lint.NOT_READABLE.name}
     assert set(PROBLEMS) == found, "a text in rules/problems.py without a rule, or a rule without a text"
+
+
+ONCE = """
+class Once(dict):
+    def __setitem__(self, name, value):
+        assert self.setdefault(name, value) == value, f"twice: {name}"
+
+from ringup import rules
+from ringup.lint import rule as faults
+from ringup.logs import rule as causes
+rules.PROBLEMS, rules.CHECKS = Once(rules.PROBLEMS), Once()
+faults.SCRIPT, faults.SHELL, faults.ACROSS, causes.CAUSES = Once(), Once(), Once(), Once()
+import ringup.checks, ringup.lint, ringup.logs.causes
+print(len(faults.SHELL) + len(rules.CHECKS) + len(causes.CAUSES))
+"""
+
+
+def test_a_name_is_of_one_rule_in_each_table_and_of_one_text() -> None:
+    done = subprocess.run([sys.executable, "-c", ONCE], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and int(done.stdout) > 250, done.stderr
+    heads = re.findall(r"(?m)^([a-z][a-z-]+), (?:error|warning|note): ", TEXTS)
+    causes = [name for line in TABLE.splitlines() if line.startswith("    ") for name in line.split()]
+    assert len({*heads}) == len(heads) > 50 and len({*causes}) == len(causes) > 50
+    for name, problem in PROBLEMS.items():
+        assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name)
+        assert problem.summary and problem.why and problem.fix, name
 
 
 def test_every_rule_has_both_cases_and_no_case_is_for_nothing() -> None:

@@ -46,8 +46,6 @@ def fault(
     """
 
     def decorate(function: Function) -> Function:
-        if name in table:
-            raise ValueError(f"two faults named {name}")
         rule = partial(_on_each, each, function) if each else function
         table[name] = (problem_of(name, severity, function.__doc__), rule)
         return function

@@ -83,8 +83,8 @@ def cause(
 
         if fallback:
             _FALLBACKS.append((problem, completed))
-        elif CAUSES.setdefault(problem.name, (problem, completed))[1] is not completed:
-            raise ValueError(f"two causes named {problem.name}")
+        else:
+            CAUSES[name] = problem, completed
         return function
 
     return decorate

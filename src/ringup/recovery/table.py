@@ -134,10 +134,7 @@ def _rows() -> dict[str, Row]:
     head = Row("stop", "")
     for line in _TEXT.strip().splitlines():
         if line.startswith("    "):
-            for name in line.split():
-                if name in rows:
-                    raise ValueError(f"two rows for {name}")
-                rows[name] = head
+            rows |= dict.fromkeys(line.split(), head)
         elif line.startswith("  "):
             head = head._replace(why=f"{head.why} {line.strip()}")
         else:

@@ -146,21 +146,14 @@ def described(name: str, severity: Severity, text: str) -> Problem:
     The problem that a text describes, registered.
 
     The summary comes first; `Why:` and `Fix:` must follow, also for one case alone (`Why, torchrun:`), and
-    `In logs:` may follow.  Raises ValueError for a text without them (a user could not act on it), for an
-    invalid name, and for a second text with the same name.
+    `In logs:` may follow.
     """
     summary, *parts = (" ".join((part or "").split()) for part in _SECTION.split(text))
     sections = tuple(zip(parts[::3], parts[1::3], parts[2::3], strict=True))
     labels = ("Why", "Fix", "In logs")
     why, fix, in_logs = (" ".join(text for of, _, text in sections if of == label) for label in labels)
-    if not (summary and why and fix):
-        raise ValueError(f"rule {name}: its text needs a summary, `Why:` and `Fix:`")
-    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise ValueError(f"rule name is not kebab-case: {name!r}")
-    problem = Problem(name, severity, summary, why, fix, in_logs, sections)
-    if PROBLEMS.setdefault(name, problem) != problem:
-        raise ValueError(f"two texts for one problem: {name}")
-    return problem
+    PROBLEMS[name] = Problem(name, severity, summary, why, fix, in_logs, sections)
+    return PROBLEMS[name]
 
 
 for _block in TEXTS.strip().split("\n\n"):
@@ -187,8 +180,6 @@ def check(
     """
 
     def decorate(function: Function) -> Function:
-        if name in CHECKS:
-            raise ValueError(f"two checks named {name}")
         CHECKS[name] = Rule(problem_of(name, severity, function.__doc__), reads, function, scope)
         return function
 
