@@ -37,7 +37,8 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
 
 def collect(transport: Transport, job: Job, args: argparse.Namespace) -> Cluster:
     """Facts of all nodes and tests between them; saved if `--save` is given."""
-    from ringup import bundle, collectors
+    # `checks` is for `judge`; meanwhile ssh logs in.
+    from ringup import bundle, checks, collectors  # noqa: F401
     from ringup.runtime import node_history
 
     request.show_forwarded(args, job)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ringup.cli import options, request, script
+from ringup.cli import options, request
 from ringup.cli.launching import RankLines, claimed, follow_events, write_record
 from ringup.cli.options import Options
 from ringup.errors import UsageError
@@ -58,6 +58,7 @@ def run(args: argparse.Namespace, own: Options, words: list[str], run_id: str, l
     """Write, submit, follow; the job's exit code.  Raises UsageError for named nodes: Slurm chooses them."""
     for option in (*request.named(args), *(["from"] if args.from_file else [])):
         raise UsageError(f"--slurm and --{option}: Slurm chooses the nodes", hint="say how many: --nodes N")
+    from ringup.cli import script  # most runs need none of it
     from ringup.jobfiles.templating import render
 
     with claimed(log_dir.absolute(), run_id, is_wanted=not args.dry_run) as log_dir:

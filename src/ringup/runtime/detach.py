@@ -21,7 +21,6 @@ import msgspec
 
 from ringup.agent.guard import tls
 from ringup.errors import LaunchError, UsageError, writing
-from ringup.keys import Authority
 from ringup.model import Host
 from ringup.planning import Plan
 from ringup.rules import Finding
@@ -43,6 +42,8 @@ class HandOver:
     """The steps from "every guard is ready" to "the head has the run"."""
 
     def __init__(self, plan: Plan, nodes: Sequence[NodeRun]) -> None:
+        from ringup.keys import Authority  # other runs start faster without it
+
         self._address, self._port, self._nodes = plan.master_addr, plan.master_port, nodes
         names = [tls.HEAD, *(f"node-{node.plan.rank}" for node in nodes[1:])] if len(nodes) > 1 else []
         authority = Authority()
