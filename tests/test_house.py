@@ -131,14 +131,14 @@ def test_names_of_modules_classes_and_functions_are_plain() -> None:
     assert found == {}, "say it in the field's words"
 
 
-def texts(path: str) -> Iterator[str]:
+@functools.cache
+def texts(path: str) -> tuple[str, ...]:
     """Comments and docstrings of a file, without examples."""
-    yield from re.findall(r"(?:^|\s)# (.+)", (SOURCE / path).read_text(), re.MULTILINE)
-    for node in ast.walk(trees()[path]):
-        body = getattr(node, "body", None)
-        for one in body if isinstance(body, list) else ():
-            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant):
-                yield re.sub(r">>>.*?(?=\n\s*\n|\Z)", "", str(one.value.value), flags=re.DOTALL)
+    found = re.findall(r"(?:^|\s)# (.+)", (SOURCE / path).read_text(), re.MULTILINE)
+    for node in parsed.nodes(SOURCE / path):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            found.append(re.sub(r">>>.*?(?=\n\s*\n|\Z)", "", str(node.value.value), flags=re.DOTALL))
+    return tuple(found)
 
 
 def pages() -> Iterator[tuple[str, str]]:
