@@ -54,10 +54,10 @@ def gang_larger_than_job(job: JobFile, document: Node) -> Found:
         name = "minReplicas" if node is node_at(elastic, "minReplicas") else "minAvailable"
         found = f"{name} {least}, and there are {total} pods"
         if least > total:
-            yield node.start_mark.line + 1, found, f"{name}: {total}"
+            yield node, found, f"{name}: {total}"
         elif parts is tasks and 0 < least < total and any(one.nnodes == total for one in started):
-            where, wanted = node.start_mark.line + 1, f"{name}: {total}"
-            yield job.finding(where, f"{found} in one world", wanted, severity="warning", case="gang")
+            found += " in one world"
+            yield job.finding(node, found, f"{name}: {total}", severity="warning", case="gang")
 
 
 _WAITS = re.compile(r"\b(?:until|while)\b")
@@ -87,9 +87,8 @@ def pods_start_in_turn(job: JobFile, document: Node) -> Found:
         text = job.text[container.start_mark.index : container.end_mark.index]
         others = any(part[:1] in "$123456789" for part in text.split(f"{name}-")[1:] if part)
         if others and _WAITS.search(text):
-            line = container.start_mark.line + 1
             wanted = "podManagementPolicy: Parallel"
-            yield line, "it waits for pods that are made after this one", wanted, "StatefulSet"
+            yield container, "it waits for pods that are made after this one", wanted, "StatefulSet"
 
 
 def _completed_in_turn(job: JobFile, document: Node) -> Found:
@@ -100,9 +99,9 @@ def _completed_in_turn(job: JobFile, document: Node) -> Found:
         return
     for launch in _within(job, document):
         if (launch.nnodes or 0) > 1:
-            line = node_at(spec, "completions").start_mark.line + 1
             found = f"completions: {pods} without parallelism: one pod at a time, and {launch.launcher}"
-            yield line, f"{found} waits for {launch.nnodes} nodes", f"parallelism: {pods}", "Job"
+            found += f" waits for {launch.nnodes} nodes"
+            yield node_at(spec, "completions"), found, f"parallelism: {pods}", "Job"
             return
 
 
@@ -179,7 +178,7 @@ def command_in_one_string(job: JobFile, document: Node) -> Found:
         first = next(iter(listed(node_at(container, "command"))), None)
         if first is not None and _IN_ONE.match(scalar(first)):
             found = f"`{printable(scalar(first), 60)}` is one word: no program has this name"
-            yield first.start_mark.line + 1, found, "an entry for each word, or bash -c"
+            yield first, found, "an entry for each word, or bash -c"
 
 
 def _pods_of(document: Node) -> list[Node]:
@@ -217,11 +216,10 @@ def pytorchjob_refused(job: JobFile, document: Node) -> Found:
         if kind not in ("Master", "Worker"):
             yield line, f"a PyTorchJob has no {printable(kind, 40)}", "Master or Worker"
         elif kind == "Master" and (count := number(value_at(spec, "replicas"))) and count != 1:
-            line = node_at(spec, "replicas").start_mark.line + 1
-            yield line, f"{count} replicas of Master", "replicas: 1"
+            yield node_at(spec, "replicas"), f"{count} replicas of Master", "replicas: 1"
         if names and all(names) and "pytorch" not in names and not re.search(r"[{$<]", "".join(names)):
             found = f"{kind}: no container is named pytorch"
-            yield node_at(named[0], "name").start_mark.line + 1, found, "name: pytorch"
+            yield node_at(named[0], "name"), found, "name: pytorch"
 
 
 @fault("mpi-job-slots", SHELL)
@@ -290,17 +288,16 @@ def compose_refused(job: JobFile) -> Found:
                 if not key.startswith("x-"):
                     found = f"limits of a service have no key {printable(key, 40)}"
                     wanted = "under the service itself" if key in _KEYS_OF_COMPOSE else "cpus, memory or pids"
-                    yield limits[key].start_mark.line + 1, found, wanted
+                    yield limits[key], found, wanted
             copies = number(value_at(service, "deploy", "replicas") or value_at(service, "scale")) or 1
             if copies > 1 and "container_name" in own:
-                line = own["container_name"].start_mark.line + 1
-                yield line, f"container_name, and {copies} containers", "no container_name"
+                yield own["container_name"], f"container_name, and {copies} containers", "no container_name"
             if "network_mode" in own and "networks" in own:
                 line = own["networks"].start_mark.line
                 why, fix = "compose takes one of the two for a service", "leave networks or network_mode out"
                 yield line, "networks beside network_mode", "one of them", why, fix
             for device in listed(node_at(service, "deploy", "resources", "reservations", "devices")):
-                given, line = dict(pairs(device)), device.start_mark.line + 1
+                given = dict(pairs(device))
                 count = number(scalar(given.get("count"))) or 0
                 if copies > 1 and count:
                     taken = "GPU 0" if count == 1 else f"the first {count} GPUs"
@@ -309,11 +306,11 @@ def compose_refused(job: JobFile) -> Found:
                         "a service for each, with its device_ids",
                     )
                     why = "docker gives every container the first"
-                    yield line, found, "device_ids, one service for each", why, fix
+                    yield device, found, "device_ids, one service for each", why, fix
                 if {"count", "device_ids"} <= given.keys():
-                    yield line, "count and device_ids for one device", "one of them"
+                    yield device, "count and device_ids for one device", "one of them"
                 if given and "capabilities" not in given:
-                    yield line, "a device without capabilities", "capabilities: [gpu]"
+                    yield device, "a device without capabilities", "capabilities: [gpu]"
 
 
 @fault("volume-not-mounted", SHELL)
@@ -332,7 +329,7 @@ def volume_not_mounted(job: JobFile) -> Found:
             name, medium = value_at(volume, "name"), value_at(volume, "emptyDir", "medium")
             if medium == "Memory" and name and name not in mounted:
                 found = f"the volume {printable(name, 60)} is mounted nowhere"
-                yield volume.start_mark.line + 1, found, "mountPath: /dev/shm"
+                yield volume, found, "mountPath: /dev/shm"
 
 
 @fault("manifest-refused", SHELL)
@@ -365,12 +362,15 @@ def manifest_refused(job: JobFile) -> Found:
         is_batch = value_at(document, "apiVersion").startswith("batch/")
         if kind == "Job" and is_batch and template is not None and policy not in ("Never", "OnFailure"):
             found = f"a Job with restartPolicy: {printable(policy or 'Always', 40)}"
-            yield template.start_mark.line + 1, found, "Never or OnFailure", "policy"
+            yield template, found, "Never or OnFailure", "policy"
         wanted = {k: scalar(v) for k, v in pairs(node_at(document, "spec", "selector", "matchLabels"))}
         labels = {k: scalar(v) for k, v in pairs(node_at(template, "metadata", "labels"))}
         if kind in ("Deployment", "StatefulSet") and labels and not wanted.items() <= labels.items():
-            line = node_at(document, "spec", "selector").start_mark.line + 1
-            yield line, "the selector does not fit the pods' labels", "the same labels in both", "selector"
+            found, selector = (
+                "the selector does not fit the pods' labels",
+                node_at(document, "spec", "selector"),
+            )
+            yield selector, found, "the same labels in both", "selector"
         yield from _pods_refused(document)
 
 
@@ -387,12 +387,12 @@ def _pods_refused(document: Node) -> Found:
                 is_extended = "/" in name and "kubernetes.io/" not in name
                 if is_extended and limit != scalar(node) and not re.search("[{$<]", limit + scalar(node)):
                     found = f"requests: {name} {printable(scalar(node), 20)}, limits: {limit or 'none'}"
-                    yield node.start_mark.line + 1, found, "the same number as limit", "GPUs"
+                    yield node, found, "the same number as limit", "GPUs"
             yield from _text_refused(container)
             for mount in listed(node_at(container, "volumeMounts")):
                 if (name := value_at(mount, "name")) and name not in volumes and not re.search("[{$<]", name):
                     found = f"no volume is named {printable(name, 60)}"
-                    yield mount.start_mark.line + 1, found, "a volume of this name", "volume"
+                    yield mount, found, "a volume of this name", "volume"
 
 
 _NO_TEXT = re.compile(r"tag:yaml\.org,2002:(int|bool|float)")
@@ -415,7 +415,7 @@ def _no_text(name: str, node: Node) -> Found:
     if kind := _NO_TEXT.match(getattr(node, "tag", "")):
         value = printable(scalar(node), 40)
         found = f"{printable(name, 60)}: {value} is of type {kind[1]}"
-        yield node.start_mark.line + 1, found, f'"{value}" in quotes', "text"
+        yield node, found, f'"{value}" in quotes', "text"
 
 
 def _text_refused(container: Node) -> Found:
@@ -423,7 +423,7 @@ def _text_refused(container: Node) -> Found:
     for key in ("command", "args"):
         if (own := scalar(node := node_at(container, key))) and not re.search("[{$<]", own):
             found = f"{key}: `{printable(own, 60)}` is one text"
-            yield node.start_mark.line + 1, found, "[a, list, of, words]", "text"
+            yield node, found, "[a, list, of, words]", "text"
         for word in listed(node):
             yield from _no_text(key, word)
     for variable in listed(node_at(container, "env")):
@@ -445,7 +445,7 @@ def service_named_vllm(job: JobFile) -> Found:
         is_headless = value_at(document, "spec", "clusterIP") == "None"
         is_service = value_at(document, "kind") == "Service" and scalar(name) == "vllm"
         if is_service and not is_headless and "enableServiceLinks" not in job.text:
-            yield name.start_mark.line + 1, "a Service named vllm", "another name"
+            yield name, "a Service named vllm", "another name"
 
 
 @fault("job-without-index", SHELL, each="job.documents")
@@ -495,8 +495,8 @@ def deepspeed_settings_twice(job: JobFile, document: Node) -> Found:
     own |= {n: v for n, v in also.items() if scalar(v) not in ("", "null", "~")}
     both = [name for name in (*_OF_DEEPSPEED, "mixed_precision") if name in own]
     if both and scalar(own.get("deepspeed_config_file")):
-        line = own[both[0]].start_mark.line + 1
-        yield line, f"{', '.join(both)} beside deepspeed_config_file", "deepspeed_config_file alone"
+        found = f"{', '.join(both)} beside deepspeed_config_file"
+        yield own[both[0]], found, "deepspeed_config_file alone"
 
 
 _WHICH_MACHINE = re.compile(
@@ -556,20 +556,18 @@ def accelerate_config_wrong(job: JobFile) -> Found:
             number(value_at(document, "num_processes")) or 0,
             value_at(document, "gpu_ids").split(","),
         )
-        if all(map(str.isdecimal, ids)) and total // machines > len(ids):
-            line = node_at(document, "gpu_ids").start_mark.line + 1
-            found = f"{total // machines} processes on this machine, and gpu_ids has {len(ids)}"
-            yield line, found, "num_processes: the machines x their GPUs", "processes"
-        elif all(map(str.isdecimal, ids)) and 0 < total // machines < len(ids):
-            line = node_at(document, "gpu_ids").start_mark.line + 1
-            found = f"gpu_ids has {len(ids)}, and {total // machines} processes take them: GPUs stay idle"
-            yield line, found, "num_processes: the machines x their GPUs", "processes"
+        each = total // machines
+        if all(map(str.isdecimal, ids)) and each not in (0, len(ids)):
+            found = f"{each} processes on this machine, and gpu_ids has {len(ids)}"
+            if each < len(ids):
+                found = f"gpu_ids has {len(ids)}, and {each} processes take them: GPUs stay idle"
+            wanted = "num_processes: the machines x their GPUs"
+            yield node_at(document, "gpu_ids"), found, wanted, "processes"
         own = dict(pairs(node_at(document, "deepspeed_config")))
         how = scalar(own.get("deepspeed_multinode_launcher"))
         if machines > 1 and how not in ("", "standard") and not scalar(own.get("deepspeed_hostfile")):
-            line = own["deepspeed_multinode_launcher"].start_mark.line + 1
             found = f"{machines} machines by {printable(how, 20)}, and no deepspeed_hostfile"
-            yield line, found, "deepspeed_hostfile", "hosts"
+            yield own["deepspeed_multinode_launcher"], found, "deepspeed_hostfile", "hosts"
 
 
 _KEYS = """
@@ -602,35 +600,32 @@ _TRUTH = (
 
 def _values_of_accelerate(given: Mapping[str, Any]) -> Found:
     for key, node in given.items():
-        value, line = scalar(node), node.start_mark.line + 1
+        value = scalar(node)
         near = difflib.get_close_matches(key, _OF_ACCELERATE, 1, 0.85)
         is_written = value not in ("", "null", "~") and not re.search(r"[${<]", value)
         block = next((block for begins, block in _OF_BLOCK.items() if key.startswith(begins)), "")
         if key not in _OF_ACCELERATE and (near or block):
             wanted = near[0] if near else f"{key} inside {block}"
             found = f"accelerate knows no {printable(key, 40)}{' outside of ' * bool(block)}{block}"
-            yield line, found, wanted, "value"
+            yield node, found, wanted, "value"
         elif key == "mixed_precision" and _NO_TEXT.match(getattr(node, "tag", "")):
             found = f"mixed_precision: {value} is a truth value of YAML: accelerate ends with AttributeError"
-            yield line, found, f'mixed_precision: "{value}"', *_TRUTH
+            yield node, found, f'mixed_precision: "{value}"', *_TRUTH
         elif is_written and key in _POSSIBLE and not _POSSIBLE[key][0].search(value):
-            yield line, f"{key} is {printable(value, 40)}", _POSSIBLE[key][1], "value"
+            yield node, f"{key} is {printable(value, 40)}", _POSSIBLE[key][1], "value"
     machines, rank = (number(scalar(given.get(key))) for key in ("num_machines", "machine_rank"))
     if machines and rank and rank >= machines:
-        line = given["machine_rank"].start_mark.line + 1
         found = f"machine_rank {rank}, and the {machines} machines are 0 to {machines - 1}"
-        yield line, found, "one of these", "value"
+        yield given["machine_rank"], found, "one of these", "value"
     backend = scalar(given.get("rdzv_backend"))
     if (machines or 1) > 1 and backend == "c10d" and scalar(given.get("same_network")).lower() == "true":
-        line = given["same_network"].start_mark.line + 1
         found = (
             "same_network with c10d: torchrun gets no endpoint, and each machine meets itself at localhost"
         )
-        yield line, found, "same_network: false, or rdzv_backend: static", "network"
+        yield given["same_network"], found, "same_network: false, or rdzv_backend: static", "network"
     kind, ids = scalar(given.get("distributed_type")), scalar(given.get("gpu_ids"))
     if kind == "MULTI_GPU" and ids.isdecimal() and (machines or 1) == 1:
-        line = given["gpu_ids"].start_mark.line + 1
-        yield line, f"MULTI_GPU, and gpu_ids has one GPU: {ids}", "two or more", "value"
+        yield given["gpu_ids"], f"MULTI_GPU, and gpu_ids has one GPU: {ids}", "two or more", "value"
 
 
 _BLOCKS = (
@@ -653,8 +648,7 @@ def _offload_without_stage(job: JobFile, given: Mapping[str, Any]) -> Found:
     """DeepSpeed 0.19.8 `runtime/zero/config.py`: offload_param is valid with stage 3 alone."""
     stage, device = scalar(given.get("zero_stage")), scalar(given.get("offload_param_device"))
     if stage in ("0", "1", "2") and device in ("cpu", "nvme"):
-        line = given["offload_param_device"].start_mark.line + 1
-        found = f"offload_param_device at stage {stage}"
+        line, found = given["offload_param_device"], f"offload_param_device at stage {stage}"
         why = "only stage 3 splits and offloads parameters"
         yield job.finding(line, found, "stage 3", severity="warning", why=why, fix=Fix("zero_stage: 3"))
 
@@ -744,27 +738,27 @@ def _unserved(
             if labels.get(key) != value and not _GIVEN_TO_PODS.search(key)
         ]
         if apart and labels:
-            line, key = services[wanted][apart[0]].start_mark.line + 1, apart[0]
+            key = apart[0]
             found = (
                 f"the Service {printable(wanted)} selects {key}: {printable(chosen[key])}, and no pod has it"
             )
             why = "A Service without pods has no addresses: the names of its pods do not resolve."
             fix = "the same label in the Service's selector and in the pods' template"
-            yield line, found, f"{key}: {labels.get(key) or 'a label of the pods'}", why, fix
+            wanted_label = f"{key}: {labels.get(key) or 'a label of the pods'}"
+            yield services[wanted][key], found, wanted_label, why, fix
     if not wanted or wanted in services or elsewhere:
         return
     for name, selector in services.items():
         chosen = {key: scalar(value) for key, value in selector.items()}
         if chosen and chosen.items() <= labels.items():
             found = f"no Service is named {printable(wanted)}; {printable(name)} selects these pods"
-            yield node.start_mark.line + 1, found, name
+            yield node, found, name
             return
-    line = node.start_mark.line + 1
     if not services and any(
         one.host.partition(".")[2].partition(".")[0] == wanted for one in _within(job, document)
     ):
         found = f"no Service is named {printable(wanted)} in these files: the pods' names need one"
-        yield job.finding(line, found, f"a headless Service {printable(wanted)}", severity="note")
+        yield job.finding(node, found, f"a headless Service {printable(wanted)}", severity="note")
 
 
 @fault("rank-starts-after-another", SHELL, each="job.documents")
@@ -795,4 +789,4 @@ def rank_starts_after_another(job: JobFile, document: Node) -> Found:
         together = {one.script for one in before if one.nnodes != 1 and one.nnodes_text}
         if together & {one.script for one in after}:
             found = f"{printable(name)} starts when {printable(first)} has ended, which waits for it"
-            yield how.start_mark.line + 1, found, "no condition: all ranks start at once"
+            yield how, found, "no condition: all ranks start at once"

@@ -272,12 +272,12 @@ def fsdp_layer_unknown(job: JobFile) -> Found:
             given[node.start_mark.line + 1] = scalar(node)
             if several := [scalar(one) for one in listed(node)]:
                 found = "a list: accelerate makes a text with brackets of it, and finds no such layer"
-                yield node.start_mark.line + 1, found, ",".join(several)
+                yield node, found, ",".join(several)
         is_efficient = scalar(own.get("fsdp_cpu_ram_efficient_loading")).lower() == "true"
         sync, is_fsdp = own.get("fsdp_sync_module_states"), value_at(document, "distributed_type") == "FSDP"
         if is_fsdp and is_efficient and sync is not None and scalar(sync).lower() == "false":
             found = "fsdp_cpu_ram_efficient_loading without fsdp_sync_module_states: accelerate refuses it"
-            yield sync.start_mark.line + 1, found, "fsdp_sync_module_states: true"
+            yield sync, found, "fsdp_sync_module_states: true"
     texts = [job.text, *job.others.values()] if any(given.values()) else []
     names = {name for text in texts for name in _LOADED.findall(text)}
     models = {match[1].lower() for name in names for match in _MODELS.finditer(name.rpartition("/")[2])}

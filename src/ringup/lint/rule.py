@@ -10,10 +10,10 @@ from typing import Any
 
 from ringup.rules import Finding, Fix, Problem, Severity, complete, isolated, problem_of
 
-Found = Iterator[Finding | tuple[int, str, str] | tuple[int, str, str, str] | tuple[int, str, str, str, str]]
+Found = Iterator[Finding | tuple[Any, str, str] | tuple[Any, str, str, str] | tuple[Any, str, str, str, str]]
 """
-Results of a rule: the line, the found and the expected value; then nothing, the case of the rule's text
-(`Why, torchrun: ...`), or why and the fix; or a finding with more.
+Results of a rule: the line (or a YAML node), the found and the expected value; then nothing, the case of the
+rule's text (`Why, torchrun: ...`), or why and the fix; or a finding with more.
 """
 Function = Callable[..., Found]
 SCRIPT: dict[str, tuple[Problem, Function]] = {}
@@ -28,11 +28,12 @@ ACROSS: dict[str, tuple[Problem, Function]] = {}
 class File:
     path: str
 
-    def where(self, line: int) -> str:
-        return f"{self.path}:{line}"
+    def where(self, line: Any) -> str:
+        """The place of a line, or of the first line of a YAML node."""
+        return f"{self.path}:{line if isinstance(line, int) else line.start_mark.line + 1}"
 
-    def finding(self, line: int, found: str, wanted: str, **more: Any) -> Finding:
-        """A finding at a line; `more` are further fields of `Finding`."""
+    def finding(self, line: Any, found: str, wanted: str, **more: Any) -> Finding:
+        """A finding there; `more` are further fields of `Finding`."""
         return Finding(self.where(line), found, wanted, **more)
 
 
@@ -69,7 +70,7 @@ def judge(table: dict[str, tuple[Problem, Function]], read: Any) -> Iterator[Fin
                 yield complete(found, problem)
 
 
-def _finding(read: File, line: int, found: str, wanted: str, *more: str) -> Finding:
+def _finding(read: File, line: Any, found: str, wanted: str, *more: str) -> Finding:
     if len(more) == 2:
         return read.finding(line, found, wanted, why=more[0], fix=Fix(more[1]))
     return read.finding(line, found, wanted, case="".join(more))
