@@ -22,7 +22,7 @@ from ringup.lint.settings import settings
 from ringup.model import CONTAINERS
 from ringup.nccl import traps, variables
 from ringup.nccl.interface_choice import ASSUMED, version_of
-from ringup.rules import Finding, Fix, Severity
+from ringup.rules import Finding, Fix
 from ringup.units import lines_of, printable
 
 OLDEST = (2, 18)
@@ -178,8 +178,7 @@ def loopback_between_nodes(job: JobFile, launch: Launch) -> Iterator[Finding]:
         line = next((w.line for w in job.job.assigned if w.text.startswith(f"{name}=")), launch.line)
         found = f"{name}={value}, and {nodes} nodes: every rank is at 127.0.0.1"
         wanted = f"{value},lo" if is_back else "the network's interface"
-        severity: Severity = "error" if is_used else "warning"
-        yield job.finding(line, found, wanted, subject=f"env:{name}", severity=severity)
+        yield job.finding(line, found, wanted, subject=f"env:{name}", is_sure=is_used)
 
 
 _SHARDS = re.compile(

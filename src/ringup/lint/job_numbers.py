@@ -16,7 +16,7 @@ from ringup.lint.job_environment import file_at_hand, slots_in, text_of
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_programs import gpus_of_nccl_tests, mpi_modules, tasks_of_litgpt
 from ringup.lint.rule import SHELL, Found, fault
-from ringup.rules import Fix, Severity
+from ringup.rules import Fix
 from ringup.units import plural, printable
 
 _LOOPBACK = re.compile(r"(?:tcp://)?(localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[?::1\]?)(?::|$)")
@@ -522,8 +522,7 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
             if _LIGHTNING.search(text) or (not text and "lightning" in launch.script.lower()):
                 most = last(job.job.directives, "ntasks-per-node", "tasks-per-node")[0]
                 found = f"--ntasks decides: srun starts fewer than the {most} ranks a node of Lightning"
-                severity: Severity = "error" if text else "warning"
-                yield job.finding(line, found, f"--ntasks-per-node={most} alone", severity=severity)
+                yield job.finding(line, found, f"--ntasks-per-node={most} alone", is_sure=text)
         elif step is None and launch.started_by == "batch" and devices * nodes > 1 and max(nodes, tasks) > 1:
             found = f"Lightning waits for {devices * nodes} ranks, and without srun there is one"
             yield launch.line, found, "srun in front of it"

@@ -28,7 +28,7 @@ from ringup.launchfiles.start import Step
 from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import PLACEHOLDER, JobFile
 from ringup.lint.rule import SHELL, Found, fault, lines
-from ringup.rules import Finding, Fix, Severity
+from ringup.rules import Finding, Fix
 from ringup.units import lines_of, plural, printable
 
 MOST_TASKS = 100_000
@@ -55,9 +55,8 @@ def dos_line_ends(job: JobFile) -> Iterator[Finding]:
     """
     is_refused = any(d.scheduler == "SBATCH" for d in job.job.directives) or "\\\n" in job.text
     if job.is_dos and job.launches and not job.path.endswith((".yaml", ".yml")):
-        severity: Severity = "error" if is_refused else "warning"
         fix = Fix(f"sed -i 's/\\r$//' {printable(job.path)}")
-        yield job.finding(1, "lines end in CR LF", "lines that end in LF", severity=severity, fix=fix)
+        yield job.finding(1, "lines end in CR LF", "lines that end in LF", is_sure=is_refused, fix=fix)
 
 
 def _asks(directive: Directive) -> bool:
@@ -88,8 +87,7 @@ def variable_in_directive(job: JobFile) -> Iterator[Finding]:
         fix = Fix(f"write the value, or give it to {program}: `{program} {printable(option, 80)} ...`")
         # A folder of this name does not exist, and the job ends at once.
         is_sure = _asks(one) or (one.name in _PATHS[:4] and "/" in one.value.partition("$")[2])
-        severity: Severity = "error" if is_sure else "warning"
-        yield job.finding(one.line, found, "a value", severity=severity, fix=fix)
+        yield job.finding(one.line, found, "a value", is_sure=is_sure, fix=fix)
 
 
 @fault("directive-behind-command", SHELL)
@@ -111,8 +109,7 @@ def directive_behind_command(job: JobFile) -> Iterator[Finding]:
     program = SUBMITTED[late[0].scheduler]
     found = f"behind the command in line {job.job.first_line}: {program} ignores it"
     found += lines([d.line for d in late])
-    severity: Severity = "error" if is_lost else "warning"
-    yield job.finding(late[0].line, found, "above the first command", severity=severity)
+    yield job.finding(late[0].line, found, "above the first command", is_sure=is_lost)
 
 
 @fault("directive-wrong", SHELL)

@@ -147,10 +147,9 @@ def slurm_variable_empty(job: JobFile) -> Found:
         plain = name.replace("_", "")
         near = _SLIPS.get(name) or next((n for n in _OF_SLURM if n.replace("_", "") == plain != n), "")
         if name.startswith("SLURM_") and near and name not in _OF_SLURM:
-            severity: Severity = "warning" if name.endswith("_") else "error"
             found = f"Slurm has no ${name}: it is empty"
             wanted = f"${{{near}}}_" if name.endswith("_") else f"${near}"
-            yield job.finding(read[name], found, wanted, severity=severity, case="name")
+            yield job.finding(read[name], found, wanted, is_sure=not name.endswith("_"), case="name")
     for name, options in _ONLY_WITH.items() if asked else ():
         if name in read and name not in known and not asked & {*options}:
             found = f"${name} is empty: the file has no --{options[0]}"
@@ -373,9 +372,8 @@ def step_without_environment(job: JobFile) -> Iterator[Finding]:
             option = printable(launch.shown(own) or by_job, 40)
             shown = f"srun --export={option}" if own else f"--export={option} (line {line})"
             is_needed = any(name.startswith(("MASTER", "NCCL", "WORLD")) or name in needed for name in lost)
-            severity: Severity = "error" if is_needed else "warning"
             found = f"{shown}: the ranks do not get {_few(lost)}"
-            yield job.finding(launch.line, found, "srun --export=ALL", severity=severity, case="srun")
+            yield job.finding(launch.line, found, "srun --export=ALL", is_sure=is_needed, case="srun")
 
 
 def _cut_at_commas(job: JobFile, launch: Launch) -> Iterator[Finding]:
@@ -496,9 +494,8 @@ def variable_of_other_scheduler(job: JobFile) -> Found:
                 continue
             # sbatch reads #PBS and #BSUB lines as well.
             is_sure = mine in ("SLURM_", "-") or mine in re.findall(r"\b(SLURM_|PBS_|LSB_)[A-Z]", job.text)
-            severity: Severity = "error" if is_sure else "warning"
             found = f"${name} is not set in a {_PLACES[mine]}: it is empty"
-            yield job.finding(line, found, f"a variable {mine}..." if own else "a value", severity=severity)
+            yield job.finding(line, found, f"a variable {mine}..." if own else "a value", is_sure=is_sure)
             break
 
 

@@ -409,7 +409,6 @@ def launcher_option_wrong(job: JobFile) -> Found:
 
 def _placeholders(job: JobFile) -> Found:
     # A page's reader fills them in.
-    severity: Severity = "warning" if job.is_page else "error"
     for launch in job.launches:
         if re.fullmatch(r"(?i)x{1,9}(?:\.x{1,9}){3}|your[-_]\w{2,40}", launch.host):
             yield launch.line, f"{launch.host} is a placeholder", "the first node's address", "placeholder"
@@ -417,13 +416,13 @@ def _placeholders(job: JobFile) -> Found:
         # The placeholder last: words behind the name of a secret are hidden.
         found = f"the shell stops here with a syntax error{lines([line for line, _ in stops])}"
         found += f": placeholder {printable(stops[0][1], 60)}"
-        yield job.finding(stops[0][0], found, "the value", severity=severity, case="placeholder")
+        yield job.finding(stops[0][0], found, "the value", is_sure=not job.is_page, case="placeholder")
     for line, text, is_end in job.job.placeholders:
         at_launch = any(one.line <= line <= one.command.last_line + 1 for one in job.launches)
         is_assigned = ASSIGNED.match(job.lines[line - 1].removeprefix("export "))
         if job.launches and not is_end and (at_launch or is_assigned):
             found = f"the shell takes `<` for a file: placeholder {printable(text, 60)}"
-            yield job.finding(line, found, "the value", severity=severity, case="placeholder")
+            yield job.finding(line, found, "the value", is_sure=not job.is_page, case="placeholder")
             break
 
 
@@ -525,8 +524,7 @@ def launcher_option_behind_script(job: JobFile, launch: Launch) -> Found:
     is_sure = is_sure or launch.launcher == "deepspeed"
     if not takes and not launch.setting("nproc-per-node"):
         found = f"--{late[0]} behind the script: {launch.launcher} does not see it"
-        severity: Severity = "error" if is_sure else "warning"
-        yield job.finding(launch.line, found, f"--{late[0]} in front of the script", severity=severity)
+        yield job.finding(launch.line, found, f"--{late[0]} in front of the script", is_sure=is_sure)
 
 
 def _word(launch: Launch, at: int) -> Word:

@@ -247,8 +247,7 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
             is_first = launch.launcher in (*TORCH, *BY_ENVIRONMENT) and launch.node_rank_text == "0"
             others = (one.host for one in job.launches if one.node_rank_text not in ("", "0"))
             is_first &= launch.backend != "c10d" or any(host != launch.host for host in others)
-            severity: Severity = "warning" if is_first else "error"
-            yield job.finding(launch.line, found, "the first node", severity=severity)
+            yield job.finding(launch.line, found, "the first node", is_sure=not is_first)
     yield from coordinator_at_itself(job)
 
 
@@ -306,9 +305,8 @@ def node_variable_read_too_early(job: JobFile) -> Found:
                 of = "Slurm" if starter == "srun" else "MPI"
                 # A wrapper in another file may set it again.
                 is_open = any(s.program.endswith(".sh") for s in command.steps)
-                severity: Severity = "warning" if is_open else "error"
                 found, wanted = f"{name}: {early}", f"{name} set in each task"
-                yield job.finding(command.line, found, wanted, severity=severity, case=of)
+                yield job.finding(command.line, found, wanted, is_sure=not is_open, case=of)
                 break
 
 

@@ -32,8 +32,9 @@ class File:
         """The place of a line, or of the first line of a YAML node."""
         return f"{self.path}:{line if isinstance(line, int) else line.start_mark.line + 1}"
 
-    def finding(self, line: Any, found: str, wanted: str, **more: Any) -> Finding:
-        """A finding there; `more` are further fields of `Finding`."""
+    def finding(self, line: Any, found: str, wanted: str, is_sure: object = True, **more: Any) -> Finding:
+        """A finding there, a warning unless it `is_sure`; `more` are further fields of `Finding`."""
+        more = more if is_sure else {**more, "severity": "warning"}
         return Finding(self.where(line), found, wanted, **more)
 
 
