@@ -406,3 +406,21 @@ def test_the_reason_of_a_network_plugin_is_above_its_last_line(tmp_path: Path) -
 )
 def test_a_warning_of_a_library_alone_is_no_failure(tmp_path: Path, text: str) -> None:
     assert diagnose(tmp_path, text).healthy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Clang version: Could not collect",
+        "[conda] Could not collect",
+        "bash: cannot set terminal process group (-1): Inappropriate ioctl for device",
+        "bash: no job control in this shell",
+        "groups: cannot find name for group ID 1001",
+        "mesg: ttyname failed: Inappropriate ioctl for device",
+        "bash: warning: setlocale: LC_ALL: cannot change locale (en_US.UTF-8)",
+        "Could not chdir to home directory /home/ada: No such file or directory",
+    ],
+)
+def test_what_a_login_or_a_report_of_versions_lacks_is_no_failure(tmp_path: Path, line: str) -> None:
+    (tmp_path / "job.log").write_text(f"{line}\nnode-a:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n")
+    assert read_logs([str(tmp_path / "job.log")]).healthy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from ringup.logs.lines import Event, clean, excerpt
 from ringup.logs.mentions import BY_A_PERSON
@@ -42,11 +43,18 @@ _NEXT_TIME = {
 }
 
 
-def quoted(data: bytes) -> Wrapped | None:
-    """
-    A post with each person's line replaced by its parts that may be a program's; None if there is none.
+class Post(NamedTuple):
+    lines: Wrapped
+    """Each person's line replaced by its parts that may be a program's."""
+    written: list[tuple[int, str]]
+    """Those parts and the first line, which may be the title, with their line numbers."""
 
-    >>> quoted(b"I get `RuntimeError: NCCL error 2 here`").data
+
+def quoted(data: bytes) -> Post | None:
+    """
+    The post that a file is; None if nobody writes in it.
+
+    >>> quoted(b"I get `RuntimeError: NCCL error 2 here`").lines.data
     b'RuntimeError: NCCL error 2 here'
     >>> quoted(b"I fixed `RuntimeError: NCCL error 2 here`"), quoted(b"RuntimeError: NCCL error 2 here")
     (None, None)
@@ -56,6 +64,7 @@ def quoted(data: bytes) -> Wrapped | None:
         return None
     found: list[bytes] = []
     first_lines: list[int] = []
+    written = [(1, clean(lines[0]))]
     is_post = False
     for number, raw in enumerate(lines, 1):
         text = clean(raw)
@@ -64,13 +73,15 @@ def quoted(data: bytes) -> Wrapped | None:
         if person and "NCCL " in text[: person.start()]:
             person = None  # a program's, about itself
         if person or _QUOTED.search(text):
-            parts = [part.encode() for part in _parts(text)][:MOST_PARTS]
+            texts = [*_parts(text)][:MOST_PARTS]
+            parts = [part.encode() for part in texts]
+            written += [(number, part) for part in texts]
             is_post = is_post or bool(person)
         found += parts
         first_lines += [number] * len(parts)
     if not is_post or not found:
         return None
-    return Wrapped(b"\n".join(found), first_lines, len(lines) - (not lines[-1]))
+    return Post(Wrapped(b"\n".join(found), first_lines, len(lines) - (not lines[-1])), written)
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -85,11 +96,10 @@ def _parts(text: str) -> Iterator[str]:
             yield from (part.strip() for part in _PERSON.split(sentence) if part.strip())
 
 
-def reported_failure(post: Wrapped) -> Cause | None:
+def reported_failure(post: Post) -> Cause | None:
     """The failure that only people's own words report."""
-    lines = [*zip(post.first_lines, map(clean, post.data.split(b"\n")), strict=True)]
     for words, fix in _NEXT_TIME.items():
-        for number, text in lines:
+        for number, text in post.written:
             if words.search(text) and not _DOUBTED.search(text):
                 what = "stands still" if words is _STANDS else "failed"
                 text = excerpt(text.strip(), 0)

@@ -242,8 +242,8 @@ def _as_post(paths: list[str], pattern: re.Pattern[bytes] | None) -> Diagnosis |
     if post is None:
         return None
     scanner = Scanner()
-    part = counts.scan(post.blocks(), scanner.take, iteration=pattern, words=scanner.words)
-    scan = on_lines(scanner.result(), post.line, post.line_count)
+    part = counts.scan(post.lines.blocks(), scanner.take, iteration=pattern, words=scanner.words)
+    scan = on_lines(scanner.result(), post.lines.line, post.lines.line_count)
     found = _diagnosed({paths[0]: (part, scan)}, [], None, dumps.Recorded(), None)
     found.causes = [replace(c, confidence="low", text=f"{c.text}; only a post says so") for c in found.causes]
     if found.healthy and (failure := posts.reported_failure(post)):
