@@ -422,5 +422,73 @@ def test_a_warning_of_a_library_alone_is_no_failure(tmp_path: Path, text: str) -
     ],
 )
 def test_what_a_login_or_a_report_of_versions_lacks_is_no_failure(tmp_path: Path, line: str) -> None:
-    (tmp_path / "job.log").write_text(f"{line}\nnode-a:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n")
+    (tmp_path / "job.log").write_text(
+        f"{line}\nnode-a:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+    )
     assert read_logs([str(tmp_path / "job.log")]).healthy
+
+
+SET_UP = (
+    "node-a:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+    "node-a:1:9 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE\n"
+    "node-b:2:9 [0] NCCL INFO comm 0x2 rank 1 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE\n"
+)
+OF_THE_SCRIPT = [
+    "curl: (6) Could not resolve host: telemetry.example.com",
+    "fatal: unable to access 'https://git.example.com/repo.git/': Could not resolve host: git.example.com",
+    "W: Failed to fetch http://archive.example.com/x  Temporary failure resolving 'archive.example.com'",
+    "wget: unable to resolve host address 'data.example.com'",
+    "sudo: unable to resolve host gpu-1: Temporary failure in name resolution",
+    "cat: /sys/class/net/eth9/speed: No such file or directory",
+    "bash: /root/.bashrc: Permission denied",
+    "./setup.sh: line 3: 1234 Killed                  sleep 1000",
+    "--- Logging error ---\n"
+    "Traceback (most recent call last):\n"
+    '  File "/opt/lib/python3.11/logging/__init__.py", line 1110, in emit\n'
+    "    msg = self.format(record)\n"
+    "TypeError: not all arguments converted during string formatting\n"
+    "Call stack:\n"
+    '  File "/job/train.py", line 3, in <module>\n'
+    '    log.info("a", 1)\n'
+    "Message: 'a'\n"
+    "Arguments: (1,)",
+    "Error in sitecustomize; set PYTHONVERBOSE for traceback:\n"
+    "ModuleNotFoundError: No module named 'apport_python_hook'",
+    "Exception ignored in: <function Pool.__del__ at 0x7f>\n"
+    "Traceback (most recent call last):\n"
+    '  File "/usr/lib/python3.11/multiprocessing/pool.py", line 271, in __del__\n'
+    "ResourceWarning: unclosed running multiprocessing pool",
+    "CUDA error: out of memory (caught, reducing batch size to 8)",
+    "node-a sshd[99]: error: kex_exchange_identification: Connection closed by remote host",
+    "2026-11-20 10:00:00.12: I external/tsl/cudart_stub.cc:31] Could not find cuda drivers on your machine",
+]
+
+
+@pytest.mark.parametrize("line", OF_THE_SCRIPT)
+def test_what_a_script_prints_before_its_ranks_work_is_no_failure(tmp_path: Path, line: str) -> None:
+    (tmp_path / "job.log").write_text(f"{line}\n{SET_UP}")
+    assert read_logs([str(tmp_path / "job.log")]).healthy
+
+
+@pytest.mark.parametrize("line", OF_THE_SCRIPT)
+def test_what_a_script_prints_hides_no_cause(tmp_path: Path, line: str) -> None:
+    failed = "node-a:1:9 [0] net_ib.cc:839 NCCL WARN NET/IB : Got completion with error 12, opcode 1\n"
+    (tmp_path / "job.log").write_text(f"{line}\n{SET_UP}{failed}")
+    assert read_logs([str(tmp_path / "job.log")]).causes[0].rule == "rdma-retry-exceeded"
+
+
+def test_modules_that_a_shell_lacks_do_not_explain_what_ranks_printed_before(tmp_path: Path) -> None:
+    failed = "node-a:1:9 [0] net_ib.cc:839 NCCL WARN NET/IB : Got completion with error 12, opcode 1\n"
+    (tmp_path / "job.log").write_text(f"{failed}job.sh: line 12: module: command not found\n")
+    assert read_logs([str(tmp_path / "job.log")]).causes[0].rule == "rdma-retry-exceeded"
+
+
+def test_a_file_that_begins_or_ends_a_bar_within_a_minute_is_no_long_work(tmp_path: Path) -> None:
+    wait = (
+        "[rank2]:[E ProcessGroupNCCL.cpp:563] [Rank 2] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=19, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600014 ms\n"
+    )
+    bar = "Downloading shards:   0%|          | 0/4 [00:00<?, ?it/s]\n"
+    warning = "huggingface/tokenizers: The current process just got forked\n"
+    (tmp_path / "job.log").write_text(bar + warning + wait)
+    assert read_logs([str(tmp_path / "job.log")]).causes[0].rule != "rank-busy-while-others-wait"

@@ -328,6 +328,10 @@ class Outcome:
             return True
         return bool(later) and sum(lines.values()) >= need
 
+    def is_above_the_ranks(self, event: Event) -> bool:
+        """Whether the script that starts the ranks printed a line, and then went on to start them."""
+        return self._begun[event.file] < sys.maxsize and self._is_preface(event)
+
     def _is_preface(self, event: Event) -> bool:
         """Whether no rank printed a line and it is above all of the job's, as LSF's report of the end."""
         begun = self._begun[event.file]

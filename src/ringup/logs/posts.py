@@ -17,7 +17,7 @@ MOST_BYTES, MOST_LINES, MOST_PARTS = 64 << 10, 200, 12
 """Of a post that is read so, and of a line's parts; a longer one pastes the log itself."""
 _QUOTED = re.compile(r"`{1,3}([^`]{8,600})`{1,3}|「([^「」]{8,600})」|\"([^\"]{12,600})\"(?![\w.])")
 _PERSON = re.compile(
-    BY_A_PERSON.pattern + r"|(?:^|\s)(?:I|[Ww]e) [a-z]{2,12}\b|大家好|请问|求助"
+    BY_A_PERSON.pattern + r"|(?:^|\s)(?:I|[Ww]e) [a-z]{2,12}(?=[\s,])|大家好|请问|求助"
     r"|^[A-Z][a-z]{1,12} [\w, ]{2,80} (?:shows?|says?|prints?|(?:end|fail|crashe)s with) [`\"]"
 )
 """More words than that: these say only that a file with no error of a program is a post."""

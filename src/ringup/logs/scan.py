@@ -69,8 +69,8 @@ _OF_A_TRACEBACK = re.compile(r", line \d{1,7}, in ")
 """Dumps of running threads are without the comma."""
 _CLASS = re.compile(r"(?:\w+\.)+[A-Z]|.*(?i:error|timeout|exception|iteration)$")
 _NOT_RAISED = re.compile(
-    r".*(?:Warning|Logger)"
-    r"|(?:Note|Info|Error|Usage|Rank|Step|Epoch|Loss|Last|Node|Job|Task|Hostname|Host|Device|Name|Model|Time)\d*"
+    r".*(?:Warning|Logger)|[A-Z]{3,20}"
+    r"|(?:Note|Info|Error|Usage|Message|Arguments|Rank|Step|Epoch|Loss|Last|Node|Job|Task|Hostname|Host|Device|Name|Model|Time)\d*"
 )
 _AT = r"[^\s:]{1,200}:\d+"
 QUOTED_CODE = re.compile(
@@ -173,6 +173,8 @@ class Scanner:
         self._innermost: Match | None = None
         self._code = -9
         """The last line of source below a frame."""
+        self._call_stack = -9
+        """The last frame of the stack that Python's logging prints below its own error."""
         self._asserted: tuple[int, str] = (-9, "")
         self._notes: dict[str, dict[str, str]] = {}
         """Of each source: what the lines above its next exception say of that."""
@@ -366,6 +368,9 @@ class Scanner:
             return {"warn"}
         found = _RAISED.match(body.lstrip("\t"))
         if found is None or _NOT_RAISED.fullmatch(found["type"]):
+            if found and found["type"].endswith("Warning") and "ignored" in self._notes.get(head.source, ()):
+                del self._notes[head.source]
+                self._open.pop(head.source, None)
             return set()
         if found["text"] is None and not _CLASS.match(found["type"]):
             return set()  # a name that the end of the log cuts off
@@ -397,6 +402,9 @@ class Scanner:
         source = head.source
         if tag == "reply-began":
             self._reply = self._read_on = match.line + MOST_OF_A_REPLY
+            return
+        if tag == "call-stack" or (tag == "frame" and match.line - self._call_stack < BELOW_A_FRAME):
+            self._call_stack = match.line
             return
         if tag == "made-do":
             self._made_do, self._title = (source, match.line), match.text

@@ -59,6 +59,13 @@ _BUILD = re.compile(r"\S{1,160} (?:fatal )?(?:error|fatal) {0,8}: ")
 _OF_THE_SCRIPT = re.compile(r"\S{1,160}\.py: error: ")
 """A script that refuses its arguments."""
 
+_OF_A_TOOL = re.compile(
+    r"\S{1,200}: line \d{1,6}: |(?:/\S{1,80}/)?(?:[bzdak]{0,2}sh|ls|cat|cp|mv|rm|rmdir|mkdir|ln|chmod|chown"
+    r"|touch|df|du|stat|find|grep|sed|awk|head|tail|curl|wget|tar|unzip|nvcc|gcc|ld|collect2|sudo|id|which|pkill|kill"
+    r"|git|fatal|[WE]): "
+)
+"""Beginnings of the lines of a script's own commands (`W: `, `E: `: apt)."""
+
 _ON_EACH_RANK = (
     "compare what the ranks do (`ringup stacks`, or py-spy on each): the rank that stands elsewhere holds up"
     " the rest"
@@ -90,7 +97,12 @@ def standing(log: LogEvidence) -> list[Clue]:
         events = [clue.event, *log.at(clue.event.file, clue.event.line)]
         return log.outcome.after_the_end(clue.event) or any(map(log.outcome.overcome, events))
 
-    left = [clue for clue in log.clues if not overcome(clue)]
+    def is_of_the_script(clue: Clue) -> bool:
+        is_weak = clue.form in (Form.ERRNO, Form.FAILING) and log.outcome.set_up
+        is_weak = is_weak or bool(_OF_A_TOOL.match(clue.message))
+        return is_weak and log.outcome.is_above_the_ranks(clue.event)
+
+    left = [clue for clue in log.clues if not overcome(clue) and not is_of_the_script(clue)]
     if log.good is not None:
         left = [clue for clue in left if not log.good.has(clue.event.text)]
     return sorted(left, key=lambda clue: weight(log, clue))

@@ -19,6 +19,7 @@ from ringup.logs.causes.symptoms import (
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.outcome import made_do
+from ringup.logs.patterns import OF_ROLE
 from ringup.logs.rule import Confidence, Found, cause, report
 from ringup.rules import Fix
 from ringup.units import ranges, summarize_names
@@ -253,7 +254,12 @@ def python_or_launcher_missing(log: LogEvidence) -> Found:
         # A missing command ends its script, as under `set -e`, with 127, in the last few lines.
         last = setup[-1]
         later = [e for e in log.events if e.file == last.file and e.line > last.line]
-        is_ended = all(e.tag == "command-missing" or (e.tag, e["code"]) == ("exit", "127") for e in later)
+        of_ranks = OF_ROLE["nccl"] | OF_ROLE["failure"] | OF_ROLE["hang"]
+        earlier = (e for e in log.events if e.file == last.file and e.line < last.line)
+        above = any(e.rank is not None or e.pid or e.tag in of_ranks for e in earlier)
+        is_ended = not above and all(
+            e.tag == "command-missing" or (e.tag, e["code"]) == ("exit", "127") for e in later
+        )
         if not is_ended or log.files[last.file].lines - last.line >= 8:
             text = "the shell has no environment modules, and the script goes on without them"
             return report(setup, text, "low", severity="warning")

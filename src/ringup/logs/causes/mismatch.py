@@ -31,8 +31,11 @@ from ringup.units import grouped, ranges, show_ranks
 if TYPE_CHECKING:
     from ringup.logs.counts.run import Behind, Member
 
-_NO_WORK = r"#\d+ \S{1,80} from |^\s{0,20}File \"|Warning: |\w \.{6}|100%\|.{0,250}\[00:\d\d<"
-"""Lines that only name work: stack frames, warnings, settings; and bars that ended within a minute."""
+_NO_WORK = (
+    r"#\d+ \S{1,80} from |^\s{0,20}File \"|Warning: |\w \.{6}|100%\|.{0,250}\[00:\d\d<|0%\|.{0,250}\[00:00<\?"
+)
+_NO_WORK += r"|(?i:tokenizers[_:])"
+"""Lines that only name work: stack frames, warnings, settings; bars just begun or ended within a minute."""
 _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,64})[^]\w][^]]{0,300}\]")
 
 

@@ -192,6 +192,11 @@ _WHO_ENDS_A_RANK = Fix(
 _MORE_TIME = Fix("a longer --save-grace, or a handler of the signal that saves, and then exits, sooner.")
 
 
+_RANKS = r"python|torchrun|deepspeed|accelerate|run|exec|\bsh\b|bash|\.(?:sh|py)\b|\$"
+_OF_ANOTHER_COMMAND = rf"\d Killed {{1,40}}(?!.{{0,200}}(?:{_RANKS}))\S"
+"""A shell's report on a command that starts no rank."""
+
+
 @cause("rank-killed", overcome=None)
 def rank_killed(log: LogEvidence) -> Found:
     """
@@ -205,7 +210,9 @@ def rank_killed(log: LogEvidence) -> Found:
     killed = log.outcome.before_the_end((e for number, e in exits(log) if number == 9))
     killed = _ended_by_itself(log, killed)
     other = r"|kill(?:ed|ing)? (?:by|all|old|existing|(?:sub)?process)|Killing|sigkill_handler|forcefully"
-    words = log.all("killed-word", lacks=f"{_EITHER_WAY}{other}|Sending|{_OF_A_HANDLER}")
+    words = log.all(
+        "killed-word", lacks=f"{_EITHER_WAY}{other}|Sending|{_OF_A_HANDLER}|{_OF_ANOTHER_COMMAND}"
+    )
     words = [e for e in log.outcome.before_the_end(words) if not log.outcome.overcome(e)]
     words = _ended_by_itself(log, words)
     if any(e["ends"] for e in log.all("exit")):

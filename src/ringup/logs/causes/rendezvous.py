@@ -187,7 +187,7 @@ def hostname_unresolvable(log: LogEvidence) -> Found:
     # Gloo's is its own name, which the next cause is about.
     names = [
         e
-        for e in log.all("name-unknown", lacks="to a .local. address")
+        for e in log.all("name-unknown", lacks=r"to a .local. address|\bsudo: ")
         if proves(e) and e.place not in refused
     ]
     only_warned = all("[W" in e.text for e in names)

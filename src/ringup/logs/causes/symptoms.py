@@ -147,6 +147,7 @@ _WEB = re.compile(
     r"(?i)https?:|HTTPS?Connection|urllib3|requests\.exceptions|aiohttp|hugging|hf_hub|wandb|modelscope|mlflow"
     r"|clearml|comet|\bpip\b|conda|registry|github|NameResolutionError|MaxRetryError|\b40[13]\b"
     r"|'Connection aborted\.'|RemoteDisconnected|\bhttp(?:x|core)|botocore"
+    r"|\b(?:curl|wget|apt(?:-get)?|ntpdate): |Could not resolve host: |Could not resolve '"
 )
 _PATH = re.compile(r"(?<![:/\w.])(?:/[\w.+@-]{1,80}){2,30}")
 """A file's path: a path below `conda` or `github` does not mean the web."""

@@ -36,7 +36,8 @@ TAGS = (
         # what a package keeps in its module of errors need not be called one
         r"^(?P<type>(?:[a-z_]\w*\.){1,12}(?:exc|exceptions|errors)\.(?-i:[A-Z])\w*)(?::(?: (?P<text>.*))?)?$",
         keep=16),
-    tag("ignored", "", r"Exception ignored in"),
+    tag("ignored", "", r"Exception ignored in|^--- Logging error ---|^Error in (?:site|user)customize;"),
+    tag("call-stack", "", r"^Call stack:$"),
     tag("thread", "", r"(?:^|\) )Exception in thread \S"),
     tag("traceback", "context", r"Traceback \(most recent call last\)"),
     tag("frame", "context setting",

@@ -23,7 +23,7 @@ TAGS = (
     tag("ssh-255", "",
         r"ssh\b.{0,200}(?:returned non-zero exit status 255|exit(?:ed)?(?: with)?(?: exit)? (?:code|status):? 255)|not reachable via ssh|(?:unreachable|not accessible) (?:via|by|over|through) ssh|ssh.{0,40}(?:is )?not (?:working|reachable)|(?:set ?up|configure|requires?|needs?|without|no|not|enable) .{0,20}password-?less ssh"),
     tag("ssh-connect", "",
-        r"ssh: connect to host (?P<host>\S+) port (?P<port>\d+): (?P<reason>[A-Z][\w ]+)|kex_exchange_identification|ssh_exchange_identification|Connection (?:closed|reset) by \S+ port 22\b"),
+        r"ssh: connect to host (?P<host>\S+) port (?P<port>\d+): (?P<reason>[A-Z][\w ]+)|(?<!\]: error: )(?:kex|ssh)_exchange_identification|Connection (?:closed|reset) by \S+ port 22\b"),
     tag("shell-broken", "",
         r"export: .{0,200}not a valid identifier|not a valid identifier|readonly variable|Argument list too long|syntax error near unexpected token|unexpected EOF while looking for matching|export: Illegal variable name|bad variable name|bash: .{0,40}(?:附近有语法错误|不是(?:一个)?有效的标识符)"),
     tag("command-missing", "",
