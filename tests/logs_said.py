@@ -898,4 +898,36 @@ SAID += [
         "no-gpu-visible",
         "ERROR 02-09 02:31:11 engine.py:389] Ray does not allocate any GPUs on the driver node.",
     ),
+    (
+        "rdma-retry-exceeded",
+        " Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\nscnt=128, ccnt=0",
+    ),
+    (
+        "ecc-uncorrectable",
+        "[  90.785329] amdgpu 0000:68:00.0: {1}uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
+    ),
+    (
+        "node-lost",
+        "[2026-05-01T10:00:00.000] error: Node n7 has low real_memory size (63622 < 64000)\n[2026-05-01T10:00:00.000] error: Setting node n7 state to DRAIN",
+    ),
+    (
+        "node-lost",
+        "slurmctld: error: Setting node n8 state to INVAL with reason:gres/gpu count reported lower than configured (3 < 4)",
+    ),
+    (
+        "container-not-started",
+        "FATAL:   While checking container encryption: could not open image /data/torch.sif: no such file or directory",
+    ),
+    (
+        "container-not-started",
+        "FATAL:   container creation failed: can't mount image /proc/self/fd/5: failed to mount squashfs filesystem",
+    ),
+    (
+        "nfs-mount-slow",
+        "[Mon Oct 16 10:00:12 2023] Lustre: 2449:0:(client.c:2141:ptlrpc_expire_one_request()) @@@ Request sent has failed due to network error: [sent 1/real 2] req@ff x1/t0(0) o38->work-MDT0000-mdc-ff88@10.0.0.8@o2ib:12/10 lens 520/544 rc 0/-1",
+    ),
+    (
+        "rank-killed",
+        "Epoch 3: 100%|##########| 120/120 [04:02<00:00,  1.4it/s]\n/var/spool/job7/slurm_script: line 31:  6521 Killed                  python -u train.py",
+    ),
 ]

@@ -136,6 +136,19 @@ FIRST = {
         "  Warning  FailedCreatePodSandBox  4m (x93 over 24m)  k  Failed to create pod sandbox: no runtime\n",
         2,
     ),
+    "what a C++ exception says": (
+        "rank-crashed",
+        "terminate called after throwing an instance of 'frob::Error'\n  what():  no frob at n1:41\n",
+        2,
+    ),
+    "the exception itself, not Ray's head of it": (
+        "rank-raised-exception",
+        "ray.exceptions.RayTaskError(RuntimeError): ray::Worker.get_next() (pid=1, ip=10.1.0.2)\n"
+        '  File "/job/t.py", line 5, in train\n'
+        "    step()\n"
+        "RuntimeError: no frob\n",
+        4,
+    ),
     "a library's error that has a name, below the exception": (
         "rdma-peer-unreachable",
         "[1745563465.856286] [n1:16:0] ib_device.c:13 UCX  ERROR ibv_create_ah(dlid=1) for UD mlx5 connect on"
@@ -190,6 +203,7 @@ SOUND = [
     "task            n  pass  fail  error\nerror-recovery      60      55      5       0       0\n",
     "Warning  FailedMount  4m  kubelet  MountVolume.SetUp failed, retrying\n",
     "INFO cache: entry not found, computing it\n",
+    "Sep 03 23:07:26 n1 kernel: amdgpu 0000:12:00.0: [drm] Cannot find any crtc or sizes\n",
     "Tolerations:  node.kubernetes.io/not-ready:NoExecute op=Exists\n"
     "              node.kubernetes.io/unreachable:NoExecute op=Exists for 300s\n",
     "[    2.101001] ACPI Error: No handler for Region [SYSI] (ffff888100) [IPMI] (20210730/evregion-130)\n",

@@ -485,6 +485,9 @@ class Outcome:
     def _had_finished(self, event: Event) -> bool:
         """Whether a stream had done its work before it lost peers, helpers or threads, and none failed."""
         in_thread = any(e["thread"] for e in self._log.at(*event.place))
+        killed = re.search(r"(?: line \d+|^\S*sh): +\d+ Killed (.*)", event.text)
+        if killed and RANK_PROGRAMS.search(killed[1]) and not self._log.has("finished"):
+            return False  # the bar of an epoch is full before each next one
         is_close = event.tag in _OF_A_CLOSE and not any(e.line <= event.line for e in self._raised)
         of_a_host = event.tag in _OF_THE_HOST and not RANK_PROGRAMS.match(event["victim"] or event["victim2"])
         return (is_close or in_thread or of_a_host) and self.aftermath(event)

@@ -111,7 +111,8 @@ def _may_be_own(held: re.Match[str]) -> bool:
 def ecc_uncorrectable(log: LogEvidence) -> Found:
     errors = log.all("ecc")
     host = next((e.host for e in errors if e.host), "")
-    text = f"a GPU{f' of {host}' if host else ''} has an uncorrectable memory error"
+    what = "hardware (RAS)" if first_value(errors, "ras") else "memory"
+    text = f"a GPU{f' of {host}' if host else ''} has an uncorrectable {what} error"
     # nvidia-smi counts since the driver was loaded: a job before may have had it.
     return report(errors, text, "medium" if all(e["count"] for e in errors) else "high")
 

@@ -269,7 +269,7 @@ def rank_crashed(log: LogEvidence) -> Found:
     what = log.all("cpp-what") if aborted or words else []
     reason = f": {first_value(what, 'text')[:120]}" if what else _ABOVE
     text = f"{_who(aborted)} aborted (SIGABRT){reason}"
-    return report([*aborted, *words, *what], text, "medium" if aborted and words else "low")
+    return report([*what, *aborted, *words], text, "medium" if aborted and words else "low")
 
 
 def _aborted_first(log: LogEvidence) -> Cause | None:
@@ -403,7 +403,7 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     ended = log.has("exit", "child-failed", "nccl-remote", "gloo-closed")
     mild = not traced or (log.outcome.went_on and not ended)
     settled = log.has("exit", "child-failed", "gloo-closed", "gloo-reset", "closed-by-peer")
-    same = [e for e in own if e["type"] == first["type"]]
+    same = [first, *(e for e in own if e["type"] == first["type"] and e is not first)]
     sure: Confidence = "high" if traced and settled else "low" if mild else "medium"
     evidence = [*([inner] if inner else ()), *same[:1], *(clue.event for clue in below), *same[1:]]
     # Nothing below it, not even its end: it may as well be the output's last line before the process ended.

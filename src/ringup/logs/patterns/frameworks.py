@@ -71,6 +71,8 @@ TAGS = (
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?P<why>\b(?:ErrImagePull|ImagePullBackOff|ErrImageNeverPull|InvalidImageName|CreateContainer(?:Config)?Error|RunContainerError)\b)",
         r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?P<why>(?:MountVolume|AttachVolume)\.\w{1,40} failed for volume .{1,120}|Unable to attach or mount volumes.{0,120}|Failed to create pod sandbox.{0,120})",
         r"in pod \"(?P<pod>[\w.-]{1,80})\" is waiting to start: (?P<why>trying and failing to pull image)",
+        # Apptainer and Singularity
+        r"FATAL: {1,6}(?P<why>(?:container creation failed|While checking container encryption|[Cc]ould not open image).{1,160})",
         r"(?P<why2>pull access denied for .{1,120}|manifest for \S{1,120} not found|could not select device driver .{1,80})",
         # docker and containerd, whose hook is NVIDIA's
         r"(?<!   )nvidia-container-cli(?:\.real)?: (?P<why>\w{1,20} error: .{1,120})", r"failed to create (?:containerd |shim )?task\b|\bOCI runtime create failed"),

@@ -62,6 +62,7 @@ TAGS = (
         r".{0,120}?vendor[ _]err[ =](?P<vendor>\d+)(?:.{0,120}? hca (?P<hca>\S+))?",
         r"Got completion(?: from peer(?: (?P<peer>\S+?)(?:<\d+>)?)?)? with (?:error |status=)(?:(?P<name>IBV_WC_\w+)\()?(?P<status>\d+)(?P<short>)",
         r"(?P<name>IBV_WC_\w+_ERR)\b",
+        r"^\s*Failed status (?P<status>\d+): wr_id ",  # perftest
         # the words of libibverbs and UCX for status 12 and 13
         r"(?P<retry>(?:transport|RNR) retry count(?:er)?) exceeded(?: on (?P<hca>\w[\w:.]*))?"),
     tag("async-event", "detail",

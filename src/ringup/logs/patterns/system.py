@@ -53,7 +53,7 @@ TAGS = (
     tag("gpu-oom", "failure local",
         r"(?:CUDA out of memory|OutOfMemoryError(?!: out of resource))(?!.{0,40}Tried to allocate more than 1EB)|Free memory on device .{0,60}is less than desired GPU memory|No available memory for the cache blocks|Not enough memory\. Please try to (?:in|de)crease --mem-fraction-static|HIP out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUresult error:? {1,3}(?:result=)?2\b|CUDA error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate|(?:Error \w{1,12} .{1,20}: )?Attempting to (?:reserve|allocate))|(?:ZE|UR)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|[Rr]an out of memory in memory space (?:hbm|vmem)|Tried to allocate [\d.]+ [GMK]iB|\b(?:cuda|hip)\w* (?:call )?(?:failed|returned)\b.{0,40}\bout of memory"),
     tag("ecc", "",
-        r"uncorrectable ECC error|CUDA_ERROR_ECC_UNCORRECTABLE|ECC_UNCORRECTABLE|[Uu]ncorrectable ECC(?!(?: errors?)?(?: count)? (?:0\b|N/A|none))|[Dd]ouble[- ]?[Bb]it ECC|row remapp?ing (?:fail|pending)|hbm multi-bit ECC error|error code(?: is |: ?)507054\b",
+        r"(?P<ras>uncorrectable hardware error\(ERREVENT)|uncorrectable ECC error|CUDA_ERROR_ECC_UNCORRECTABLE|ECC_UNCORRECTABLE|[Uu]ncorrectable ECC(?!(?: errors?)?(?: count)? (?:0\b|N/A|none))|[Dd]ouble[- ]?[Bb]it ECC|row remapp?ing (?:fail|pending)|hbm multi-bit ECC error|error code(?: is |: ?)507054\b",
         # nvidia-smi's table: Volatile Uncorr. ECC
         r" \| +[\dA-F]{8}:[\dA-F:.]{7} (?:Off|On) +\| +(?P<count>[1-9]\d{0,9}) \|"),
     tag("nvlink-error", "",
@@ -78,6 +78,8 @@ TAGS = (
         r"system not yet initialized|Error 802|CUDA_ERROR_SYSTEM_NOT_READY|[Ff]abric ?[Mm]anager.{0,80}(?:not (?:running|active|started)|failed|inactive|dead|error)|don't match with driver version|nvidia-fabricmanager.{0,80}(?:failed|inactive|FAILURE|exited)|nv-fabricmanager .*FAILURE|NV_WARN_NVSWITCH_FABRIC_ERROR|fabric (?:state|status).{0,30}(?:not|in progress|fail)"),
     # scontrol show node, sinfo -R, sinfo -lN, slurmctld's log, events of Kubernetes
     tag("node-down", "",
+        r"error: Node (?P<host>\S{1,80}) has (?P<why>low \w{1,20} size \(\d{1,12} < \d{1,12}\))",
+        r"error: Setting node (?P<host>\S{1,80}) state to (?P<state>DRAIN|DOWN|INVAL)\b(?: with reason: ?(?P<why>.{1,80}))?",
         r"error: Nodes (?P<host>\S{1,80}) (?P<why>not responding), setting DOWN|\bNodeNotReady\b.{0,120}(?P<why2>Node is not ready)",
         r"\bReason=(?P<why>" + _OUT + r") \[\w{1,32}@\d{4}-",
         r"^(?P<why>" + _OUT + r"?)\s+\w{1,32}\s+\d{4}-\d\d-\d\dT[\d:]{8}\s+(?P<host>\S{1,80})\s*$",
@@ -119,7 +121,8 @@ TAGS = (
     # The kernel's clients of NFS and Lustre wait until the server answers.
     tag("server-silent", "",
         r"nfs: server (?P<server>\S+) (?:not responding|timed out)",
-        r"Connection to (?P<server>\S+) \(at \S+\) was lost; in progress operations"),
+        r"Connection to (?P<server>\S+) \(at \S+\) was lost; in progress operations",
+        r"ptlrpc_expire_one_request\(\)\) @@@ Request sent has (?:failed due to network error|timed out).{0,400}->(?P<server>\S{1,80})@"),
     tag("ping", "context",
         r"^PING (?P<to>\S+) \(\S+\)(?: from .{1,60}:)? (?P<size>\d+)\(\d+\) bytes of data",
         r"packets transmitted, (?P<got>\d+) (?:packets )?received,",
