@@ -930,4 +930,16 @@ SAID += [
         "rank-killed",
         "Epoch 3: 100%|##########| 120/120 [04:02<00:00,  1.4it/s]\n/var/spool/job7/slurm_script: line 31:  6521 Killed                  python -u train.py",
     ),
+    (
+        "xid-in-kernel-log",
+        "2026/08/10 19:09:42 XidCriticalError: Xid=69 on Device=GPU-7540a9b3, the device will go unhealthy.",
+    ),
+    (
+        "node-lost",
+        "  Ready            False   Mon, 03 Jun 2024 13:54:18 +0000   Sun, 02 Jun 2024 21:39:37 +0000   KubeletNotReady              PLEG is not healthy",
+    ),
+    (
+        "node-lost",
+        "NAME   STATUS     ROLES    AGE   VERSION\nn7     NotReady   worker   12d   v1.31.2\nn8     Ready      worker   12d   v1.31.2",
+    ),
 ]

@@ -136,6 +136,18 @@ FIRST = {
         "  Warning  FailedCreatePodSandBox  4m (x93 over 24m)  k  Failed to create pod sandbox: no runtime\n",
         2,
     ),
+    "a call of MPI that failed during the run": (
+        "unnamed-failure",
+        "PMPI_Iprobe(126): MPI_Iprobe(src=MPI_ANY_SOURCE) failed\n"
+        "MPIDI_OFI_handle_cq_error(1075): OFI poll failed (ofi_events.c:1077:MPIDI_OFI_handle_cq_error:"
+        "Input/output error - PTLTE_NOT_FOUND)\n",
+        2,
+    ),
+    "an error about what is not enough": (
+        "unnamed-failure",
+        "2023-11-02 02:49:52,374\tERROR gpu_utils.py:114 -- No enough unused GPU cards for any VM\n",
+        1,
+    ),
     "what a C++ exception says": (
         "rank-crashed",
         "terminate called after throwing an instance of 'frob::Error'\n  what():  no frob at n1:41\n",
@@ -204,6 +216,8 @@ SOUND = [
     "Warning  FailedMount  4m  kubelet  MountVolume.SetUp failed, retrying\n",
     "INFO cache: entry not found, computing it\n",
     "Sep 03 23:07:26 n1 kernel: amdgpu 0000:12:00.0: [drm] Cannot find any crtc or sizes\n",
+    "[53440.605199] knem: module verification failed: required key missing - tainting kernel\n",
+    "[53896.075728] mlx5_core 36fd:00:02.0: Successfully unregistered panic handler for port 1\n",
     "Tolerations:  node.kubernetes.io/not-ready:NoExecute op=Exists\n"
     "              node.kubernetes.io/unreachable:NoExecute op=Exists for 300s\n",
     "[    2.101001] ACPI Error: No handler for Region [SYSI] (ffff888100) [IPMI] (20210730/evregion-130)\n",

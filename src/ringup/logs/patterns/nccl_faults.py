@@ -97,7 +97,7 @@ TAGS = (
         r"|Couldn't find any optimal provider|find_ofi_provider|OFI NCCL failure|Failed to initialize NET plugin (?P<plugin>\w+)"
         r"|NET/OFI (?:.{0,60}failed to (?:initialize|find)|Creating .{1,80} failed: |Unable to register memory|Unable to get endpoint|(?:OFI )?fi_\w+(?:\(\))? call failed)|[Ff]ailed to (?:init|load)\w* (?:external )?(?:network|net) plugin|(?:uverbs|EFA) .{0,30}not found",
         # MPI over libfabric, PSM or its own layers
-        r"(?P<other>\bOFI [\w() ]{1,40} failed|PSM\d can't open \w+ unit|Failure in initializing endpoint|PML add procs failed)"),
+        r"(?P<other>\bOFI [\w() ]{1,40} failed(?! \(ofi_(?!init))|PSM\d can't open \w+ unit|Failure in initializing endpoint|PML add procs failed)"),
     tag("ofi-request", "", r"NET/OFI (?:Request|Operation\S*).{0,40}completed with error"),
     tag("efa-blocked", "failure",
         r"security group on either this instance|Unable to insert remote address into address vector"

@@ -63,6 +63,7 @@ TAGS = (
     tag("aer", "",
         r"AER: |PCIe Bus Error|pcieport \S+: .{0,60}(?:Error|error)|Uncorrect(?:ed|able) \((?:Non-)?Fatal\)"),
     tag("xid", "",
+        r"XidCriticalError: Xid=(?P<code>\d{1,3}) on Device=",  # of NVIDIA's device plugin
         r"NVRM: Xid ?\((?P<gpu>[^)]*)\): ?(?P<code>\d+)|\bXid(?: errors?)?:? \(?(?:PCI:\S+?\)?: ?)?(?P<code2>\d{1,3})\b(?=.{0,60}(?:GPU|NVRM|error|pid))"),
     tag("sxid", "", r"\bSXid ?\((?P<gpu>[^)]*)\): ?(?P<code>\d+)\b(?!, Non-fatal)"),
     tag("driver-old", "",
@@ -78,6 +79,9 @@ TAGS = (
         r"system not yet initialized|Error 802|CUDA_ERROR_SYSTEM_NOT_READY|[Ff]abric ?[Mm]anager.{0,80}(?:not (?:running|active|started)|failed|inactive|dead|error)|don't match with driver version|nvidia-fabricmanager.{0,80}(?:failed|inactive|FAILURE|exited)|nv-fabricmanager .*FAILURE|NV_WARN_NVSWITCH_FABRIC_ERROR|fabric (?:state|status).{0,30}(?:not|in progress|fail)"),
     # scontrol show node, sinfo -R, sinfo -lN, slurmctld's log, events of Kubernetes
     tag("node-down", "",
+        # kubectl describe node, kubectl get nodes
+        r"^\s*Ready {2,40}(?:False|Unknown) {2,40}\S.{40,100} {2,20}(?P<why>(?:KubeletNotReady|NodeStatusUnknown) .{1,160})",
+        r"^(?P<host>[a-z0-9.-]{1,80}) {2,40}(?P<state>NotReady)\S{0,40} {2,40}\S{1,60} {2,40}\d",
         r"error: Node (?P<host>\S{1,80}) has (?P<why>low \w{1,20} size \(\d{1,12} < \d{1,12}\))",
         r"error: Setting node (?P<host>\S{1,80}) state to (?P<state>DRAIN|DOWN|INVAL)\b(?: with reason: ?(?P<why>.{1,80}))?",
         r"error: Nodes (?P<host>\S{1,80}) (?P<why>not responding), setting DOWN|\bNodeNotReady\b.{0,120}(?P<why2>Node is not ready)",
