@@ -64,12 +64,15 @@ PUBLIC: dict[str, tuple[list[Files], list[Files]]] = {
             shell("swift rollout --port <node1_port>", "", f"NPROC_PER_NODE=8 {EIGHT}"),
             shell("OUT=$ROOT/<NAME>-logs", EIGHT),
             shell(OF_TWO.format(1, "xxx.xxx.xxx.xxx")),
+            # argparse: a word with a blank in it is no option
+            shell('E="--bf16 --lr 1"', 'torchrun --nproc_per_node 8 "$E" t.py'),
         ],
         [
             shell('echo "usage: a <path>"', EIGHT),
             shell("cat <<EOF", "  --data <path>", "EOF", EIGHT),
             shell("# DATA=<path>", EIGHT),
             shell("sort <in >out", EIGHT),
+            shell('E="--standalone --nnodes 1"', "torchrun --nproc_per_node 8 $E t.py"),
             shell("export HF_TOKEN=${HF_TOKEN:-<YOUR_HF_TOKEN>}", EIGHT),
             shell("hyperpodrun --nproc_per_node=1 --server-port=8080 t.py"),
             shell("ft_launcher --nproc_per_node=1 --ft-rank-heartbeat-timeout=9 t.py"),

@@ -209,6 +209,7 @@ STARTED = {
         3,
         4,
     ),
+    "flux run -N 4 -n 32 --gpus-per-task=1 python t.py": ("flux", 4, 8),
     f"{FOUR}srun xtuner train a.py --launcher slurm": ("srun", 4, 1),
     f"{FOUR}srun -n 16 python t.py": ("srun", 4, 4),
     f"{FOUR}srun --nodes=1 --ntasks=1 torchrun t.py": ("srun", 1, 1),
@@ -303,6 +304,12 @@ def test_manifests_are_read_by_form_with_their_lines(kind: str) -> None:
 def test_determined_chooses_the_numbers() -> None:
     text = "entrypoint: python3 -m determined.launch.torch_distributed -- python3 t.py\n"
     assert only(f"name: a\n{text}", "a.yaml").unknown == ["nodes", "ranks_per_node", "worlds"]
+
+
+def test_verl_in_a_rayjob_says_its_nodes_and_ranks() -> None:
+    start = "python3 -m verl.trainer.main_ppo trainer.nnodes=2 trainer.n_gpus_per_node=8"
+    found = only(f"kind: RayJob\nspec:\n  entrypoint: {start}\n", "a.yaml")
+    assert found.summary == "RayJob python: 2 nodes x 8 ranks, one world"
 
 
 def test_azure_ml_starts_the_processes_of_each_instance() -> None:

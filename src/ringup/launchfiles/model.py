@@ -262,7 +262,8 @@ class Launch:
     def is_by_ray(self) -> bool:
         """Whether Ray starts the ranks on the nodes of its cluster: of verl, of a script of `ray job`."""
         is_job = any(step.program == "ray" for step in self.steps)
-        return self.launcher == "python" and (is_job or self.module.startswith("verl.")) and not self.is_away
+        is_near = not self.is_away or self.started_by == "RayJob"
+        return self.launcher == "python" and (is_job or self.module.startswith("verl.")) and is_near
 
     @cached_property
     def ranks_per_node(self) -> int | None:
@@ -384,7 +385,7 @@ class Launch:
         if self.launcher in _OTHER_LAUNCHERS:
             return 1 if count in (1, None) and not self.is_away else None
         if self.launcher == "python":
-            return None if self.is_away and self.instances is None else 1
+            return None if self.is_away and self.instances is None and not self.is_by_ray else 1
         if self.launcher == "deepspeed":
             return self._worlds_of_deepspeed()
         if self.is_broken:
@@ -654,6 +655,11 @@ def _placed(launch: Launch, step: Step) -> tuple[int | None, int | None]:
         return _by_mpi(launch, step)
     if step.program == "jsrun":
         return _by_jsrun(launch, step)
+    if step.program == "flux":
+        hosts, total = (
+            launch.number(step.option(*names) or "") for names in (("-N", "--nodes"), ("-n", "--ntasks"))
+        )
+        return hosts, total // hosts if total and hosts else None
     if step.program == "gcloud" and (step.option("--worker") or "0") != "0":
         return None, 1
     if step.program in ON_HOST:

@@ -148,7 +148,9 @@ PROGRAMS: dict[str, Program] = {
     "jsrun": _program("starter", flags="-h --immediate --stdio_append -I"),
     "lrun": _program("starter", "-N -n -T -p -g"),
     "aprun": _program("starter", "-n -N -d -j -cc -b -S"),
-    "flux": _program("starter", "-n -N -c -g --nodes -t", subcommands=("run", "submit", "alloc")),
+    "flux": _program(
+        "starter", "-n -N -c -g --nodes --ntasks -t --time-limit", subcommands=("run", "submit", "alloc")
+    ),
     "kubectl": _program("starter", "-n -c --namespace --container", subcommands=("exec",), positionals=1),
     "parallel": _program("starter", "-j --jobs -a --arg-file --colsep", is_text=True),
     "ibrun": _program("starter", "-n -o -np"),

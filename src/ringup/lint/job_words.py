@@ -386,10 +386,12 @@ def launcher_option_wrong(job: JobFile) -> Found:
                 of = f": it is {others[0]}'s" if others else ""
                 is_of_script = option.name[2:] in launch.arguments
                 of = ": it is the script's" if is_of_script else of
-                written = printable(launch.shown(option.written.split()[0]), 60)
+                is_one = " " in option.name  # argparse takes a word with a blank for the script
+                written = printable(launch.shown(option.written if is_one else option.written.split()[0]), 60)
+                of = ": the quotes make it one word" if is_one else of
                 found = f"{launch.launcher} has no option {written}{of}"
                 wanted = near[0] if near else "an option of the launcher, or the script in front of it"
-                severity: Severity = "error" if near or others or is_of_script else "warning"
+                severity: Severity = "error" if near or others or is_of_script or is_one else "warning"
                 yield job.finding(line, found, same or wanted, severity=severity, case="option")
             elif option.is_known and not option.is_flag and not option.value and line not in placeholders:
                 read = _READ_THERE.findall(" ".join(w.raw for w in launch.command.words[option.at :][:2]))
