@@ -7,6 +7,7 @@ from tests.launch_starters import Files
 
 EIGHT = "torchrun --nproc_per_node 8 t.py"
 OF_TWO = "torchrun --nnodes=2 --nproc_per_node=4 --node_rank={} --master_addr={} t.py"
+DENSE = "--num-layers 24 --hidden-size 1024 --micro-batch-size 4 --global-batch-size {}"
 SIZES = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2"
 NODES = "torchrun --nnodes $N --nproc_per_node 8 --node_rank $RANK --master_addr $A p.py " + SIZES
 LAYERS = "deepspeed --num_gpus 64 p.py --tensor-model-parallel-size 4 --pipeline-model-parallel-size 16"
@@ -52,6 +53,14 @@ RAY = "srun -N1 -n1 ray start --head --block &"
 VERL = "python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 trainer.nnodes={}"
 RANKS = "RANK=$R WORLD_SIZE=$W"
 BY_ENVIRONMENT = {"t.py": "import torch.distributed as dist\ndist.init_process_group('nccl')\n"}
+AT = "--rdzv_backend=c10d --rdzv_id=1 --rdzv_endpoint={}:29500"
+OF_SKY = """num_nodes: 1
+run: |
+  torchrun \\
+  --nproc_per_node=8 \\{}
+  {}--nnodes=1 \\
+  t.py
+"""
 DIRECTIVES = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n"
 
 PUBLIC: dict[str, tuple[list[Files], list[Files]]] = {
@@ -86,13 +95,24 @@ PUBLIC: dict[str, tuple[list[Files], list[Files]]] = {
             shell(LAYERS),
             shell(f"NPROC_PER_NODE=4 megatron sft --model m {EXPERTS}"),
             shell(BATCH),
+            shell("torchrun --nproc_per_node 8 p.py " + DENSE.format(36)),
         ],
         [
             shell("N=${WORLD_SIZE:-1}", NODES),
             shell("N=${NODES:-1}", NODES),
+            shell("torchrun --nproc_per_node 8 p.py " + DENSE.format(64)),
             shell(f"{LAYERS} --deepspeed"),
             shell(f"NPROC_PER_NODE=8 megatron sft --model m {EXPERTS}"),
         ],
+    ),
+    # bash: a backslash in front of a blank, and # in quotes, are characters
+    "launcher-argument-misread": (
+        [shell('A="', "--nproc_per_node 8 \\ # GPUs", "--nnodes 1", '"', "torchrun $A t.py")],
+        [shell('A="', "--nproc_per_node 8 \\", "--nnodes 1", '"', "torchrun $A t.py  # GPUs")],
+    ),
+    "command-cut-short": (
+        [{"j.yaml": OF_SKY.format(" # GPUs", "")}, {"j.yaml": OF_SKY.format("", "  # --lr 1 \\\n  ")}],
+        [{"j.yaml": OF_SKY.format("", "")}],
     ),
     "assignment-without-effect": (
         [shell("NCCL_DEBUG=INFO", EIGHT)],
@@ -121,7 +141,11 @@ PUBLIC: dict[str, tuple[list[Files], list[Files]]] = {
             slurm(
                 "MASTER_ADDR=a",
                 "srun torchrun --nnodes=2 --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT t.py",
-            )
+            ),
+            slurm(
+                "source env.sh", "HEAD_NODE=a", f"srun torchrun --nnodes=2 {AT.format('$HEAD_NODES')} t.py"
+            ),
+            slurm("export HEAD_NODE=a", f"srun torchrun --nnodes=2 {AT.format('$HEAD_NODES')} t.py"),
         ],
         [slurm("srun torchrun --nnodes=2 --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT t.py")],
     ),

@@ -303,6 +303,11 @@ def parallel_sizes_do_not_divide(job: JobFile, launch: Launch) -> Found:
     is_swift = launch.launcher == "swift" or launch.module.startswith("swift.cli.")
     of_experts = 1 if is_swift else given.get("tensor-model-parallel-size")
     given.setdefault("expert-tensor-parallel-size", of_experts)
+    if (
+        given.keys() >= {"num-layers", "hidden-size", "micro-batch-size", "global-batch-size"}
+        and not is_swift
+    ):
+        given.setdefault("tensor-model-parallel-size", 1)  # Megatron's default
     for whole, by, unless in _DIVIDED:
         left, right = _product(given, whole), _product(given, by)
         is_apart = unless is not None and any(map(unless.search, given))
@@ -369,7 +374,7 @@ _DIVIDED = (
     ("num-attention-heads", "tensor-model-parallel-size", None),
     ("num-experts", "expert-model-parallel-size", None),
     ("num-layers", "pipeline-model-parallel-size", _UNEVEN),
-    (f"global-batch-size {_MODEL}", "micro-batch-size ranks", None),
+    (f"global-batch-size {_MODEL}", "micro-batch-size ranks", re.compile("ds-sequence-parallel")),
     # verl: workers/fsdp_workers.py, utils/config.py; EasyR1: workers/fsdp_workers.py, trainer/ray_trainer.py
     (_GPUS, "actor-rollout-ref.rollout.tensor-model-parallel-size", None),
     (_GPUS, "worker.rollout.tensor-parallel-size", None),

@@ -67,9 +67,8 @@ def variable_never_set(job: JobFile) -> Found:
 
     Fix: set it above, `export` it for `srun bash -c '...'`, or write the number.
     """
-    if job.job.sources:
-        return  # they may set it
     known = names_set(job) if job.launches else set()
+    is_open = bool(job.job.sources)  # they may set it
     for launch in job.launches:
         for word in _words(launch):
             for name in _names(job, word):
@@ -79,19 +78,30 @@ def variable_never_set(job: JobFile) -> Found:
                     continue
                 is_real = name.startswith(_FAMILIES)  # SLURM_CPUS_PER_TASK and _GPUS_ are both Slurm's
                 near = difflib.get_close_matches(name, known if is_real else known | WELL_KNOWN, 1, 0.85)
-                is_slip = bool(near) and _is_slip(name, near[0])
-                if is_slip or is_half or (launch.replicas is None and not name.isupper()):
-                    wanted, severity = (
-                        (f"${near[0]}", "error") if near and not is_half else ("a value", "warning")
-                    )
+                is_slip = bool(near) and not is_open and _is_slip(name, near[0])
+                is_slip = is_slip or (bool(near) and near[0] in known and _is_never_read(job, near[0]))
+                is_like = bool(near) and near[0] in known and bool(job.job.directives)
+                is_unset = is_half or is_like or (launch.replicas is None and not name.isupper())
+                if is_slip or (is_unset and not is_open):
+                    wanted = f"${near[0]}" if near and not is_half else "a value"
+                    is_sure = is_slip or (bool(near) and not name.isupper() and not is_half)
+                    severity: Severity = "error" if is_sure else "warning"
                     found = f"${name} is set nowhere in this file"
                     yield job.finding(word.line, found, wanted, severity=severity)
-        yield from _other_script(job, launch, known)
+        yield from _other_script(job, launch, known) if not is_open else ()
+    if is_open:
+        return
     yield from _divisors(job, known) if job.launches else ()
     launched = {id(launch.command): launch for launch in job.launches}
     for command in job.job.commands:
         if id(command) in launched or is_mark(command.texts[0]):
             yield from _not_exported(job, command, launched.get(id(command)))
+
+
+def _is_never_read(job: JobFile, name: str) -> bool:
+    return not re.search(rf"\$(?:\{{#?)?{name}\b", job.uses) and not re.search(
+        rf"export[^\n]* {name}\b", job.text
+    )
 
 
 def _other_script(job: JobFile, launch: Launch, known: set[str]) -> Found:

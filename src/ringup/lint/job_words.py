@@ -108,7 +108,8 @@ def command_cut_short(job: JobFile) -> Found:
     last.
     """
     texts = ["", *job.lines]
-    cut = {command.cut_at for command in job.commands if command.cut_at}
+    of_blocks = [one for one in job.job.commands if one.last_line] if job.job.documents else []
+    cut = {command.cut_at for command in (*job.commands, *of_blocks) if command.cut_at}
     yield from (
         (n, "a comment behind the backslash ends the command", "nothing behind it") for n in sorted(cut)
     )
@@ -129,7 +130,7 @@ def command_cut_short(job: JobFile) -> Found:
             found = f"{launch.launcher} is a command of its own: line {command.last_line} has no backslash"
             yield launch.line, found, "a backslash at the end of the line above"
     odd, listed = {line for line, _, _ in job.job.placeholders}, set[int]()
-    for command in job.commands:
+    for command in (*job.commands, *of_blocks):
         end = command.last_line
         follows = next((n for n in range(end + 1, len(texts)) if not texts[n].lstrip().startswith("#")), 0)
         is_continued = 0 < end < len(texts) and texts[end].rstrip().endswith("\\")
@@ -295,6 +296,9 @@ def launcher_argument_misread(job: JobFile, launch: Launch) -> Found:
     elif re.match(r"(?i)^(?:true|false|yes|no|none|0|1)$", start.script) and start.kind == "script":
         found = f"{launch.launcher} takes {start.script!r} for the script: the flag has no value"
         yield launch.line, found, "the flag alone, then the script"
+    elif start.script in ("\\", "#") and start.kind == "script":
+        found = f"{launch.launcher} takes `{start.script}` for the script: in quotes # begins no comment"
+        yield launch.line, found, "the options alone in quotes"
     elif start.kind == "script" and (program in known or PYTHON.fullmatch(program)):
         found = f"{launch.launcher} takes `{program}` for the script, and runs it by Python"
         yield launch.line, found, "the script itself"
