@@ -107,12 +107,26 @@ PUBLIC: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     # bash: a backslash in front of a blank, and # in quotes, are characters
     "launcher-argument-misread": (
-        [shell('A="', "--nproc_per_node 8 \\ # GPUs", "--nnodes 1", '"', "torchrun $A t.py")],
+        [
+            shell('A="', "--nproc_per_node 8 \\ # GPUs", "--nnodes 1", '"', "torchrun $A t.py"),
+            shell('A="', "--lr 1", "# --bf16", '"', f"{EIGHT} $A"),
+        ],
         [shell('A="', "--nproc_per_node 8 \\", "--nnodes 1", '"', "torchrun $A t.py  # GPUs")],
     ),
     "command-cut-short": (
         [{"j.yaml": OF_SKY.format(" # GPUs", "")}, {"j.yaml": OF_SKY.format("", "  # --lr 1 \\\n  ")}],
-        [{"j.yaml": OF_SKY.format("", "")}],
+        [
+            {"j.yaml": OF_SKY.format("", "")},
+            shell(
+                EIGHT,
+                "if x; then",
+                "  ssh h bash -c 'sync' # && \\",
+                "#   ssh h date",
+                "else",
+                "  date",
+                "fi",
+            ),
+        ],
     ),
     "assignment-without-effect": (
         [shell("NCCL_DEBUG=INFO", EIGHT)],
@@ -144,6 +158,11 @@ PUBLIC: dict[str, tuple[list[Files], list[Files]]] = {
             ),
             slurm(
                 "source env.sh", "HEAD_NODE=a", f"srun torchrun --nnodes=2 {AT.format('$HEAD_NODES')} t.py"
+            ),
+            slurm(
+                "source e.sh",
+                "export MASTER_ADDR=a",
+                f"srun torchrun --nnodes=2 {AT.format('$MASTER_ADDRS')} t.py",
             ),
             slurm("export HEAD_NODE=a", f"srun torchrun --nnodes=2 {AT.format('$HEAD_NODES')} t.py"),
         ],

@@ -175,6 +175,7 @@ READ = {
     "#SBATCH -N 2\n#SBATCH --gpus-per-node=4\nW=$((SLURM_NNODES * SLURM_GPUS_ON_NODE))\n"
     "accelerate launch --num_machines $SLURM_NNODES --num_processes $W t.py": (2, 4),
     "NNODES=2 NPROC_PER_NODE=4 NODE_RANK=$1 ADDR=10.0.0.7 PORT=29500 xtuner train a.yaml": (2, 4),
+    "P=4\n[ $DEBUG = 1 ] && P=1\ntorchrun --nnodes 2 --nproc_per_node $P t.py": (2, 4),
     "hyperpodrun --nnodes 2 --nproc_per_node 4 --server-port=8080 t.py": (2, 4),
 }
 
@@ -209,6 +210,7 @@ STARTED = {
         3,
         4,
     ),
+    f"{FOUR}my_launch python t.py": ("my_launch", None, None),
     "flux run -N 4 -n 32 --gpus-per-task=1 python t.py": ("flux", 4, 8),
     f"{FOUR}srun xtuner train a.py --launcher slurm": ("srun", 4, 1),
     f"{FOUR}srun -n 16 python t.py": ("srun", 4, 4),
@@ -310,6 +312,11 @@ def test_verl_in_a_rayjob_says_its_nodes_and_ranks() -> None:
     start = "python3 -m verl.trainer.main_ppo trainer.nnodes=2 trainer.n_gpus_per_node=8"
     found = only(f"kind: RayJob\nspec:\n  entrypoint: {start}\n", "a.yaml")
     assert found.summary == "RayJob python: 2 nodes x 8 ranks, one world"
+
+
+def test_a_test_in_front_of_an_assignment_makes_it_one_of_two_values() -> None:
+    assert only("[ $X = 1 ] && N=2 || N=4\ntorchrun --nnodes $N --nproc_per_node 4 t.py").nnodes is None
+    assert only("[ -z $N ] && N=2\ntorchrun --nnodes $N --nproc_per_node 4 t.py").nnodes == 2
 
 
 def test_azure_ml_starts_the_processes_of_each_instance() -> None:

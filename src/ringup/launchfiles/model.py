@@ -30,7 +30,7 @@ from ringup.launchfiles.directives import (
 )
 from ringup.launchfiles.marks import COUNT_NAMES, has_mark, is_mark
 from ringup.launchfiles.passing import DOCKER, passed_on
-from ringup.launchfiles.programs import MPI_OPTIONS
+from ringup.launchfiles.programs import MPI_OPTIONS, PROGRAMS
 from ringup.launchfiles.shell import Command, Job
 from ringup.launchfiles.start import CommandLine, Step, arguments
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, TORCHRUN_PREFIXES
@@ -664,6 +664,8 @@ def _placed(launch: Launch, step: Step) -> tuple[int | None, int | None]:
         return None, 1
     if step.program in ON_HOST:
         return (rounds, 1) if is_looped else (1, 1)
+    if step.program not in PROGRAMS:  # `ezpz_launch python t.py`
+        return None, None
     listed = step.option("-w", "--hosts", "-z", "-H")
     count = _host_count(listed) if listed else None
     if step.program == "pbsdsh":  # Torque's pbsdsh(1B), -u: once on each node

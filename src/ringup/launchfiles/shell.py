@@ -333,6 +333,8 @@ class _Walk(Expansion):
         handler = getattr(self, f"_{kind}", None)
         if handler is not None:
             handler(node, scope, depth)
+        elif kind == "list" and (chosen := _assigned_by_test(node)):
+            self.branch(node, [[one] for one in chosen], scope, depth, len(chosen) > 1)
         elif kind == "list":  # a command after && or || may not run
             was = scope.has_ended, scope.ends_on_error, scope.is_of_some
             asks_task = scope.site == "task" and bool(_TESTS_WHICH_TASK.match(self.raw(node)))
@@ -573,7 +575,9 @@ class _Walk(Expansion):
     def branch(self, node: Node, bodies: Bodies, scope: Scope, depth: int, has_else: bool) -> None:
         """Each branch on a copy; afterwards values that differ between them are unknown."""
         line = self.line(node, scope)
-        is_default = node.type == "if_statement" and bool(_ASKS_FOR_DEFAULT.search(self.raw(node)[:200]))
+        is_default = node.type in ("if_statement", "list") and bool(
+            _ASKS_FOR_DEFAULT.search(self.raw(node)[:200])
+        )
         asks_task = scope.site == "task" and bool(_ASKS_WHICH_TASK.search(self.raw(node).partition("\n")[0]))
         ends = []
         for number, body in enumerate(bodies):
@@ -1077,6 +1081,20 @@ def _set(texts: Sequence[str], scope: Scope) -> None:
             scope.exports_all = is_on
         if "e" in letters or name == "errexit":
             scope.ends_on_error = is_on
+
+
+_ASSIGNS = ("variable_assignment", "variable_assignments", "declaration_command")
+
+
+def _assigned_by_test(node: Node) -> list[Node]:
+    """The assignments of `[ TEST ] && A=1` and `[ TEST ] && A=1 || A=2`; [] for any other list."""
+    left, right = node.named_children[0], node.named_children[-1]
+    if right.type not in _ASSIGNS:
+        return []
+    if left.type == "list":
+        before = _assigned_by_test(left)
+        return [*before, right] if before else []
+    return [right] if left.type == "test_command" else []
 
 
 def _split_value(value: Value) -> tuple[str, ...]:

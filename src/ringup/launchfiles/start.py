@@ -37,6 +37,8 @@ _OPTION = re.compile(r"-[^\d\s.]\S*\Z")
 """A word that argparse never takes for the value of an option."""
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.[\w-]+)+)=(.*)")
 """Of Hydra, Lightning and verl: `trainer.devices=4`."""
+STARTING = re.compile(r"launch|mpi")
+"""In the name of an unknown program that may start its command on every node."""
 SPEAKING = re.compile(r"echo|printf|which|pip|pkill|grep|ps|alias|:|export|cat|test|\[|cd")
 """Programs that only mention a launcher."""
 
@@ -380,7 +382,11 @@ def _unknown(made: CommandLine, words: Sequence[str], at: int) -> None:
     if SPEAKING.fullmatch(posixpath.basename(words[at])):
         made.rest = tuple(words[at:])
         return
-    made.steps.append(Step(words[at], "wrapper", (), tuple(words[at + 1 : further]), at))
+    starts = STARTING.search(posixpath.basename(words[at])) and PYTHON.fullmatch(
+        posixpath.basename(words[further])
+    )
+    role: Role = "starter" if starts else "wrapper"
+    made.steps.append(Step(words[at], role, (), tuple(words[at + 1 : further]), at))
     if posixpath.basename(words[further]) in PROGRAMS:
         _step(made, words, further, posixpath.basename(words[further]))
     else:

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from ringup.launchfiles.directives import GPU_NAMES, last
 from ringup.launchfiles.marks import COUNT_NAMES, has_mark, is_mark
-from ringup.launchfiles.model import Launch
+from ringup.launchfiles.model import TORCH, Launch
 from ringup.launchfiles.passing import MPIRUN, keeps
 from ringup.launchfiles.programs import MPI_OPTIONS, OF_OPEN_MPI
 from ringup.launchfiles.shell import Command, Word
@@ -79,7 +79,9 @@ def variable_never_set(job: JobFile) -> Found:
                 is_real = name.startswith(_FAMILIES)  # SLURM_CPUS_PER_TASK and _GPUS_ are both Slurm's
                 near = difflib.get_close_matches(name, known if is_real else known | WELL_KNOWN, 1, 0.85)
                 is_slip = bool(near) and not is_open and _is_slip(name, near[0])
-                is_slip = is_slip or (bool(near) and near[0] in known and _is_never_read(job, near[0]))
+                is_slip = is_slip or (
+                    bool(near) and near[0] in known and _is_never_read(job, launch, near[0])
+                )
                 is_like = bool(near) and near[0] in known and bool(job.job.directives)
                 is_unset = is_half or is_like or (launch.replicas is None and not name.isupper())
                 if is_slip or (is_unset and not is_open):
@@ -98,10 +100,11 @@ def variable_never_set(job: JobFile) -> Found:
             yield from _not_exported(job, command, launched.get(id(command)))
 
 
-def _is_never_read(job: JobFile, name: str) -> bool:
-    return not re.search(rf"\$(?:\{{#?)?{name}\b", job.uses) and not re.search(
-        rf"export[^\n]* {name}\b", job.text
-    )
+def _is_never_read(job: JobFile, launch: Launch, name: str) -> bool:
+    """Whether nothing in the file reads a variable, and no program that it starts (torchrun sets its own)."""
+    is_set_again = launch.launcher in TORCH and name in _MEETING
+    is_exported = re.search(rf"export[^\n]* {name}\b", job.text) and not is_set_again
+    return not is_exported and not re.search(rf"\$(?:\{{#?)?{name}\b", job.uses)
 
 
 def _other_script(job: JobFile, launch: Launch, known: set[str]) -> Found:

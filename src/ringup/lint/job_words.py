@@ -133,10 +133,11 @@ def command_cut_short(job: JobFile) -> Found:
     for command in (*job.commands, *of_blocks):
         end = command.last_line
         follows = next((n for n in range(end + 1, len(texts)) if not texts[n].lstrip().startswith("#")), 0)
-        is_continued = 0 < end < len(texts) and texts[end].rstrip().endswith("\\")
+        in_comment = 0 < end < len(texts) and _TO_COMMENT.search(texts[end]) is not None
+        is_continued = 0 < end < len(texts) and texts[end].rstrip().endswith("\\") and not in_comment
         is_comment = end + 1 < len(texts) and texts[end + 1].lstrip().startswith("#")
         goes_on = bool(follows) and re.match(r"\s+\S|--\w", texts[follows])
-        if goes_on and follows == end + 1 and _TO_COMMENT.search(texts[end]) and end not in cut:
+        if goes_on and follows == end + 1 and in_comment and end not in cut:
             yield end, "the backslash is a part of the comment: the command ends here", "no comment in it"
         if is_continued and is_comment and goes_on and end not in cut:
             yield end + 1, "a comment between the lines of a command ends it", "no comment inside a command"
@@ -284,6 +285,9 @@ def launcher_argument_misread(job: JobFile, launch: Launch) -> Found:
     if launch.launcher == "python" and launch.module in ("torchrun", "accelerate", "deepspeed"):
         found = f"Python cannot run {launch.module} as a module"
         yield launch.line, found, f"{launch.module}, or python -m {_AS_MODULE[launch.module]}"
+    if "#" in start.arguments and not launch.command.cut_at:
+        found = "`#` is an argument of the script: in quotes it begins no comment"
+        yield job.finding(launch.line, found, "the options alone in quotes", severity="warning")
     if launch.launcher not in OPTIONS or launch.command.cut_at:
         return
     word, follows = launch.command.words[start.at], "".join(start.arguments[:1])
