@@ -1596,9 +1596,16 @@ def test_a_host_file_made_of_echoed_lines_is_read(ranks: int, is_wrong: bool) ->
 def test_a_host_file_that_the_file_writes_gives_the_nodes_and_ranks(writes: str) -> None:
     launch = only(f"{FOUR}{writes}\ndeepspeed --hostfile=f --master_port=1 t.py\n")
     assert launch.summary == "deepspeed: 4 nodes x 8 ranks, one world, on the batch node alone"
+    assert "hostfile-wrong" not in errors(f"{FOUR}{writes}\nmpirun -np 32 --hostfile f python t.py\n")
     by_mpi = only(f"{writes}\nmpirun -np 32 --hostfile f python t.py\n")
     known = "scontrol" not in writes
     assert (by_mpi.nodes, by_mpi.per_node) == ((4, 8) if known else (None, None))
+
+
+def test_a_host_file_with_a_list_from_outside_has_an_unknown_number_of_hosts() -> None:
+    writes = 'echo "$M slots=8" > f\nfor h in $WORKERS; do echo "$h slots=8" >> f; done\n'
+    assert only(f"{writes}deepspeed --hostfile=f t.py\n").unknown == ["nodes", "ranks_per_node"]
+    assert errors(f"{writes}mpirun -np 32 --hostfile f python t.py\n") == set()
 
 
 def test_a_host_file_of_names_alone_gives_colossalais_nodes() -> None:

@@ -438,16 +438,20 @@ class _Walk(Expansion):
 
     def _append(self, into: str, words: Sequence[str], scope: Scope) -> None:
         """Remember a line of a host file, which a loop writes once for each node in its list."""
+        if scope.branches:  # perhaps
+            self.job.files.pop(into, None)
+            return
         texts = [word for word in words[1:] if not re.fullmatch("-[neE]+", word)]
         if words[0] == "printf" and texts:
             values = iter(texts[1:])
             texts = [re.sub(r"%[sd]", lambda _: next(values, ""), texts[0]).replace("\\n", "\n").rstrip("\n")]
-        line, listed = " ".join(texts), (scope.loop or "").split()
+        line, listed = " ".join(texts), (scope.loop or "").split()[:2000]
         held = next((m for m in self.marks.all_of(line) if m.site == "loop"), None)
-        made = (
-            [line] if held is None else [line.replace(self.marks.make(*held), one) for one in listed[:2000]]
-        )
-        if made and len(before := self.job.files.get(into, "")) < MOST_VALUE:
+        if held and listed and not any(has_mark(one) and not self._is_list(one) for one in listed):
+            made = [line.replace(self.marks.make(*held), one) for one in listed]
+        else:
+            made = [line]
+        if len(before := self.job.files.get(into, "")) < MOST_VALUE:
             self.job.files[into] = before + "".join(f"{one}\n" for one in made)
 
     def _behind_document(self, node: Node, scope: Scope, depth: int) -> None:

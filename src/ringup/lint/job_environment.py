@@ -481,7 +481,7 @@ def _slots_of_mpi(job: JobFile, launch: Launch) -> Found:
         if twice := next((host for host in hosts if hosts.count(host) > 1), ""):
             found = f"{printable(name, 80)} gives slots of {printable(twice, 60)} twice: Open MPI refuses it"
             yield launch.line, found, "each host once", "Open MPI"
-        slots = slots_in(text)
+        slots = 0 if has_mark(text) else slots_in(text)
         may = any("oversubscribe" in o.written.lower() for o in step.options) or "OVERSUBSCRIBE" in job.text
         if total > slots > 0 and not may:
             found = f"{total} processes, and {printable(name, 80)} has {slots} slots"

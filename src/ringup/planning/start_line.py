@@ -438,11 +438,18 @@ def _refuse(what: str, hint: str) -> NoReturn:
     raise UsageError(f"{what}: ringup cannot use it", hint=hint)
 
 
+_NO_SCRIPT = re.compile(r"\.py -|^\[.*\]$|^(?:\.{3}|\u2026)$")
+"""A script with its options in one word, or a placeholder."""
+
+
 def _ending(line: StartLine, left: Sequence[str]) -> StartLine:
     """The line with the started program and its arguments."""
     if not left or not left[0].strip() or left[0].startswith("-"):
         what = f"{left[0]!r} is not a script" if left else "no training script was given"
         raise UsageError(what, hint="its own options go behind it: -- train.py --lr 0.1")
+    if line.kind == "script" and _NO_SCRIPT.search(left[0]):
+        hint = "the script's name alone, and its options behind it: -- train.py --lr 0.1"
+        raise UsageError(f"{left[0]!r} is not a script", hint=hint)
     if posixpath.basename(left[0]) == "deepy.py":
         _refuse(left[0], "it starts deepspeed itself: run it without ringup, or give the line that it prints")
     line = replace(line, script=left[0], arguments=tuple(left[1:]))
