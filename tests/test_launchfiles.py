@@ -1702,3 +1702,15 @@ def test_many_equal_launches_of_a_file_are_one_line(tmp_path: Path) -> None:
     eight = [f"a.sh:{at}  torchrun: 1 node x 8 ranks, one world" for at in (1, 2, 3)]
     one = "a.sh:4  torchrun: 1 node x 1 rank, one world (also lines 5, 6, 7, 8, 9)"
     assert [line for line in shown if "world" in line] == [*eight, one]
+
+
+def test_branches_that_a_known_value_rules_out_are_few_lines() -> None:
+    arms = "".join(f"a{i}) torchrun --nproc_per_node {i} t.py;;\n" for i in range(1, 9))
+    found = files.read("j.sh", f"X=a5\ncase $X in\n{arms}esac\n")
+    assert [one.ranks_per_node for one in found.launches] == [5]
+    reason = "values in this file rule this branch out"
+    assert [(one.line, one.reason) for one in found.not_read] == [
+        (3, reason),
+        (4, reason),
+        (5, f"{reason}, and 4 later ones"),
+    ]

@@ -412,7 +412,8 @@ class Launch:
     def is_part(self) -> bool:
         """Whether it is one node of a world, whose other nodes other lines start."""
         is_one = self.is_away and self.instances == 1 and bool(self.node_rank_text)
-        return is_one and (self.nnodes or 0) > 1 and not self.meets_itself
+        is_group = self.started_by == "LeaderWorkerSet"  # its pods are all nodes
+        return is_one and (self.nnodes or 0) > 1 and not self.meets_itself and not is_group
 
     @property
     def left_out(self) -> int:
@@ -813,9 +814,11 @@ TOO_LARGE = "too large or too deeply nested: read in part"
 def not_read(job: Job, found: Sequence[Launch]) -> list[NotRead]:
     """Parts of the file that were not read; without a launch line the reason."""
     left = [NotRead(job.path, 1, TOO_LARGE)] if job.is_cut else []
-    for begin, end in dict.fromkeys(job.ruled_out):
-        if not any(begin <= one.line <= end for one in found):
-            left.append(NotRead(job.path, begin, "values in this file rule this branch out"))
+    spans = dict.fromkeys(job.ruled_out)
+    out = [at for at, end in spans if not any(at <= one.line <= end for one in found)]
+    for at in out[:3]:
+        more = f", and {plural(len(out) - 3, 'later one')}" if [at] == out[2:3] and out[3:] else ""
+        left.append(NotRead(job.path, at, f"values in this file rule this branch out{more}"))
     if found:
         return left
     for command in job.commands:

@@ -438,21 +438,24 @@ class _Walk(Expansion):
 
     def _append(self, into: str, words: Sequence[str], scope: Scope) -> None:
         """Remember a line of a host file, which a loop writes once for each node in its list."""
+        before = self.job.files.get(into, "")
         if scope.branches:  # perhaps
             self.job.files.pop(into, None)
+        if scope.branches or len(before) > MOST_VALUE:
             return
         texts = [word for word in words[1:] if not re.fullmatch("-[neE]+", word)]
         if words[0] == "printf" and texts:
             values = iter(texts[1:])
             texts = [re.sub(r"%[sd]", lambda _: next(values, ""), texts[0]).replace("\\n", "\n").rstrip("\n")]
-        line, listed = " ".join(texts), (scope.loop or "").split()[:2000]
+        line, listed = " ".join(texts), (scope.loop or "").split()
         held = next((m for m in self.marks.all_of(line) if m.site == "loop"), None)
-        if held and listed and not any(has_mark(one) and not self._is_list(one) for one in listed):
-            made = [line.replace(self.marks.make(*held), one) for one in listed]
-        else:
-            made = [line]
-        if len(before := self.job.files.get(into, "")) < MOST_VALUE:
-            self.job.files[into] = before + "".join(f"{one}\n" for one in made)
+        is_known = 0 < len(listed) <= 2000 and not any(
+            has_mark(one) and not self._is_list(one) for one in listed
+        )
+        if held and is_known and len(line) < 300:  # as those of a host file
+            sign = self.marks.make(*held)
+            line = "\n".join(line.replace(sign, one) for one in listed)
+        self.job.files[into] = f"{before}{line}\n"
 
     def _behind_document(self, node: Node, scope: Scope, depth: int) -> None:
         for child in node.named_children:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 
 _OPTIONS = {
     **dict.fromkeys(("nodes", "slurm_nodes"), "nodes"),
@@ -25,7 +26,8 @@ def as_shell(tree: ast.Module, name: str) -> str:
         return ""
     sets = ((t, n.value) for n in nodes if isinstance(n, ast.Assign) for t in n.targets)
     written = [(t.id, value) for t, value in sets if isinstance(t, ast.Name)]
-    known = {name: value for name, value in written if [one for one, _ in written].count(name) == 1}
+    counts = Counter(name for name, _ in written)
+    known = {name: value for name, value in written if counts[name] == 1}
     lines: dict[int, str] = {}
     for call in (n for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)):
         kind = call.func.attr if isinstance(call.func, ast.Attribute) else ""

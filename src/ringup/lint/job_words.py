@@ -386,7 +386,8 @@ def launcher_option_wrong(job: JobFile) -> Found:
             line = _word(launch, option.at).line
             if option.at > behind and not option.is_known:
                 continue
-            is_more = launch.start.program.endswith(("ft_launcher", "hyperpodrun"))
+            own = {"ft_launcher": "--ft-", "hyperpodrun": "--"}.get(launch.start.program.split("/")[-1], "-")
+            is_more = own != "-" and option.name.startswith(own)
             if not option.is_known and not is_more and not has_mark(option.name):
                 near = difflib.get_close_matches(option.name, OPTIONS[launch.launcher], 1, 0.75)
                 others = [n for n, options in OPTIONS.items() if option.name in options]
