@@ -951,3 +951,15 @@ def test_gpus_give_the_number_of_ranks_that_a_line_leaves_open(capsys: pytest.Ca
     line = ["torchrun", "--nproc_per_node", "gpu", "t.py"]
     text = short(capsys, "slurm", "--nodes", "2", "--gpus", "4", words=tuple(line))
     assert "NPROC=4" in text and "#SBATCH --gpus-per-node=4" in text
+
+
+def test_a_torchrun_for_each_task_is_one_node_with_as_many_ranks(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    start = "srun torchrun --nnodes=$SLURM_NTASKS --nproc_per_node=1 --rdzv_backend=c10d --rdzv_id=1"
+    asked = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n#SBATCH --gpus-per-node=8\n"
+    head = "H=$(scontrol show hostnames | head -n1)\n"
+    (tmp_path / "job").write_text(f"#!/bin/bash\n{asked}{head}{start} --rdzv_endpoint=$H:29500 t.py\n")
+    assert command_line.dispatch(["script", "slurm", "--from", str(tmp_path / "job")]) == 0
+    made = capsys.readouterr().out
+    assert "#SBATCH --nodes=2\n" in made and "NPROC=8\n" in made

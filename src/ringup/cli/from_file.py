@@ -68,10 +68,11 @@ def fill(args: argparse.Namespace, path: str, kind: str) -> list[str]:
     launch = the_one(path, files.read(path, read_script(path)))
     say(f"ringup: {path_shown(path)}:{launch.line}  {printable(launch.summary)}", quiet=args.quiet)
     job = launch.job
-    nodes = launch.nnodes if (launch.nnodes or 1) > 1 else launch.nodes_shown
+    is_per_task = launch.ranks_shown != launch.ranks_per_node  # its nodes are tasks
+    nodes = launch.nnodes if (launch.nnodes or 1) > 1 and not is_per_task else launch.nodes_shown
     nodes = max(nodes or 0, launch.allocated, launch.replicas or 0)
     args.nodes = args.nodes or nodes
-    args.nproc = args.nproc or launch.ranks_per_node
+    args.nproc = args.nproc or launch.ranks_shown
     args.gpus = args.gpus if args.gpus is not None else (gpus_per_node(job.directives)[0] or None)
     elsewhere = from_manifest.fill(args, launch)
     for name, value in _requests(job, kind).items():

@@ -13,7 +13,6 @@ _NODE_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_HOSTFILE", "LSB_DJOB_RA
 _SAME = ("sort", "uniq", "tr", "cut", "awk", "sed", "xargs", "grep", "cat", "rev", "paste", "column", "nl")
 """Commands that keep a list of nodes or one node unchanged, in their usual forms."""
 _ADDED = re.compile(r"(?:print|s.\$.|-I)[^=]{0,40}slots=[\"' ]{0,3}(\w{1,40})")
-_GIVEN = re.compile(r"-v ?(\w{1,40})=(\d{1,4})\b")
 _FIRST = re.compile(r"(?:^|\s)(?:-n\s*)?-?1(?:\s|$)|1p|1q|NR==1|NR ?== ?1")
 
 
@@ -94,8 +93,8 @@ def with_slots(program: str, rest: Sequence[str]) -> str:
     found = _ADDED.search(text) if program in ("awk", "sed", "xargs") else None
     if found is None or found[1].isdecimal():
         return f" slots={found[1]}" if found else ""
-    given = dict(_GIVEN.findall(text)).get(found[1])
-    return f" slots={given}" if given else ""
+    given = (word.removeprefix("-v").partition("=") for word in rest)  # awk -v n=8
+    return next((f" slots={n}" for name, _, n in given if name == found[1] and n.isdecimal()), "")
 
 
 def _filtered(program: str, rest: list[str], given: str, name: str, site: str, known: Marks) -> str:

@@ -100,11 +100,14 @@ def variable_never_set(job: JobFile) -> Found:
             yield from _not_exported(job, command, launched.get(id(command)))
 
 
+_ANY_READ, _EXPORTS = re.compile(r"\$\{?#?(\w{1,60})"), re.compile(r"\bexport +([^\n]{1,300})")
+
+
 def _is_never_read(job: JobFile, launch: Launch, name: str) -> bool:
     """Whether nothing in the file reads a variable, and no program that it starts (torchrun sets its own)."""
     is_set_again = launch.launcher in TORCH and name in _MEETING
-    is_exported = re.search(rf"export[^\n]* {name}\b", job.text) and not is_set_again
-    return not is_exported and not re.search(rf"\$(?:\{{#?)?{name}\b", job.uses)
+    exported = _EXPORTS.findall(job.text) if not is_set_again else []
+    return name not in _ANY_READ.findall(job.uses) and not any(name in line for line in exported)
 
 
 def _other_script(job: JobFile, launch: Launch, known: set[str]) -> Found:
