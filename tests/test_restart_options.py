@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import signal
 import time
@@ -16,9 +17,11 @@ import pytest
 from ringup.cli import options, restarting, restarts, supervising
 from ringup.cli.command_line import dispatch
 from ringup.errors import UsageError
-from ringup.recovery.decision import Policy
+from ringup.output import restart_report
+from ringup.output.terminal import Style
+from ringup.recovery.decision import Decision, Policy
 from ringup.recovery.table import ROWS
-from ringup.saved_run import SavedAttempt
+from ringup.saved_run import AttemptCause, AttemptProgress, SavedAttempt
 
 Kind = TypeVar("Kind", bound=restarting.Supervisor)
 
@@ -157,3 +160,20 @@ def test_ctrl_c_again_between_attempts_does_not_hide_the_end(
     monkeypatch.setattr(supervisor, "interrupted", codes.append)
     monkeypatch.setattr(supervisor, "show_end", show_end)
     assert supervisor.supervise(object()) == 130  # type: ignore[arg-type]
+
+
+def test_the_table_of_attempts_fits_80_columns_and_the_line_between_two_has_the_confidence() -> None:
+    cause = AttemptCause(rule="disk-full", confidence="high", nodes=["node1"])
+    nodes = ["node[0-7]", "node8"]
+    entries = [
+        SavedAttempt(1, nodes, 2, 1.0, 10.0, "rank-failed", cause),
+        SavedAttempt(2, nodes, 2, 10.0, 20.0, "ok"),
+    ]
+    _, head, first, *_ = restart_report.end_lines(entries, 19.0, None)
+    assert head.split() == ["attempt", "nodes", "time", "ended", "by", "then"]
+    assert len(first) <= 80 and "  disk-full on node1  same nodes" in first
+    stop = Decision("stop", "why")
+    (line,) = restart_report.decision_lines(entries[0], "attempt 1 of 2", stop, [], Style(io.StringIO()))
+    assert line == "ringup: attempt 1 of 2 ended after 9.0 s: disk-full on node1 (high confidence)"
+    entries[1].progress = AttemptProgress(None, 40.0, "steps in the output")
+    assert "progress" in restart_report.end_lines(entries, 19.0, None)[1]

@@ -30,12 +30,12 @@ def spare_lines(errors: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def cause_words(entry: SavedAttempt) -> str:
-    """ "rank-killed on node1 (high confidence)"."""
+    """ "rank-killed on node1"."""
     cause = entry.cause
     if not cause:
         return entry.outcome
     on = f" on {node_set(map(printable, cause.nodes))}" if cause.nodes else ""
-    return f"{cause.rule}{on} ({cause.confidence} confidence)" if cause.rule else "no cause found"
+    return f"{cause.rule}{on}" if cause.rule else "no cause found"
 
 
 def progress_words(progress: AttemptProgress | None) -> str:
@@ -53,7 +53,8 @@ def decision_lines(
     progress, shown = entry.progress, progress_words(entry.progress)
     at = f", progress {shown} ({printable(progress.source, 200)})" if progress and shown else ""
     took = show_seconds(entry.took_s)
-    lines = [style("warning", f"ringup: {name} ended after {took}{at}: {cause_words(entry)}")]
+    sure = f" ({entry.cause.confidence} confidence)" if entry.cause and entry.cause.rule else ""
+    lines = [style("warning", f"ringup: {name} ended after {took}{at}: {cause_words(entry)}{sure}")]
     if not decision.nodes:
         return lines
     lines += evidence
@@ -86,6 +87,8 @@ def end_lines(entries: Sequence[SavedAttempt], whole_s: float, decision: Decisio
         return []
     rows: list[tuple[str, ...]] = [("attempt", "nodes", "progress", "time", "ended by", "then")]
     rows += [_row(entry, following) for entry, following in zip(entries, [*entries[1:], None], strict=True)]
+    if not any(progress_words(entry.progress) for entry in entries):
+        rows = [(*row[:2], *row[3:]) for row in rows]
     lines = ["", *in_columns(rows)]
     trained = sum(map(trained_s, entries))
     share = f" ({min(100, round(100 * trained / whole_s))} %)" if whole_s else ""

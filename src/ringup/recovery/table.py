@@ -55,8 +55,8 @@ stop: the way in which the ranks are started must change first
     rendezvous-ids-differ same-gpu-twice nproc-exceeds-gpus not-enough-slots
     ray-node-address-differs placement-not-possible file-not-shared user-buffers-not-registrable
     sidecar-intercepts-ranks
-stop: a full disk stays full until space is freed; the local disk of one node may be free again, and is
-  left out with its node the second time
+stop: a full disk stays full until space is freed; a node whose own disk is full is tried once more,
+  then left out
     disk-full
 stop: a node is left out only after `ringup test` has named it, and wrong numbers are never retried unseen
     all-reduce-wrong
