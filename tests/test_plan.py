@@ -107,12 +107,34 @@ def test_a_value_the_user_set_stays_and_is_said() -> None:
     assert any("set by you" in note for note in plan.notes)
 
 
+def test_many_nodes_with_the_same_reason_are_one_note_and_one_reason() -> None:
+    nodes = [
+        node(
+            f"node{k}",
+            interface("eno1", f"10.1.0.{10 + k}/24", speed_gbit_s=1.0),
+            interface(f"eth{k % 2}", f"10.2.0.{10 + k}/24", speed_gbit_s=100.0),
+            own=f"10.1.0.{10 + k}",
+        )
+        for k in range(12)
+    ]
+    plan = decided(cluster(*nodes), backend="gloo")
+    odd, even = ("node[" + ",".join(map(str, range(first, 12, 2))) + "] (6 nodes)" for first in (1, 0))
+    assert f"ranks use eth0 on {even}, eth1 on {odd} (head 10.2.0.10)" in plan.notes
+    plan = decided(cluster(*nodes), backend="gloo", env={"GLOO_SOCKET_IFNAME": ""})
+    assert "GLOO_SOCKET_IFNAME= on node[0-11] (12 nodes) is kept: set by you" in plan.notes
+    reasons = {n.name: f"by default Gloo announces eno1: {n.name}" for n in nodes}
+    same = dict.fromkeys(reasons, "eth0")
+    (pinned,) = network.pin("GLOO_SOCKET_IFNAME", cluster(*nodes), same, reasons, [])
+    first, second = [*reasons.values()][:2]
+    assert pinned.because == f"{first}; {second}; 10 more nodes likewise"
+
+
 def test_an_empty_value_of_the_users_is_neither_replaced_nor_told_as_the_shells() -> None:
     given = changed(article_002(), "node0", environment={"GLOO_SOCKET_IFNAME": "em1", "NCCL_DEBUG": "WARN"})
     plan = decided(given, env={"GLOO_SOCKET_IFNAME": "", "NCCL_DEBUG": ""})
     assert "GLOO_SOCKET_IFNAME" not in {v.name for v in plan.env}
     assert [n.env["GLOO_SOCKET_IFNAME"] for n in plan.nodes] == ["", ""]
-    assert "GLOO_SOCKET_IFNAME= on node0 is kept: set by you" in plan.notes
+    assert "GLOO_SOCKET_IFNAME= on node0, node1 is kept: set by you" in plan.notes
     assert with_nccl_debug(plan, given, always=True).env == plan.env
 
 

@@ -197,7 +197,8 @@ def launcher_words(text: str, launcher: str = "") -> tuple[str, ...]:
     for word in words if launcher in OPTIONS else ():
         name = word.partition("=")[0]
         if name.startswith("-") and meaning_of(launcher, name).rstrip("=") in OWN:
-            hint = "leave it out; --nodes, --nproc, --master-port, --rdzv and -H are ringup's options"
+            own = "--nodes, --nproc, --master-port, --rdzv, --max-restarts and -H"
+            hint = f"leave it out; {own} are ringup's options"
             raise UsageError(f"--launcher-args {name}: ringup sets this option itself", hint=hint)
     return words
 

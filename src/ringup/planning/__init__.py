@@ -7,11 +7,13 @@ each node's command; `mitigations.weigh` weighs findings against the plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ringup.hosts.folding import node_set
 from ringup.model import Job, Node
+from ringup.units import grouped
 
 if TYPE_CHECKING:
     from ringup.network.predictions import Expected, Predictions
@@ -108,6 +110,26 @@ def with_transports(plan: Plan, alone: Predictions) -> Plan:
     made = [e.prediction for e in expected(alone, plan)]
     found = tuple(ExpectedTransport(p.name, p.network, p.interfaces, p.confidence) for p in made)
     return replace(plan, transports=found)
+
+
+AboutNodes = tuple[str, str]
+"""A note's text before and after the names of its nodes."""
+
+
+def about_nodes(said: Iterable[tuple[AboutNodes, str]]) -> list[str]:
+    """One note for all nodes about which the same is said."""
+    return [f"{before}{node_set(on)}{after}" for (before, after), on in grouped(said).items()]
+
+
+def joined(reasons: Iterable[str]) -> str:
+    """
+    The reasons of several nodes for one value; more than three are counted.
+
+    >>> joined(["a", "b", "a"]), joined("abcd")
+    ('a; b', 'a; b; 2 more nodes likewise')
+    """
+    every = [*dict.fromkeys(reasons)]
+    return "; ".join([*every[:2], f"{len(every) - 2} more nodes likewise"] if len(every) > 3 else every)
 
 
 def user_value(job: Job, node: Node, name: str) -> str | None:

@@ -11,7 +11,7 @@ from collections import Counter
 from ringup.model import Cluster, Node
 from ringup.nccl import rdma_devices
 from ringup.network.predictions import predicted
-from ringup.planning import EnvVar, user_value
+from ringup.planning import AboutNodes, EnvVar, about_nodes, joined, user_value
 
 
 def variables(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
@@ -27,9 +27,10 @@ def _devices(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
     selections = predicted(cluster).nodes
     known = [s for s in selections.values() if "rdma_ports" not in s.node.unknown]
     users = Counter(p.name for one in known for p in one.main_ports)
+    said: list[tuple[AboutNodes, str]] = []
     for node in cluster.nodes:
-        if "rdma_ports" in node.unknown:
-            notes.append(f"the RDMA devices of {node.name} are not known: {node.unknown['rdma_ports']}")
+        if why := node.unknown.get("rdma_ports", ""):
+            said.append((("the RDMA devices of ", f" are not known: {why}"), node.name))
             continue
         taken, chosen = selections[node.name].rdma_ports, selections[node.name].main_ports
         # The port is slow only here, and other nodes use it at its full rate.  Without it, this node would
@@ -37,20 +38,21 @@ def _devices(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
         left = [p for p in taken if p not in chosen and not users[p.name]]
         own = user_value(cluster.job, node, "NCCL_IB_HCA")
         if left and own is not None:
-            also = left[0].name
-            notes.append(f"NCCL_IB_HCA={own} on {node.name} is kept: set by you; it also takes {also}")
+            kept = f" is kept: set by you; it also takes {left[0].name}"
+            said.append(((f"NCCL_IB_HCA={own} on ", kept), node.name))
         elif left:
             out = ", ".join(f"{rdma_devices.shown(p)} {p.rate_gbit_s:g} Gbit/s" for p in left)
             value = rdma_devices.hca_value([p for p in taken if p not in left], node.rdma_ports)
             why = f"NCCL would also take {out}, which is not of the network of {chosen[0].name}"
             reasons[node.name] = value, why
+    notes += about_nodes(said)
     return _everywhere_or_each("NCCL_IB_HCA", cluster, reasons)
 
 
 def _everywhere_or_each(name: str, cluster: Cluster, reasons: dict[str, tuple[str, str]]) -> list[EnvVar]:
     """One variable if every node needs the same value, else one for each node that needs it."""
     values = {value for value, _ in reasons.values()}
-    because = "; ".join(dict.fromkeys(why for _, why in reasons.values()))
+    because = joined(why for _, why in reasons.values())
     if len(values) == 1 and len(reasons) == len(cluster.nodes):
         return [EnvVar(name, values.pop(), because)]
     return [EnvVar(name, value, why, node=node) for node, (value, why) in reasons.items()]
@@ -59,6 +61,7 @@ def _everywhere_or_each(name: str, cluster: Cluster, reasons: dict[str, tuple[st
 def _gid_index(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
     """NCCL_IB_GID_INDEX for RoCE before 2.21, if index 0 is not the entry to use."""
     reasons: dict[str, tuple[str, str]] = {}
+    said: list[tuple[AboutNodes, str]] = []
     for selection in predicted(cluster).nodes.values():
         node, ports = selection.node, selection.roce_ports
         own = user_value(cluster.job, node, "NCCL_IB_GID_INDEX")
@@ -66,14 +69,15 @@ def _gid_index(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
             continue
         found = {rdma_devices.gid_index(p, {}, rdma_devices.CHOOSES_GIDS).index for p in ports}
         if None in found:
-            said = "NCCL before 2.21 uses GID index 0; the table is not known (show_gids)"
-            notes.append(f"{node.name}: {said}")
+            unread = ": NCCL before 2.21 uses GID index 0; the table is not known (show_gids)"
+            said.append((("", unread), node.name))
         elif len(found) > 1:
             indexes = sorted(map(str, found))
-            notes.append(f"{node.name}: its RoCE ports need GID indexes {indexes}, but one counts")
+            said.append((("", f": RoCE ports need GID indexes {indexes}, but one counts"), node.name))
         elif found != {0}:
             why = "NCCL before 2.21 takes index 0, which is link-local RoCE v1; this entry has an address"
             reasons[node.name] = str(found.pop()), why
+    notes += about_nodes(said)
     return _everywhere_or_each("NCCL_IB_GID_INDEX", cluster, reasons)
 
 

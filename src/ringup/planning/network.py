@@ -10,10 +10,11 @@ import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ringup.hosts.folding import node_set
 from ringup.model import Cluster, Interpreter, left_over
 from ringup.network.predictions import predicted, uses_nccl
 from ringup.network.reachability import Network, networks, repeats
-from ringup.planning import EnvVar, NodePlan, Plan, devices, launchers, user_value
+from ringup.planning import EnvVar, NodePlan, Plan, about_nodes, devices, joined, launchers, user_value
 from ringup.units import grouped, summarize_names
 
 LOOPBACK = "127.0.0.1"
@@ -154,10 +155,11 @@ def pin(
     prefix: str = "",
 ) -> list[EnvVar]:
     """One variable for every node if any node needs it; one per node if interface names differ."""
-    if not (because := "; ".join(dict.fromkeys(why for why in reasons.values() if why))):
+    if not (because := joined(filter(None, reasons.values()))):
         return []
     own = {n.name: user_value(cluster.job, n, name) for n in cluster.nodes}
-    notes += [f"{name}={value} on {n} is kept: set by you" for n, value in own.items() if value is not None]
+    kept = ((f"{name}={value} on ", n) for n, value in own.items() if value is not None)
+    notes += about_nodes(((before, " is kept: set by you"), n) for before, n in kept)
     free = [n.name for n in cluster.nodes if own[n.name] is None]
     if len(free) == len(cluster.nodes) and len(set(wanted.values())) == 1:
         return [EnvVar(name, prefix + next(iter(wanted.values())), because)]
@@ -172,9 +174,9 @@ def decision_notes(cluster: Cluster, network: Network | None, port: int) -> Iter
         why = f"in use on {head}" if is_held else f"claimed by another run on {head}, or not reachable there"
         yield f"rendezvous on port {port}: {PORTS[0]} is {why}"
     if network is not None:
-        names = {*network.interfaces.values()}
-        by_node = ", ".join(f"{n}: {i}" for n, i in network.interfaces.items())
-        yield f"ranks use {names.pop() if len(names) == 1 else by_node} (head {network.addresses[head]})"
+        same = grouped((interface, node) for node, interface in network.interfaces.items())
+        each = ", ".join(f"{interface} on {node_set(on)}" for interface, on in same.items())
+        yield f"ranks use {each if len(same) > 1 else next(iter(same))} (head {network.addresses[head]})"
     if cluster.job.is_in_image:
         yield "Python, torch and its packages are not checked: they are in the image"
     if launcher.note and not any(w.startswith("--config_file") for w in cluster.job.launcher_arguments):
