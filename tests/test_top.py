@@ -527,7 +527,7 @@ def test_where_nothing_runs_one_picture_says_so() -> None:
     before, node.before = node.before, silent(node.name, "no answer yet")
     assert not shown.end_of_job(shown.seen_s)
     node.before = before
-    assert shown.end_of_job(shown.seen_s) == "You have no running ranks on these nodes."
+    assert shown.end_of_job(shown.seen_s) == "You have no running ranks on these nodes (others: -H NODES)."
     shown.earlier[0] = "node0"
     assert shown.end_of_job(shown.seen_s + 60.0) == "The job's ranks are gone."
 

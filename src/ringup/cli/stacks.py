@@ -164,5 +164,5 @@ def run(args: argparse.Namespace) -> int:
     request.hint_python((node.problem for node in nodes), args)
     if not found:
         run = f"run {printable(args.run, 80)} has" if args.run else "you have"
-        terminal.say(f"{run} no running ranks on these nodes")
+        terminal.say(f"{run} no running ranks on these nodes (others: -H NODES)")
     return 0 if found and not any(node.problem for node in nodes) else 1

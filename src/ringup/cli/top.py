@@ -269,7 +269,7 @@ class Top:
         if is_gone and not job.folder and self.earlier:
             return "The job's ranks are gone."
         if not self.ranks and ((is_gone and not job.folder) or (self.once and self.is_known())):
-            return "You have no running ranks on these nodes."
+            return "You have no running ranks on these nodes (others: -H NODES)."
         if is_gone and not job.journal and not ((who := job.owner()) and who.is_alive):
             return "The process that has this run is gone. `ringup clean` finds what it left."
         return ""
