@@ -931,8 +931,11 @@ def test_an_option_without_effect_in_a_kind_is_warned_of(capsys: pytest.CaptureF
     assert command_line.dispatch(["script", "volcano", *options, "--time", "1:00:00", "--", "t.py"]) == 0
     said = capsys.readouterr().err
     assert "--time has no effect in volcano" in said and "IMAGE" in said
-    assert command_line.dispatch(["script", "slurm", *options, "--image", "a/b", "--", "t.py"]) == 0
-    assert "--image has no effect in slurm" in capsys.readouterr().err
+    for kind in ("slurm", "pbs"):
+        assert command_line.dispatch(["script", kind, *options, "--image", "a/b", "--", "t.py"]) == 0
+        said = capsys.readouterr().err
+        assert f"--image has no effect in {kind}" in said
+        assert ("srun --container-image" in said) == (kind == "slurm")
 
 
 @pytest.mark.parametrize("kind", ["k8s-job", "jobset", "pytorchjob", "trainjob"])

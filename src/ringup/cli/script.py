@@ -131,7 +131,8 @@ def show_unused(args: argparse.Namespace, kind: str) -> None:
     for name, kinds in _USED.items():
         if getattr(args, name, None) and kind not in kinds:
             option = f"--{name.replace('_', '-')}"
-            more = "; -- srun --container-image=IMAGE ... names one" if name == "image" else ""
+            is_slurms = (name, kind) == ("image", "slurm")
+            more = "; -- srun --container-image=IMAGE ... names one" if is_slurms else ""
             terminal.say(f"warning: {option} has no effect in {kind}: it is for {' '.join(kinds)}{more}")
     if kind in PODS and not getattr(args, "image", ""):
         words = "note: the file has IMAGE in place of an image's name: --image gives it"
