@@ -85,7 +85,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
         (
             "check --hostfile /dev/null",
             "ringup: --hostfile /dev/null: no node is named",
-            "for example -H node[1-8],gpu3",
+            "for example -H 'node[1-8],gpu3'",
         ),
         ("check --xyz", "ringup check: no option --xyz", "`ringup check --help` shows the options"),
         ("check n1 n2", "ringup check: unexpected argument n1 n2", "name nodes as one word: -H n1,n2"),

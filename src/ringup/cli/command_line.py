@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 EPILOG = {
-    "nodes:      ": "-H node[1-8],gpu3 | --hostfile F | --local N | none: allocation, or this machine",
+    "nodes:      ": "-H 'node[1-8],gpu3' | --hostfile F | --local N | none: allocation, or this machine",
     "exit codes: ": "0 fine, 1 error found, 2 wrong usage, 3 not checked (--strict), 4 see the message",
     "start with: ": "ringup demo; ringup check -H n1,n2; ringup run -H n1,n2 -- train.py",
 }

@@ -28,7 +28,7 @@ NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\$?")
 _RANGE_WORD = re.compile(r"[A-Za-z0-9_.\-\[\],/]+")
 _RANGE = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15})(?:/([0-9]{1,15}))?)?")
-_HINT = "for example -H node[1-8],gpu3 or -H alice@10.0.0.5"
+_HINT = "for example -H 'node[1-8],gpu3' or -H alice@10.0.0.5"
 _NUMBER_HINT = (
     "ssh's port is set in ~/.ssh/config, the number of ranks with --nproc or --hostfile (node0 slots=2)"
 )
