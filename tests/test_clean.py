@@ -12,13 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ringup.cli import clean as command
-from ringup.cli import request
+from ringup.cli import command_line, request
 from ringup.model import Unreached
 from ringup.runtime import clean
 from ringup.transport import Answer
@@ -425,7 +426,19 @@ EMPTY = {"left": [], "ended": [], "running": [], "files": [], "removed": [], "un
 def test_an_answer_that_is_none_is_no_clean_node(data: bytes) -> None:
     node = hearing(data)
     assert node.error and not node.is_clean
-    assert list(command.node_lines(node, False)) == [f"n1: not checked: {node.error}"]
+    assert list(command.node_lines(node, False)) == [f"not checked: {node.error}"]
+
+
+def test_many_equal_nodes_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fine = [hearing(json.dumps(EMPTY).encode()) for _ in range(9)]
+    nodes = [replace(node, node=f"n{number}") for number, node in enumerate(fine)]
+    lost = [replace(node, node=f"lost{number}", error="no answer") for number, node in enumerate(fine)]
+    monkeypatch.setattr(command, "leftovers", lambda *_, **__: (*nodes, *lost))
+    assert command_line.dispatch(["clean", "--local", "1"]) == 1
+    said = capsys.readouterr().out
+    assert said == "n[0-8] (9 nodes): no leftovers\nlost[0-8] (9 nodes): not checked: no answer\n"
 
 
 def test_a_lost_connection_is_said_in_its_words() -> None:

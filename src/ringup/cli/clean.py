@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Iterator
 
 from ringup.cli import options, request
-from ringup.output import terminal
+from ringup.output import folding, terminal
 from ringup.runtime.clean import Left, NodeLeftovers, SharedFile, leftovers
 from ringup.units import plural, show_bytes, show_seconds
 
@@ -45,12 +45,12 @@ def file_line(one: SharedFile, state: str) -> str:
 
 def node_lines(node: NodeLeftovers, kill: bool) -> Iterator[str]:
     if node.error:
-        yield f"{node.node}: not checked: {node.error}"
+        yield f"not checked: {node.error}"
         return
     done = len(node.ended) + len(node.removed)
     count = len(node.left) + len(node.files)
     state = plural(count, "leftover") if count else "no leftovers"
-    yield f"{node.node}: {state}{f', {done} ended or removed' if done else ''}"
+    yield f"{state}{f', {done} ended or removed' if done else ''}"
     for one in node.ended:
         yield from process_lines(one, f"ended {one.signal}")
     yield from (file_line(file, "removed") for file in node.removed)
@@ -87,8 +87,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         terminal.print_json(kill=args.kill, nodes=nodes)
     else:
-        for node in nodes:
-            terminal.show("\n".join(node_lines(node, args.kill)))
+        words = {node.node: "\n".join(node_lines(node, args.kill)) for node in nodes}
+        terminal.show("\n".join(folding.of_nodes(words)))
     request.hint_python((node.error for node in nodes), args)
     terminal.say(*(f"hint: {words}" for words in hints(nodes, args)), quiet=args.quiet)
     return 0 if all(node.is_clean for node in nodes) else 1

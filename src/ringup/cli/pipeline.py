@@ -149,9 +149,8 @@ def say_unreached(nodes: Iterable[Node]) -> int:
     """Print the unreachable nodes; returns the exit code for them, 0 if there are none."""
     from ringup.output import folding
 
-    words = {node.name: printable(node.unreached.words) for node in nodes if node.unreached}
-    for names, why in folding.by_node(words.items(), {name: frozenset([name]) for name in words}):
-        terminal.say(f"ringup: {names}: not reached: {why}")
+    words = {node.name: f"not reached: {printable(node.unreached.words)}" for node in nodes if node.unreached}
+    terminal.say(*(f"ringup: {line}" for line in folding.of_nodes(words)))
     return int(bool(words))
 
 

@@ -27,7 +27,7 @@ from ringup.hang import grouping, pyspy
 from ringup.hang.activity import troubles
 from ringup.hang.snapshots import JobLook, NodeLook, jobs, look
 from ringup.hang.stack_frames import place_of
-from ringup.output import terminal
+from ringup.output import folding, terminal
 from ringup.rules import ssh, with_ssh_config
 from ringup.transport import Transport
 from ringup.units import grouped, printable, show_ranks, show_seconds, summarize_names
@@ -112,13 +112,15 @@ def remedies(nodes: tuple[NodeLook, ...], is_local: bool, ssh_config: str = "") 
             yield f"  $ {command if is_local else with_ssh_config(ssh(name, command), ssh_config)}"
 
 
-def unreadable(nodes: tuple[NodeLook, ...]) -> Iterator[str]:
+def unreadable(nodes: tuple[NodeLook, ...]) -> list[str]:
     """For nodes without ranks: users whose Python processes could not be read."""
     advice = "only a user's own processes are read, so run `ringup stacks` as that user"
+    words = {}
     for node in nodes:
         users = [f"{printable(user, 40)} ({count})" for user, count in node.state.others.items()]
         if users:
-            yield f"{node.node}: Python processes of other users: {summarize_names(users)}; {advice}"
+            words[node.node] = f"Python processes of other users: {summarize_names(users)}; {advice}"
+    return folding.of_nodes(words)
 
 
 def transport_of(args: argparse.Namespace) -> Transport:
@@ -159,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
                 terminal.show("\n".join(f"  {line}" for line in differences(flights)))
         for line in node_lines(nodes):
             terminal.show(line)
-    terminal.say(*(f"{node.node}: not checked: {node.problem}" for node in nodes if node.problem))
+    terminal.say(*folding.of_nodes({n.node: f"not checked: {n.problem}" for n in nodes if n.problem}))
     terminal.say(*remedies(nodes, is_local, args.ssh_config or ""), *unreadable(nodes), quiet=args.quiet)
     request.hint_python((node.problem for node in nodes), args)
     if not found:

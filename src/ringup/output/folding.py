@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import re
 import statistics
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ringup.hosts.folding import node_set
+from ringup.hosts.folding import MOST_LISTED, node_set
 from ringup.model import Cluster, Link
 from ringup.units import grouped, plural, summarize_names
 
@@ -180,6 +180,18 @@ def by_node(
     entries = [NodeText(node, (text,), (own or {}).get(node, ())) for node, text in rows]
     for one in merge_equal(entries, numbers=numbers):
         yield who([entries[place].who for place in one.places], one.is_example), one.texts[0]
+
+
+def of_nodes(words: Mapping[str, str]) -> list[str]:
+    """
+    Text for each of a few nodes; of more, nodes with the same text share it.
+
+    >>> of_nodes({f"n{k}": f"no answer of n{k}" for k in range(9)})
+    ['n[0-8] (9 nodes, n0 shown): no answer of n0']
+    """
+    own = {name: frozenset([name]) for name in words}
+    rows = words.items() if len(words) <= MOST_LISTED else by_node(words.items(), own)
+    return [f"{names}: {text}" for names, text in rows]
 
 
 def failed_paths(links: Sequence[Link], failed: Sequence[Link]) -> list[str]:

@@ -29,7 +29,7 @@ def _devices(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
     users = Counter(p.name for one in known for p in one.main_ports)
     said: list[tuple[AboutNodes, str]] = []
     for node in cluster.nodes:
-        if why := node.unknown.get("rdma_ports", ""):
+        if why := "not reached" if node.unreached else node.unknown.get("rdma_ports", ""):
             said.append((("the RDMA devices of ", f" are not known: {why}"), node.name))
             continue
         taken, chosen = selections[node.name].rdma_ports, selections[node.name].main_ports
