@@ -532,6 +532,16 @@ def test_where_nothing_runs_one_picture_says_so() -> None:
     assert shown.end_of_job(shown.seen_s + 60.0) == "The job's ranks are gone."
 
 
+def test_nodes_with_the_same_problem_share_a_line_and_others_are_counted() -> None:
+    shown, _ = opened(8, "--once", job=WatchedJob("other", hosts_for(8), None))
+    same = [silent(f"n{k}", f"n{k} does not answer") for k in range(9)]
+    shown.seen = replace(shown.seen, before=tuple(same), now=tuple(same))
+    view = shown.view(shown.seen_s)
+    assert view.notes == ["n[0-8] (9 nodes, n0 shown): n0 does not answer"]
+    texts = [text for text, _ in picture(replace(view, notes=[f"note {k}" for k in range(9)]), 80, 40)]
+    assert texts[texts.index("note 3") + 1] == "and 5 more"
+
+
 def test_where_nothing_runs_the_printed_picture_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     shown, _ = opened(8, job=WatchedJob("other", hosts_for(8), None))
     shown.screen.has_keys = False

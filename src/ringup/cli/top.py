@@ -32,7 +32,7 @@ from ringup.hang.activity import rates, troubles
 from ringup.hang.rank_rows import By, JobState, RowLine, job_of, lines_of, rank_rows
 from ringup.hang.snapshots import JobLook
 from ringup.hang.watched_node import Printed, WatchedNode
-from ringup.output import terminal
+from ringup.output import folding, terminal
 from ringup.output.screen import Screen, screen_for
 from ringup.output.top_picture import View, picture
 from ringup.runtime import Event, RankEnd
@@ -193,9 +193,8 @@ class Top:
         keys, pairs = [line.key for line in self.lines], zip(self.seen.before, self.seen.now, strict=True)
         chosen = keys.index(self.chosen) if self.chosen in keys else 0
         self.chosen = keys[chosen] if keys else None
-        notes = [
-            (new.node, [new.problem] if new.problem else troubles(old.state, new.state)) for old, new in pairs
-        ]
+        words = ((new.node, new.problem or "; ".join(troubles(old.state, new.state))) for old, new in pairs)
+        notes = folding.of_nodes({name: what for name, what in words if what})
         network: dict[str, dict[str, float]] = {}
         for name, interface, rate in rates(self.seen.before, self.seen.now):
             if rate >= 1:
@@ -209,7 +208,7 @@ class Top:
             colour,
             self.lines,
             network,
-            notes=[printable(f"{name}: {words}") for name, found in notes for words in found],
+            notes=[*map(printable, notes)],
             stacks_age_s=now_s - stacks_s if stacks_s else None,
             chosen=chosen,
             tail=[*shown.lines] if shown else (),
