@@ -198,8 +198,10 @@ def main(argv: list[str] | None = None) -> None:
         code = 130
     except BrokenPipeError:  # the reader (`| head`) closed the pipe
         code = 141
-    except Exception as error:
-        code = no_access(error) if isinstance(error, OSError) and is_of_the_user(error) else our_bug()
+    except OSError as error:
+        code = no_access(error) if error.errno in (FIXABLE if error.filename else FULL) else our_bug()
+    except Exception:
+        code = our_bug()
     lost = let_go_of_closed_pipes()
     forget_ctrl_c()
     sys.exit(no_access(lost) if lost else code)
@@ -207,8 +209,8 @@ def main(argv: list[str] | None = None) -> None:
 
 OUR_BUG = 70
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG)
-"""A path has one of these where ringup may not use it, or cannot: it was named so, or its folder changed."""
+FIXABLE = (*FULL, errno.EACCES, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG)
+"""The user can do something about the path."""
 
 
 def forget_ctrl_c() -> None:
@@ -220,10 +222,6 @@ def forget_ctrl_c() -> None:
     run_eval_code_obj and Py_RunMain in CPython's Python/pythonrun.c, Modules/main.c.
     """
     exec("")
-
-
-def is_of_the_user(error: OSError) -> bool:
-    return error.errno in FULL or (error.errno in CLOSED and bool(error.filename))
 
 
 def no_access(error: OSError) -> int:

@@ -63,8 +63,8 @@ window = number("0 or a time from 2 seconds to 30 days, such as 90 or 15m", 2, 8
 """Seconds without progress, 0 for never; a node needs a moment for a snapshot."""
 
 
-def path_that(problem: Callable[[Path], int], verb: str) -> Callable[[str], str]:
-    """A parser of paths that can be read or written; `problem` gives the number of the error, 0 for none."""
+def path_that(problem: Callable[[Path], int | None], verb: str) -> Callable[[str], str]:
+    """A parser of paths that can be read or written; `problem` raises, or gives the error's number."""
 
     def read(text: str) -> str:
         try:
@@ -103,12 +103,10 @@ def _adding_files(path: Path) -> int:
     return 0 if os.access(place, os.W_OK | os.X_OK) else errno.EACCES
 
 
-def _listing(path: Path) -> int:
-    os.scandir(path).close()
-    return 0
-
-
-readable, listable = path_that(_reading, "read"), path_that(_listing, "read")
+readable, listable = (
+    path_that(_reading, "read"),
+    path_that(lambda path: os.scandir(path).close(), "read"),
+)
 writable, folder = path_that(_writing, "written"), path_that(_adding_files, "written")
 
 
