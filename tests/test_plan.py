@@ -119,7 +119,7 @@ def test_many_nodes_with_the_same_reason_are_one_note_and_one_reason() -> None:
     ]
     plan = decided(cluster(*nodes), backend="gloo")
     odd, even = ("node[" + ",".join(map(str, range(first, 12, 2))) + "] (6 nodes)" for first in (1, 0))
-    assert f"ranks use eth0 on {even}, eth1 on {odd} (head 10.2.0.10)" in plan.notes
+    assert f"ranks use eth0 on {even}; eth1 on {odd} (head 10.2.0.10)" in plan.notes
     plan = decided(cluster(*nodes), backend="gloo", env={"GLOO_SOCKET_IFNAME": ""})
     assert "GLOO_SOCKET_IFNAME= on node[0-11] (12 nodes) is kept: set by you" in plan.notes
     reasons = {n.name: f"by default Gloo announces eno1: {n.name}" for n in nodes}

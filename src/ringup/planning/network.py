@@ -175,7 +175,7 @@ def decision_notes(cluster: Cluster, network: Network | None, port: int) -> Iter
         yield f"rendezvous on port {port}: {PORTS[0]} is {why}"
     if network is not None:
         same = grouped((interface, node) for node, interface in network.interfaces.items())
-        each = ", ".join(f"{interface} on {node_set(on)}" for interface, on in same.items())
+        each = "; ".join(f"{interface} on {node_set(on)}" for interface, on in same.items())
         yield f"ranks use {each if len(same) > 1 else next(iter(same))} (head {network.addresses[head]})"
     if cluster.job.is_in_image:
         yield "Python, torch and its packages are not checked: they are in the image"
