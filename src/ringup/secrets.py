@@ -603,7 +603,6 @@ def _mapping(value: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _under(name: Any, value: Any) -> Any:
-    """A value under its name."""
     if not isinstance(name, str) or not _strength(name):
         return redact_data(value)
     if isinstance(value, list):

@@ -284,7 +284,6 @@ def assignment(name: str, value: str) -> str:
 
 
 def export_line(name: str, value: str) -> str:
-    """The line that sets it in a shell."""
     return f"export {assignment(name, value)}"
 
 

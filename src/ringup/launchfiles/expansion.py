@@ -155,8 +155,6 @@ class Expansion:
         kind = node.type
         if depth > MOST_DEPTH or self.nodes > MOST_NODES:
             return self.unknown("...", scope)
-        if kind in ("word", "number", "variable_name", "extglob_pattern", "test_operator", "regex"):
-            return _unescaped(self.raw(node))
         if kind == "string":
             return self._string(node, scope, depth) or EMPTY
         if kind == "raw_string":

@@ -559,7 +559,6 @@ MOST_LAUNCHES = 300
 
 
 def launches_of(job: Job) -> list[Launch]:
-    """The launch lines of a file."""
     found = bounded(job, (made for command in job.commands if (made := launch_of(job, command))))
     real = [one for one in found if one.launcher != "python" or _is_training(one)]
     if any(one.is_away if one.launcher == "python" else one.launcher not in _SERVERS for one in real):

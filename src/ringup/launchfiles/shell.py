@@ -180,8 +180,6 @@ class Count(NamedTuple):
 
 @dataclass
 class Job:
-    """One file."""
-
     path: str
     text: str
     marks: Marks

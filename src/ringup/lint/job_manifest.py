@@ -207,8 +207,6 @@ def pytorchjob_refused(job: JobFile, document: Node) -> Found:
 
     Fix: `name: pytorch`; one Master.
     """
-    if value_at(document, "kind") != "PyTorchJob":
-        return
     for kind, spec in pairs(node_at(document, "spec", "pytorchReplicaSpecs")):
         line = spec.start_mark.line
         named = listed(node_at(spec, "template", "spec", "containers"))

@@ -43,8 +43,6 @@ _STARTED = re.compile(rb'"started": (\d{1,12}(?:\.\d{1,9})?)')
 
 
 class Unreadable(NamedTuple):
-    """An unreadable path, and why."""
-
     path: str
     reason: str
 
