@@ -94,10 +94,7 @@ def compare(flights: Mapping[int, Flight]) -> list[Difference]:
     A rank that is behind in a collective that others have finished was dumped earlier: not a difference.
     Groups that ranks entered in another order are one difference.
     """
-    found: list[Difference] = []
-    for group in groups_of(flights):
-        if difference := _different_call(group) or _behind(group, flights):
-            found.append(difference)
+    found = [d for group in groups_of(flights) if (d := _different_call(group) or _behind(group, flights))]
     circle = _circle([one for one in found if one.kind == "behind" and not one.doubt])
     return [_crossed(circle), *(one for one in found if one not in circle)] if circle else found
 

@@ -189,15 +189,12 @@ class Expansion:
         for child in node.children[1:-1] if len(node.children) > 1 else ():
             parts.append(self.source[at : child.start_byte].decode("utf-8", "replace"))
             at = child.end_byte
-            if child.type == "string_content":
-                parts.append(self.raw(child))
-            elif child.is_named:
+            raw = self.raw(child)
+            if child.is_named and child.type != "string_content":
                 # Blanks before an expansion are inside it.
-                raw = self.raw(child)
                 parts.append(raw[: len(raw) - len(raw.lstrip())] if child.type != "string" else "")
-                parts.append(self.value(child, scope, depth + 1, True))
-            else:
-                parts.append(self.raw(child))
+                raw = self.value(child, scope, depth + 1, True)
+            parts.append(raw)
         parts.append(self.source[at : max(at, node.end_byte - 1)].decode("utf-8", "replace"))
         # Inside double quotes a backslash quotes four characters and a line end.
         text = re.sub(r"\\([$`\"\\\n])", lambda m: "" if m[1] == "\n" else m[1], "".join(parts))

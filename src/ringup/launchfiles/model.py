@@ -726,9 +726,7 @@ def _by_srun(launch: Launch, step: Step) -> tuple[int | None, int | None]:
             return (total, 1) if nodes is not None or total == 1 else (None, None)
         return nodes, max(1, -(-total // nodes))
     each = tasks_per_node(launch.asked)
-    if not each and not nodes_text and not any(d.name in _TASKS for d in launch.asked):
-        each = 1
-    if nodes_text and not each:
+    if not each and (nodes_text or not any(d.name in _TASKS for d in launch.asked)):
         each = 1
     if nodes is None and not job.directives and not nodes_text:
         return None, each or None

@@ -168,13 +168,11 @@ class Reader:
         at = names.index(name)
         from_end = at - (len(names) - len(defaults))
         default = defaults[from_end] if 0 <= from_end < len(defaults) else None
-        method = bool(names) and names[0] in ("self", "cls")
-        found: list[Values] = []
-        for call in self._callers.get(function.name, []):
-            given = call.argument(name, at - method)
-            found.append(self.of(default if given is None else given, depth))
-        for call in self._spawned.get(function.name, []):
-            found.append(self._spawn_argument(call, at - method, depth))
+        at -= names[0] in ("self", "cls")
+        found = [
+            self.of(c.argument(name, at) or default, depth) for c in self._callers.get(function.name, [])
+        ]
+        found += [self._spawn_argument(call, at, depth) for call in self._spawned.get(function.name, [])]
         return self._union(found)
 
     def _spawn_argument(self, call: Call, at: int, depth: int) -> Values:
