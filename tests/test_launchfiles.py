@@ -364,6 +364,13 @@ def test_a_command_in_a_directive_of_a_here_document_is_one_value() -> None:
     assert errors(text) == set()
 
 
+@pytest.mark.parametrize(
+    "start", ["srun torchrun --nnodes=0 --master_addr=$H", "jsrun -n 0 -r 1 torchrun --nnodes=2"]
+)
+def test_a_zero_in_place_of_a_number_is_read(start: str) -> None:
+    assert only(f"{TWO}{start} --nproc_per_node=8 t.py\n").as_json()["launcher"] == "torchrun"
+
+
 def test_accelerates_file_is_read_with_the_line() -> None:
     text = f"{TWO}srun accelerate launch --config_file c.yaml --machine_rank $R --main_process_ip $H t.py\n"
     known = only(text, **{"c.yaml": "num_machines: 2\nnum_processes: 16\n"})

@@ -396,7 +396,7 @@ class Launch:
             return count if self.meets_itself else 1
         if count is None and self.meets_itself:
             return wanted if wanted and wanted > 1 else None
-        if count is None or wanted is None:
+        if count is None or not wanted:
             return None
         if self.is_part:
             return 1
@@ -404,9 +404,7 @@ class Launch:
             return 1 if self.backend == "c10d" else None
         if wanted == 1 or self.meets_itself:
             return count
-        if count % wanted == 0:
-            return count // wanted
-        return None
+        return None if count % wanted else count // wanted
 
     @property
     def is_part(self) -> bool:
@@ -468,21 +466,16 @@ class Launch:
     @cached_property
     def unknown(self) -> list[str]:
         """Names of the fields that only the run, or another file, knows."""
-        found = []
-        if self.nodes_shown is None:
-            found.append("nodes")
-        if self.ranks_per_node is None:
-            found.append("ranks_per_node")
-        if self.worlds is None:
-            found.append("worlds")
-        if self.endpoint and has_mark(self.endpoint) and self._is_unknown(self.host):
-            found.append("endpoint")
         is_named = self.start.script or self.launcher == "swift"  # that has its own
-        if not is_named or self._is_unknown(posixpath.basename(self.start.script)):
-            found.append("script")
-        if self.is_opaque:
-            found.append("options")
-        return found
+        missing = {
+            "nodes": self.nodes_shown is None,
+            "ranks_per_node": self.ranks_per_node is None,
+            "worlds": self.worlds is None,
+            "endpoint": self._is_unknown(self.host),
+            "script": not is_named or self._is_unknown(posixpath.basename(self.start.script)),
+            "options": self.is_opaque,
+        }
+        return [name for name, is_missing in missing.items() if is_missing]
 
     def _is_unknown(self, text: str) -> bool:
         known = (marks.FIRST_NODE, marks.FIRST_ADDRESS, marks.OWN_NAME, marks.OWN_ADDRESS)
@@ -666,8 +659,6 @@ def _placed(launch: Launch, step: Step) -> tuple[int | None, int | None]:
         return (rounds, 1) if is_looped else (1, 1)
     if step.program not in PROGRAMS:  # `ezpz_launch python t.py`
         return None, None
-    listed = step.option("-w", "--hosts", "-z", "-H")
-    count = _host_count(listed) if listed else None
     if step.program == "pbsdsh":  # Torque's pbsdsh(1B), -u: once on each node
         each = 1 if step.has("-u") else tasks_per_node(launch.job.directives) or 1
         return launch.allocated or None, each
@@ -675,9 +666,7 @@ def _placed(launch: Launch, step: Step) -> tuple[int | None, int | None]:
         return (rounds, 1) if is_looped else (None, 1)
     if is_looped:
         return rounds, 1
-    return count or (
-        None if listed and has_mark(listed) and not launch.allocated else launch.allocated or None
-    ), 1
+    return _host_count(step.option("-w", "--hosts", "-z", "-H") or "") or launch.allocated or None, 1
 
 
 def _host_count(text: str) -> int | None:
@@ -702,15 +691,9 @@ _TASKS = ("ntasks", "n", "ntasks-per-node", "tasks-per-node", "ntasks-per-gpu")
 
 
 def _by_srun(launch: Launch, step: Step) -> tuple[int | None, int | None]:
-    job = launch.job
-    listed = step.option("-w", "--nodelist")
     nodes_text = step.option("-N", "--nodes") or ""
-    nodes = launch.number(nodes_text.partition("-")[0]) if nodes_text else None
-    nodes = (
-        nodes
-        or (_host_count(listed) if listed else None)
-        or (None if nodes_text else launch.allocated or None)
-    )
+    nodes = launch.number(nodes_text.partition("-")[0]) or _host_count(step.option("-w", "--nodelist") or "")
+    nodes = nodes or (None if nodes_text else launch.allocated or None)
     each_text = step.option("--ntasks-per-node", "--tasks-per-node") or ""
     total_text = step.option("-n", "--ntasks") or ""
     if each_text:
@@ -728,8 +711,6 @@ def _by_srun(launch: Launch, step: Step) -> tuple[int | None, int | None]:
     each = tasks_per_node(launch.asked)
     if not each and (nodes_text or not any(d.name in _TASKS for d in launch.asked)):
         each = 1
-    if nodes is None and not job.directives and not nodes_text:
-        return None, each or None
     return nodes, each or None
 
 
@@ -740,10 +721,7 @@ def _by_mpi(launch: Launch, step: Step) -> tuple[int | None, int | None]:
     if match := re.match(r"ppr:([^:]+):node", mapped):
         each_text = match[1]
     hosts = step.option(*MPI_OPTIONS["hosts"]) or ""
-    each, total = (
-        launch.number(each_text) if each_text else None,
-        launch.number(total_text) if total_text else None,
-    )
+    each, total = launch.number(each_text), launch.number(total_text)
     nodes = _host_count(hosts) if hosts else launch.allocated or None
     if (listed := launch.job.files.get(step.option(*MPI_OPTIONS["hostfile"]) or "")) and not nodes:
         nodes = len(hosts_of(launch, listed)) or None
@@ -787,7 +765,7 @@ def _by_jsrun(launch: Launch, step: Step) -> tuple[int | None, int | None]:
     if launch.is_node_count(sets_text) and per_host in (None, 1):
         return launch.allocated or None, tasks
     sets = launch.number(sets_text)
-    if sets is None or not (per_host or launch.allocated):
+    if not sets or not (per_host or launch.allocated):
         return launch.allocated or None, per_host and per_host * tasks
     hosts = -(-sets // per_host) if per_host else launch.allocated
     return hosts, -(-sets // hosts) * tasks
