@@ -222,12 +222,9 @@ class Expansion:
                 return items[0]
             return BREAK.join(map(str, range(len(items))))
         if sign == "!":
-            target = first(value)
-            return (
-                _joined(self.lookup(target, scope), "", quoted)
-                if target.isidentifier()
-                else self.unknown(raw, scope)
-            )
+            if not (target := first(value)).isidentifier():
+                return self.unknown(raw, scope)
+            return _joined(self.lookup(target, scope), "", quoted)
         if index:
             if (part := re.fullmatch(r":\s?(\d{1,4})(?::(\d{1,4}))?", rest)) and isinstance(value, tuple):
                 end = int(part[1]) + int(part[2]) if part[2] else None
@@ -361,11 +358,7 @@ def is_of_rank(name: str) -> bool:
 
 
 def _unescaped(raw: str) -> str:
-    return (
-        re.sub(r"\\(\n|.)", lambda m: "" if m[1] == "\n" else m[1], raw, flags=re.DOTALL)
-        if "\\" in raw
-        else raw
-    )
+    return re.sub(r"(?s)\\(.)", lambda m: m[1].strip("\n"), raw) if "\\" in raw else raw
 
 
 def _split(text: str, quoted: bool) -> str:

@@ -592,8 +592,7 @@ class _Walk(Expansion):
             if not inner.has_ended:
                 ends.append(inner)
         scope.is_of_some |= asks_task and not is_default and len(ends) < len(bodies)
-        if not ends and has_else:
-            scope.has_ended = scope.has_ended or not any(b for b in bodies if not b)
+        scope.has_ended |= has_else and not ends
         for inner in ends:
             scope.exported |= inner.exported
             scope.functions.update(inner.functions)
@@ -658,12 +657,10 @@ class _Walk(Expansion):
         scope.functions.update(inner.functions)
         scope.exported |= inner.exported
         for name, value in inner.variables.items():
-            if scope.variables.get(name) != value and name not in names:
-                seen = scope.variables.get(name)
-                grew = isinstance(value, tuple) or (
-                    isinstance(seen, str) and first(value).startswith(seen) and seen
-                )
-                scope.variables[name] = self.unknown(name, scope) if grew or seen is not None else value
+            seen = scope.variables.get(name)
+            if seen != value and name not in names:
+                is_known = seen is None and isinstance(value, str)
+                scope.variables[name] = value if is_known else self.unknown(name, scope)
 
     def _count(self, mark: Value, begin: str, line: int) -> None:
         made = Count(int(begin), line) if begin.isascii() and begin.isdecimal() and len(begin) < 8 else None
