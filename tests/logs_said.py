@@ -319,6 +319,10 @@ SAID += [
     # errno 116 and 17 by Python
     ("shared-file-raced", TRACE + "OSError: [Errno 116] Stale file handle: '/nfs/run/ckpt/latest'"),
     ("shared-file-raced", "[rank1]: step 3 loss 2.1\n[rank0]: FileExistsError: [Errno 17] File exists: '/nfs/run/ckpt/step3'\n[rank1]:[W1] x.cpp:1] [Rank 1] Warning: another rank may have failed"),
+    ("shared-file-raced", "[rank8]: Traceback (most recent call last):\n[rank8]:   File \"<frozen os>\", line 225, in makedirs\n[rank8]: FileExistsError: [Errno 17] File exists: '/ckpt/epoch_0_step_297/model'"),
+    ("store-unreachable", TRACE + "ray.exceptions.RpcError: Timed out while waiting for GCS to become available."),
+    ("rdma-adapter-event", "[33.1] mlx5_core 0000:9a:00.0 eth2: TX timeout detected"),
+    ("peers-never-joined", "/x/jax/_src/xla_bridge.py:146: UserWarning: TPU backend initialization is taking more than 60.0 seconds. Did you run your code on all TPU hosts?"),
     # OpenSSH
     ("ssh-connection-refused", "ssh: connect to host n7 port 22: Connection refused\npdsh@n0: n7: ssh exited with exit code 255"),
     ("ssh-timeout", "ssh: connect to host n7 port 2222: Connection timed out"),

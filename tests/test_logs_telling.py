@@ -143,6 +143,15 @@ FIRST = {
         "Input/output error - PTLTE_NOT_FOUND)\n",
         2,
     ),
+    "a job that waited in the queue before its container failed": (
+        "job-step-not-launched",
+        "srun: job 34262460 queued and waiting for resources\n"
+        "srun: job 34262460 has been allocated resources\n"
+        "slurmstepd-sp-0016: error: pyxis: couldn't start container\n"
+        "slurmstepd-sp-0016: error: Failed to invoke spank plugin stack\n"
+        "srun: error: sp-0016: task 0: Exited with exit code 1\n",
+        3,
+    ),
     "an error about what is not enough": (
         "unnamed-failure",
         "2023-11-02 02:49:52,374\tERROR gpu_utils.py:114 -- No enough unused GPU cards for any VM\n",
@@ -218,6 +227,8 @@ SOUND = [
     "Sep 03 23:07:26 n1 kernel: amdgpu 0000:12:00.0: [drm] Cannot find any crtc or sizes\n",
     "[53440.605199] knem: module verification failed: required key missing - tainting kernel\n",
     "[53896.075728] mlx5_core 36fd:00:02.0: Successfully unregistered panic handler for port 1\n",
+    "xla_bridge.py:146: UserWarning: TPU backend initialization is taking more than 60.0 seconds.\n"
+    "  warnings.warn(\nstep 1 loss 10.2\nstep 2 loss 9.8\nstep 3 loss 9.5\n",
     "Tolerations:  node.kubernetes.io/not-ready:NoExecute op=Exists\n"
     "              node.kubernetes.io/unreachable:NoExecute op=Exists for 300s\n",
     "[    2.101001] ACPI Error: No handler for Region [SYSI] (ffff888100) [IPMI] (20210730/evregion-130)\n",

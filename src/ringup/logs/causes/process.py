@@ -356,7 +356,7 @@ def shared_file_raced(log: LogEvidence) -> Found:
     gone = [e for e in log.all("file-gone") if not (made_do(e) or log.outcome.overcome(e))]
     ranks = ranks_of(log.events)
     there = [e for e in gone if e["exists"] or e["exists2"]]
-    if there and len(ranks) > 1:
+    if there and (len(ranks) > 1 or any(ranks)):
         path = first_value(there, "path2", "path3")
         return report(there, f"{_who(there)} made or removed {path} while another rank did, too", "medium")
     return None

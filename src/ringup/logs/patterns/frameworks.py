@@ -12,7 +12,7 @@ TAGS = (
         r"Barrier timed out\. (?:Barrier_)?[Ii]d: ?(?!\[Init\]|PjRT_Client_Connect|Wait_for_all)(?P<name>\S+)"),
     tag("jax-task", "context", r"^/job:[\w-]{1,40}/replica:\d{1,6}/task:\d", keep=64),
     tag("jax-barrier", "setting",
-        r"Barrier timed out.*|Wait_for_all_tasks_to_register|Timed out task names?:|cluster registration failed|barrier .{0,60}(?:timed out|DEADLINE)|Shutdown barrier|GetKeyValue\(\) timed out"),
+        r"Barrier timed out.*|TPU backend initialization is taking more than|Wait_for_all_tasks_to_register|Timed out task names?:|cluster registration failed|barrier .{0,60}(?:timed out|DEADLINE)|Shutdown barrier|GetKeyValue\(\) timed out"),
     tag("jax-died", "consequence",
         r"Failed to send RPC to coordination service|JAX distributed service detected fatal errors|(?:leader )?task .{0,30}(?:died|preempted|crashed)|[Tt]ask \S+ heartbeat timeout|(?P<peer>/job:\S{1,80}) unexpectedly tried to connect with a different incarnation|[Tt]he tasks? (?:have|has) crashed|coordination service .{0,60}(?:unavailable|shut ?down|stopped)|Connection reset by peer.{0,40}grpc|\bSocket closed\b|CollectiveExecutor::StartAbort (?:UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED)|PollForError|(?<!one of the )tasks? .{0,40}unhealthy"),
     tag("ray-died", "consequence",
@@ -49,7 +49,7 @@ TAGS = (
         r"Horovod detected that one or more processes exited|(?:mpirun|mpiexec|prterun|jsrun|horovodrun|srun)\b.{0,40} failed with exit code"
         r"|Terminating remaining workers after failure|Job has failed\. Last state|Failed to run the task .{0,80}exit code"),
     tag("ray-head", "failure hang",
-        r"(?:Failed|Unable) to connect to GCS|Failed to get (?:cluster ID|system config) from GCS|GCS may have been killed|Could not find any running Ray instance"
+        r"(?:Failed|Unable) to connect to GCS|Failed to get (?:cluster ID|system config) from GCS|[Tt]imed out while waiting for GCS|GCS may have been killed|Could not find any running Ray instance"
         r"|Ray Client.{0,60}timed? ?out|raylet .{0,60}(?:failed|unable) to connect to .{0,20}GCS"),
     # A rank that is not below the world size printed with it.
     tag("rank-of-world", "context",

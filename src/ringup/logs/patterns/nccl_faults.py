@@ -69,7 +69,7 @@ TAGS = (
         r"Got async (?:error |fatal )?event ?: (?P<event>[^(\n]+)",
         r"async fatal event.{0,200}: (?P<event>[^:\n]+)$",
         r"(?P<event>GID table change)d?\b",
-        r"mlx[45]_core \S+.{0,60}(?P<event>device's health compromised|firmware internal error|internal error detected)",
+        r"mlx[45]_core \S+.{0,60}(?P<event>device's health compromised|firmware internal error|internal error detected|TX timeout detected)",
         r"Got non-fatal async event: (?P<event>[^(\n]+)"),
     tag("ib-port-down", "", r"mlx5_core \S+.*(?:Link down|Port \d+ down)|NIC Link is Down"),
     tag("modify-qp", "failure",
