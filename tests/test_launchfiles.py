@@ -210,6 +210,7 @@ STARTED = {
         3,
         4,
     ),
+    "uv run python submit.py --gpus 8 -- torchrun --nproc_per_node=8 t.py": ("submit.py", None, None),
     f"{FOUR}my_launch python t.py": ("my_launch", None, None),
     "flux run -N 4 -n 32 --gpus-per-task=1 python t.py": ("flux", 4, 8),
     f"{FOUR}srun xtuner train a.py --launcher slurm": ("srun", 4, 1),
@@ -306,6 +307,16 @@ def test_manifests_are_read_by_form_with_their_lines(kind: str) -> None:
 def test_determined_chooses_the_numbers() -> None:
     text = "entrypoint: python3 -m determined.launch.torch_distributed -- python3 t.py\n"
     assert only(f"name: a\n{text}", "a.yaml").unknown == ["nodes", "ranks_per_node", "worlds"]
+
+
+def test_a_script_that_submits_the_start_line_behind_it_is_a_starter() -> None:
+    start = "python submit.py --gpus 8 -- {} t.py --lr 1"
+    launch = only(start.format("torchrun --nproc_per_node 8"))
+    assert launch.summary == "submit.py torchrun: ? nodes x 8 ranks, number of worlds unknown"
+    assert (launch.script, launch.start.arguments) == ("t.py", ("--lr", "1"))
+    assert only(start.format("x")).script == "submit.py"
+    # as allenai/open-instruct's mason.py, which adds the machine's rank
+    assert errors(start.format("accelerate launch --num_machines 8 --num_processes 64")) == set()
 
 
 def test_verl_in_a_rayjob_says_its_nodes_and_ranks() -> None:

@@ -427,6 +427,19 @@ def _interpreted(made: CommandLine, words: Sequence[str], at: int, after: int = 
     made.launcher = "python"
     _script(made, words, at)
     made.arguments = tuple(words[after:]) if after else made.arguments
+    if made.script_at >= 0 and "--" in made.arguments:
+        _submitted(made, words, words.index("--", made.script_at) + 1)
+
+
+def _submitted(made: CommandLine, words: Sequence[str], at: int) -> None:
+    """`python submit.py --gpus 8 -- torchrun t.py`: the script starts the command behind `--`, anywhere."""
+    launcher, subcommand = LAUNCHERS.get(posixpath.basename("".join(words[at : at + 1])), ("", ""))
+    if launcher and (not subcommand or "".join(words[at + 1 : at + 2]) in subcommand.split()):
+        name = posixpath.basename(made.script)
+        made.steps.append(Step(name, "starter", (), (), made.script_at))
+        made.kind, made.script, made.arguments, made.script_at, made.python = "script", "", (), -1, ""
+        _launcher(made, words, at)
+        made.opaque.append(name)  # it may add options
 
 
 def _options(made: CommandLine, words: Sequence[str], at: int) -> None:
