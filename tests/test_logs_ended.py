@@ -191,6 +191,15 @@ def test_ranks_that_were_ended_for_lost_contact_are_no_cancelled_job(
     assert why in cause.text and "job-cancelled" not in {c.rule for c in rest}
 
 
+def test_a_job_that_the_scheduler_ended_is_that_though_ringup_lost_its_nodes_first(tmp_path: Path) -> None:
+    last = "first failure: node1: step lost: srun was ended by SIGKILL, 15 s after the start"
+    folder = Path(run_folder(tmp_path, "launcher-error", None, last))
+    assert "job-cancelled" not in {c.rule for c in read_logs([str(folder)]).causes}
+    limit = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-20T10:00:00 DUE TO TIME LIMIT ***\n"
+    (folder / "node1-guard.log").write_text(limit)
+    assert "(time limit)" in read_logs([str(folder)]).causes[0].text
+
+
 BEHIND = "rank 1 (node1) is missing: the others wait for the GPU"
 PROOF = (
     "  rank 1: train.py:40 in sleep: time.sleep(3600), asleep\n"

@@ -178,11 +178,9 @@ class Outcome:
 
     @cached_property
     def by_ringup(self) -> bool:
-        """Whether `ringup run` ended the ranks: one failed, no contact, or no progress."""
+        """Whether `ringup run` ended the ranks: one failed, or none made progress, or Ctrl-C."""
         ended = self._log.ended
-        by_itself = ended and (
-            ended.outcome in ("hung", "rank-failed", "launcher-error") or ended.verdict.rule
-        )
+        by_itself = ended and (ended.outcome in ("hung", "rank-failed") or ended.verdict.rule)
         return self._log.has("run-hung") or bool(by_itself)
 
     @cached_property
@@ -193,6 +191,8 @@ class Outcome:
         # A launcher sends signals when one of its ranks ends.
         own_end = self._log.has("exit", "exception", "closing-signal")
         own = r"|Received SIG\w+: \d" if own_end else ""
+        if self._log.ended and self._log.ended.outcome == "launcher-error":
+            own += "|signal|SIGTERM|shutdown triggered"  # `ringup run` sent them: a node was lost, say
         found = self._log.all("cancelled", lacks="closing signal" + own)
         return [e for e in found if not self._is_of_earlier_attempt(e)]
 

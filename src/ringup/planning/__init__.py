@@ -117,7 +117,7 @@ AboutNodes = tuple[str, str]
 
 
 def about_nodes(said: Iterable[tuple[AboutNodes, str]]) -> list[str]:
-    """One note for all nodes about which the same is said."""
+    """One note for all nodes with the same text."""
     return [f"{before}{node_set(on)}{after}" for (before, after), on in grouped(said).items()]
 
 
