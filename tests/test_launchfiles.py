@@ -382,6 +382,16 @@ def test_a_zero_in_place_of_a_number_is_read(start: str) -> None:
     assert only(f"{TWO}{start} --nproc_per_node=8 t.py\n").as_json()["launcher"] == "torchrun"
 
 
+def test_each_line_that_reads_a_variable_early_has_its_own_advice() -> None:
+    text = f"{TWO}export RANK=$SLURM_PROCID WORLD_SIZE=2\nsrun python train.py\n"
+    text += "srun torchrun --nnodes=2 --node_rank=$SLURM_NODEID --master_addr=$H train.py\n"
+    found = [f for f in lint.lint({"job.sh": text}) if f.rule == "node-variable-read-too-early"]
+    assert [f.wanted.split(",")[0] for f in found] == [
+        "RANK set in each task",
+        "single quotes around the command",
+    ]
+
+
 def test_accelerates_file_is_read_with_the_line() -> None:
     text = f"{TWO}srun accelerate launch --config_file c.yaml --machine_rank $R --main_process_ip $H t.py\n"
     known = only(text, **{"c.yaml": "num_machines: 2\nnum_processes: 16\n"})

@@ -291,22 +291,20 @@ def node_variable_read_too_early(job: JobFile) -> Found:
         launch = by_command.get(id(command))
         if command.start.text is not None or (launch and (launch.nodes == 1 or _ignores_rank(launch))):
             continue
-        for word in command.words:
-            early = read_early(job, word.text, starter)
-            is_launched = launch is not None or command.start.launcher or command.start.rest
-            if early and is_launched and word.line not in seen:
+        of = "Slurm" if starter == "srun" else "MPI"
+        is_launched = launch is not None or command.start.launcher or command.start.rest
+        for word in command.words if is_launched else ():
+            if word.line not in seen and (early := read_early(job, word.text, starter)):
                 seen.add(word.line)
-                yield word.line, early, wanted, "Slurm" if starter == "srun" else "MPI"
+                yield word.line, early, wanted, of
                 break
-        for name in (
-            RANK_VARIABLES if launch and launch.launcher == "python" and launch.instances != 1 else ()
-        ):
+        is_several = launch is not None and launch.launcher == "python" and launch.instances != 1
+        for name in RANK_VARIABLES if is_several else ():
             if early := read_early(job, command.env.get(name, ""), starter):
-                of = "Slurm" if starter == "srun" else "MPI"
                 # A wrapper in another file may set it again.
                 is_open = any(s.program.endswith(".sh") for s in command.steps)
-                found, wanted = f"{name}: {early}", f"{name} set in each task"
-                yield job.finding(command.line, found, wanted, is_sure=not is_open, case=of)
+                found, own = f"{name}: {early}", f"{name} set in each task"
+                yield job.finding(command.line, found, own, is_sure=not is_open, case=of)
                 break
 
 
