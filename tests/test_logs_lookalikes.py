@@ -459,6 +459,11 @@ OF_THE_SCRIPT = [
     '  File "/usr/lib/python3.11/multiprocessing/pool.py", line 271, in __del__\n'
     "ResourceWarning: unclosed running multiprocessing pool",
     "CUDA error: out of memory (caught, reducing batch size to 8)",
+    "| WARNING: ran out of memory with exception: CUDA out of memory. Tried to allocate 20.00 MiB;\n"
+    "| WARNING: OOM: attempting to recover from OOM in forward/backward pass",
+    "slurmstepd: error: Unable to create TMPDIR [/tmp/ada]: Permission denied",
+    "slurmstepd: error: task_p_pre_launch: unable to set CPU affinity",
+    "bash: ulimit: open files: cannot modify limit: Operation not permitted",
     "node-a sshd[99]: error: kex_exchange_identification: Connection closed by remote host",
     "2026-11-20 10:00:00.12: I external/tsl/cudart_stub.cc:31] Could not find cuda drivers on your machine",
 ]
@@ -492,3 +497,23 @@ def test_a_file_that_begins_or_ends_a_bar_within_a_minute_is_no_long_work(tmp_pa
     warning = "huggingface/tokenizers: The current process just got forked\n"
     (tmp_path / "job.log").write_text(bar + warning + wait)
     assert read_logs([str(tmp_path / "job.log")]).causes[0].rule != "rank-busy-while-others-wait"
+
+
+def test_one_connection_that_is_tried_again_is_not_certain(tmp_path: Path) -> None:
+    line = "node-a:1:9 [0] NCCL INFO Call to connect returned Connection refused, retrying\n"
+    start = "node-a:1:9 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+    for times, confidence in ((1, "low"), (3, "medium")):
+        (tmp_path / "job.log").write_text(start + line * times)
+        cause = read_logs([str(tmp_path / "job.log")]).causes[0]
+        assert (cause.rule, cause.confidence) == ("peer-unreachable-on-interface", confidence)
+
+
+def test_an_allocation_above_it_does_not_answer_rays_request(tmp_path: Path) -> None:
+    given = "salloc: Granted job allocation 12\n"
+    asked = (
+        "Error: No available node types can fulfill resource request {'node:10.0.0.9': 0.001, 'GPU': 1.0}\n"
+    )
+    (tmp_path / "job.log").write_text(given + asked)
+    assert read_logs([str(tmp_path / "job.log")]).causes[0].rule == "ray-node-address-differs"
+    (tmp_path / "job.log").write_text(asked + given)
+    assert "ray-node-address-differs" not in [c.rule for c in read_logs([str(tmp_path / "job.log")]).causes]

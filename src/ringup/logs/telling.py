@@ -62,7 +62,7 @@ _OF_THE_SCRIPT = re.compile(r"\S{1,160}\.py: error: ")
 _OF_A_TOOL = re.compile(
     r"\S{1,200}: line \d{1,6}: |(?:/\S{1,80}/)?(?:[bzdak]{0,2}sh|ls|cat|cp|mv|rm|rmdir|mkdir|ln|chmod|chown"
     r"|touch|df|du|stat|find|grep|sed|awk|head|tail|curl|wget|tar|unzip|nvcc|gcc|ld|collect2|sudo|id|which|pkill|kill"
-    r"|git|fatal|[WE]): "
+    r"|ulimit|sysctl|modprobe|git|fatal|[WE]): "
 )
 """Beginnings of the lines of a script's own commands (`W: `, `E: `: apt)."""
 

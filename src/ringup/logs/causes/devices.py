@@ -68,7 +68,9 @@ def gpu_out_of_memory(log: LogEvidence) -> Found:
     fragments `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
     In logs: `CUDA out of memory. Tried to allocate`, `Cuda failure 'out of memory'`.
     """
-    refused = [e for e in log.all("gpu-oom", lacks=r"ray\.exceptions|java\.lang") if not made_do(e)]
+    # A program that warns of it goes on with less.
+    refused = log.all("gpu-oom", lacks=r"ray\.exceptions|java\.lang|^\W{0,8}(?:WARN|WARNING)\b")
+    refused = [e for e in refused if not made_do(e)]
     events = [*refused, *log.all("nccl-calloc"), *log.all("cuda-failure", text="(?i).*out of memory.*")]
     if not events:
         return None

@@ -223,6 +223,10 @@ def network_of(address: str) -> str:
     return subnet(address, 24).rpartition(".")[0] if ":" not in address else ""
 
 
+FEWEST_TRIES = 3
+"""Of a connection; a listener that is late refuses the first ones."""
+
+
 @cause("peer-unreachable-on-interface", overcome=None)
 def peer_unreachable_on_interface(log: LogEvidence) -> Found:
     foreign, lost = log.all("no-common-subnet"), log.all("mpi-lost")
@@ -244,7 +248,9 @@ def peer_unreachable_on_interface(log: LogEvidence) -> Found:
     # Hosts whose addresses share not even a /16.
     apart = firsts if len({network_of(e["address"]).rpartition(".")[0] for e in firsts}) > 1 else []
     if hard:
-        return _unreachable(log, [*hard, *log.all("syn-sent")], apart)
+        found = _unreachable(log, [*hard, *log.all("syn-sent")], apart)
+        is_one_try = len(hard) < FEWEST_TRIES and all("retrying" in e.text for e in hard)
+        return replace(found, confidence="low") if found and is_one_try else found
     if (unanswered := log.all("syn-sent")) and not (log.outcome.went_on or log.has("client-timeout")):
         address = unanswered[0]["address"]
         text = f"{address} does not answer (SYN-SENT): a filter drops it, or no host has that address"

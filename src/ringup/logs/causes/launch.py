@@ -186,12 +186,12 @@ _IP = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 
 @cause("ray-node-address-differs", overcome=None)
 def ray_node_address_differs(log: LogEvidence) -> Found:
+    given = log.all("job-allocated")
     wanted = [e for e in log.all("ray-node-wanted") if not made_do(e)]
+    wanted = [e for e in wanted if not any(a.place > e.place for a in given)]
     known = {e[f] for e in log.all("ray-nodes") for f in ("address", "head", "local") if e[f]}
     named = [e for e in wanted if not _IP.fullmatch(e["address"])]
     strange = [e for e in wanted if known and e["address"] not in known]
-    if log.has("job-allocated"):
-        return None
     if refused := [e for e in wanted if not (known or named) and "can fulfill" in e.text]:
         text = (
             f"no node of the Ray cluster has the address {refused[0]['address']} with what is asked for there"

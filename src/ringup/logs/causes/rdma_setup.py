@@ -9,6 +9,7 @@ from ringup.logs.causes.symptoms import first_value, on
 from ringup.logs.causes.transports import channels, name_ranks, parted
 from ringup.logs.evidence import HostNetworks, LogEvidence
 from ringup.logs.lines import Event, ranks_of
+from ringup.logs.outcome import made_do
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
@@ -258,7 +259,7 @@ def network_plugin_init_failed(log: LogEvidence) -> Found:
     """
     forced = log.all("net-not-found", net="(?i)(?:ib|socket)?")
     failed = log.all("plugin-init-failed", plugin="(?i)(?!(?:ib|socket)$).*")
-    failed = [e for e in failed if "plugin-register" not in log.tags_at(e)]
+    failed = [e for e in failed if "plugin-register" not in log.tags_at(e) and not made_do(e)]
     bare = {e.file: e.line for e in failed[:1] if "initialization failed" in e.text}  # the reason is above
     why = [e for e in log.all("warn", has="NET/OFI ") if e.line < bare.get(e.file, 0)][:2]
     if forced:

@@ -31,7 +31,7 @@ TAGS = (
         r"|(?<!required but )not installed|ignor(?:ed|ing)|could not import|write error: Broken pipe"
         r"|trying (?:the )?(?:next|another)|using (?:port )?\d{2,5} instead|already in use, using"
         r"|(?<!not )as expected\b|(?<!not )\bcontinuing\b|Error waiting on exit barrier"
-        r"|(?:reducing|halving|trying) (?:the )?batch[ _]size|\(caught\b"
+        r"|(?:reducing|halving|trying) (?:the |a smaller )?batch|\(caught\b|fail\w{0,4}\b.{0,80}, trying \w"
         # uvicorn: one request failed, the server continues
         r"|Exception in ASGI application",
         keep=0),
