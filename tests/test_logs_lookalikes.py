@@ -517,3 +517,11 @@ def test_an_allocation_above_it_does_not_answer_rays_request(tmp_path: Path) -> 
     assert read_logs([str(tmp_path / "job.log")]).causes[0].rule == "ray-node-address-differs"
     (tmp_path / "job.log").write_text(asked + given)
     assert "ray-node-address-differs" not in [c.rule for c in read_logs([str(tmp_path / "job.log")]).causes]
+
+
+def test_the_severity_of_torchs_older_form_counts(tmp_path: Path) -> None:
+    line = "[{} socket.cpp:601] [c10d] The client socket has failed to connect to [n1]:22456 (errno: 22)\n"
+    (tmp_path / "job.log").write_text(line.format("W") + "Using bfloat16 Automatic Mixed Precision (AMP)\n")
+    assert read_logs([str(tmp_path / "job.log")]).healthy
+    (tmp_path / "job.log").write_text(line.format("E"))
+    assert not read_logs([str(tmp_path / "job.log")]).healthy
