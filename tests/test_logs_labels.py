@@ -187,6 +187,7 @@ FAILED = [
     "node7:58:58 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
     'node7:58:58 [0] NCCL INFO init "comm" failed, bootstrap.cc:89 -> 3',
 ]
+RAISED = ["loading", "", "ValueError: the shard 7 has no index"]
 SOUND = [
     "node7:58:58 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.7<0>",
     "",
@@ -202,11 +203,18 @@ def row(line: str) -> str:
 
 @pytest.mark.parametrize(
     "form",
-    [row, "2026-11-20 10:00:00,123 - root - ERROR - {}".format, "ERROR - {}".format],
-    ids=["a collector's table", "logging", "a level"],
+    [
+        row,
+        "2026-11-20 10:00:00,123 - root - ERROR - {}".format,
+        "ERROR - {}".format,
+        "2026-11-20 10:00:00,123 INFO driver.py:33 {}".format,
+    ],
+    ids=["a collector's table", "logging", "a level", "a place in the code"],
 )
 @pytest.mark.parametrize(
-    "lines, rule", [(FAILED, "interface-name-missing"), (SOUND, None)], ids=["failed", "sound"]
+    "lines, rule",
+    [(FAILED, "interface-name-missing"), (RAISED, "rank-raised-exception"), (SOUND, None)],
+    ids=["failed", "raised", "sound"],
 )
 def test_what_a_collector_adds_to_every_line_changes_no_answer(
     tmp_path: Path, form: Callable[[str], str], lines: list[str], rule: str | None

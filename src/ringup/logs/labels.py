@@ -91,7 +91,9 @@ _NUMBERED = (
 )
 _OF_ACTIONS = re.compile(rb"[^\t]{1,120}\t[^\t]{1,120}\t(?=\d{4}-\d\d-\d\dT\d)")
 """The job and the step, as `gh run view --log` prints them."""
-_COLLECTED = re.compile(rb"[^\n]{0,80}?\b(?P<level>INFO|ERROR)\b[\]:]?(?: - | {1,2})")
+_COLLECTED = re.compile(
+    rb"[^\n]{0,80}?\b(?P<level>INFO|ERROR)\b[\]:]?(?: - | {1,2})(?:\[?[\w/.-]{1,80}\.\w{1,3}:\d{1,6}\]?:? )?"
+)
 _PLACE_IN_CODE = re.compile(rb"[\w/]{1,80}\.\w{1,3}:\d{1,6}")
 _PASSED_ON = re.compile(
     rb"Traceback \(most|  File \"|[^\n]{0,40}?\b(?:NCCL INFO|WARN(?:ING)?|ERROR|CRITICAL)\b[\]:]? "
