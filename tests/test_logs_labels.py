@@ -187,7 +187,7 @@ FAILED = [
     "node7:58:58 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
     'node7:58:58 [0] NCCL INFO init "comm" failed, bootstrap.cc:89 -> 3',
 ]
-RAISED = ["loading", "", "ValueError: the shard 7 has no index"]
+TOLD = ["loading", "", "libnet: the channel 3 could not be opened: Invalid argument"]
 SOUND = [
     "node7:58:58 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.7<0>",
     "",
@@ -213,8 +213,8 @@ def row(line: str) -> str:
 )
 @pytest.mark.parametrize(
     "lines, rule",
-    [(FAILED, "interface-name-missing"), (RAISED, "rank-raised-exception"), (SOUND, None)],
-    ids=["failed", "raised", "sound"],
+    [(FAILED, "interface-name-missing"), (TOLD, "unnamed-failure"), (SOUND, None)],
+    ids=["failed", "told", "sound"],
 )
 def test_what_a_collector_adds_to_every_line_changes_no_answer(
     tmp_path: Path, form: Callable[[str], str], lines: list[str], rule: str | None
