@@ -525,3 +525,18 @@ def test_the_severity_of_torchs_older_form_counts(tmp_path: Path) -> None:
     assert read_logs([str(tmp_path / "job.log")]).healthy
     (tmp_path / "job.log").write_text(line.format("E"))
     assert not read_logs([str(tmp_path / "job.log")]).healthy
+
+
+@pytest.mark.parametrize(
+    "below, is_error",
+    [
+        ("", True),
+        ("Loading data\nRunning\n", False),
+        ("srun: error: n1: task 0: Exited with exit code 127\n", True),
+    ],
+)
+def test_a_script_that_prints_on_did_not_end_for_want_of_modules(
+    tmp_path: Path, below: str, is_error: bool
+) -> None:
+    (tmp_path / "job.log").write_text(f"job.sh: line 3: module: command not found\n{below}")
+    assert read_logs([str(tmp_path / "job.log")]).healthy != is_error

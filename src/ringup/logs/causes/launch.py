@@ -251,16 +251,15 @@ def python_or_launcher_missing(log: LogEvidence) -> Found:
     if len(setup) < len(missing):
         missing = [*(e for e in missing if e not in setup), *setup]
     elif setup:
-        # A missing command ends its script, as under `set -e`, with 127, in the last few lines.
+        # A missing command ends its script, as under `set -e`, with 127, or is the last line.
         last = setup[-1]
         later = [e for e in log.events if e.file == last.file and e.line > last.line]
         of_ranks = OF_ROLE["nccl"] | OF_ROLE["failure"] | OF_ROLE["hang"]
         earlier = (e for e in log.events if e.file == last.file and e.line < last.line)
         above = any(e.rank is not None or e.pid or e.tag in of_ranks for e in earlier)
-        is_ended = not above and all(
-            e.tag == "command-missing" or (e.tag, e["code"]) == ("exit", "127") for e in later
-        )
-        if not is_ended or log.files[last.file].lines - last.line >= 8:
+        codes = [e for e in later if (e.tag, e["code"]) == ("exit", "127")]
+        is_ended = not above and all(e.tag == "command-missing" or e in codes for e in later)
+        if not is_ended or not (codes or log.files[last.file].lines == last.line):
             text = "the shell has no environment modules, and the script goes on without them"
             return report(setup, text, "low", severity="warning")
     if not missing:
