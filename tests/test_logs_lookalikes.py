@@ -540,3 +540,16 @@ def test_a_script_that_prints_on_did_not_end_for_want_of_modules(
 ) -> None:
     (tmp_path / "job.log").write_text(f"job.sh: line 3: module: command not found\n{below}")
     assert read_logs([str(tmp_path / "job.log")]).healthy != is_error
+
+
+def test_a_warning_that_nccl_goes_on_from_is_no_error_without_detail(tmp_path: Path) -> None:
+    warning = "node-a:1:9 [0] graph/search.cc:1150 NCCL WARN Could not find a path for pattern 4, {}\n"
+    (tmp_path / "job.log").write_text(warning.format("falling back to simple order") + SET_UP)
+    assert read_logs([str(tmp_path / "job.log")]).healthy
+
+
+def test_rays_word_about_its_workers_is_no_process_of_an_earlier_run(tmp_path: Path) -> None:
+    ray = "(raylet) worker_pool.cc:580: The worker process(99) is late. The process is still alive\n"
+    taken = "RuntimeError: server socket failed to listen: port: 29500, EADDRINUSE: Address already in use\n"
+    (tmp_path / "job.log").write_text(ray + taken)
+    assert read_logs([str(tmp_path / "job.log")]).causes[0].rule == "port-in-use"

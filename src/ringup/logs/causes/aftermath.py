@@ -119,7 +119,7 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
     """
     category = log.all("nccl-system", "nccl-cuda", "nccl-internal", "nccl-usage")
     cuda = log.all("cuda-failure", "peer-access") + broken_kernels(log)
-    warned = [e for e in log.all("warn") if not HARMLESS.regex.search(e["text"])]
+    warned = [e for e in log.all("warn") if not (HARMLESS.regex.search(e["text"]) or made_do(e))]
     warned = [e for e in warned if not log.tags_at(e) & OF_ROLE["detail"]]
     vague, other = log.all(*_VAGUE, "net-not-found"), log.all("wc-error")
     vague, warned = ([e for e in lines if not log.outcome.closes(e)] for lines in (vague, warned))

@@ -670,7 +670,7 @@ def nfs_mount_slow(log: LogEvidence) -> Found:
 
 @cause("orphan-of-earlier-run", overcome="error")
 def orphan_of_earlier_run(log: LogEvidence) -> Found:
-    rows, words = log.all("orphan-row"), log.all("gpu-process-left")
+    rows, words = log.all("orphan-row"), log.all("gpu-process-left", lacks="raylet")
     if rows and log.has("ps-header"):
         pids = ", ".join(dict.fromkeys(e["pid"] for e in rows))
         return report(rows, f"processes {pids} live on with parent 1: their launcher is gone")
