@@ -89,6 +89,10 @@ def test_a_log_of_a_run_that_trained_is_not_read_as_a_post(tmp_path: Path) -> No
     assert diagnose(tmp_path, f"I try again, it hangs often\n{steps}").healthy
 
 
+def test_the_first_line_of_a_program_is_no_title(tmp_path: Path) -> None:
+    assert diagnose(tmp_path, "killed 2 processes of before\nWe use 2 nodes\n").healthy
+
+
 def test_a_large_file_is_not_read_as_a_post(tmp_path: Path) -> None:
     text = f"My training fails: {PORT}\n"
     assert not diagnose(tmp_path, text).healthy

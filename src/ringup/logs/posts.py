@@ -47,7 +47,7 @@ class Post(NamedTuple):
     lines: Wrapped
     """Each person's line replaced by its parts that may be a program's."""
     written: list[tuple[int, str]]
-    """Those parts and the first line, which may be the title, with their line numbers."""
+    """Those parts and the title above an empty line, with their line numbers."""
 
 
 def quoted(data: bytes) -> Post | None:
@@ -64,7 +64,8 @@ def quoted(data: bytes) -> Post | None:
         return None
     found: list[bytes] = []
     first_lines: list[int] = []
-    written = [(1, clean(lines[0]))]
+    has_title = lines[0].startswith(b"#") or (len(lines) > 1 and not lines[1].strip())
+    written = [(1, clean(lines[0]))] if has_title else []
     is_post = False
     for number, raw in enumerate(lines, 1):
         text = clean(raw)
