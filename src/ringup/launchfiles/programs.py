@@ -63,6 +63,8 @@ _OF_HYDRA = """
 """
 OF_HYDRA = frozenset(_OF_HYDRA.split())
 """Options of Hydra that Open MPI refuses."""
+DASHES = "\u2010-\u2015\u2212"
+"""Characters, for a pattern, that an editor or a page writes for hyphens."""
 MPI_OPTIONS = {
     "world_size": ("-np", "--np", "-n", "--n", "-c"),
     "nproc": ("-N", "-npernode", "--npernode", "-ppn", "--ppn", "-perhost"),

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ringup.launchfiles.files import Nearby
+from ringup.launchfiles.programs import DASHES
 from ringup.lint import NOT_READABLE, lint
 from ringup.lint.settings import FILTERS
 from ringup.nccl import variables
@@ -87,7 +88,7 @@ REPAIRS: dict[str, Callable[[str, Finding, str], str]] = {
     "nccl-filter-never-matches": _in_order,
     # Text editors and web pages turn two hyphens into one dash, but never a single hyphen.
     "dash-is-no-hyphen": lambda line, finding, following: re.sub(
-        r"(?<=\s)[–—−]{1,2}(?=[A-Za-z][\w-]{2})", "--", line
+        rf"(?<=\s)[{DASHES}]{{1,2}}(?=[A-Za-z][\w-]{{2}})", "--", line
     ),
     "backslash-before-space": lambda line, finding, following: (
         line.rstrip(" \t") if following.lstrip().startswith("-") else line

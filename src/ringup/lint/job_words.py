@@ -11,6 +11,7 @@ from itertools import pairwise
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import TORCH, Launch
 from ringup.launchfiles.programs import (
+    DASHES,
     LAUNCHERS,
     MODULES,
     MPI_OPTIONS,
@@ -30,7 +31,7 @@ from ringup.nccl.variables import TABLE
 from ringup.rules import Severity
 from ringup.units import printable
 
-_DASHES = re.compile("^[–—−]{1,2}\\w")  # en dash, em dash, minus sign
+_TYPED_DASH = re.compile(rf"^[{DASHES}]{{1,2}}\w")
 
 
 @fault("slashes-are-no-comment", SHELL, each="commands")
@@ -63,10 +64,10 @@ def dash_is_no_hyphen(job: JobFile) -> Found:
     Fix: type `--` again.
     """
     first = next(iter(job.lines), "")
-    if job.commands and re.match("#!.*\\s[–—−]", first):
+    if job.commands and re.match(rf"#!.*\s[{DASHES}]", first):
         yield 1, f"`{printable(first.split()[-1], 40)}` in the first line", "a hyphen"
     for command in job.commands:
-        if bad := [w for w in command.words if _DASHES.match(w.raw)]:
+        if bad := [w for w in command.words if _TYPED_DASH.match(w.raw)]:
             yield bad[0].line, f"`{bad[0].raw[:40]}`{lines([w.line for w in bad])}", "two hyphens"
 
 
@@ -518,7 +519,7 @@ def launcher_option_behind_script(job: JobFile, launch: Launch) -> Found:
     if launch.launcher == "accelerate" and "add_argument(" in (own := text_of(job, launch.script)):
         named = [n for n in _ALSO_ITS_OWN if n in launch.arguments and not launch.has(n)]
         late += [n for n in named if n.replace("-", "_") not in own and n not in own]
-    is_read = bool(late) and not launch.is_opaque and not _DASHES.match(launch.start.script)
+    is_read = bool(late) and not launch.is_opaque and not _TYPED_DASH.match(launch.start.script)
     if launch.launcher == "deepspeed":
         of_hosts = re.match(r"[\w.-]+:\d|[\w.-]+@", launch.arguments.get("include", ""))
         late = [n for n in ("hostfile", "include") if n in launch.arguments and not launch.has(n)]

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from ringup.errors import UsageError
 from ringup.launchfiles import start
-from ringup.launchfiles.programs import FLAG, LAUNCHERS, MPI_OPTIONS, OPTIONS, PASSED, meaning_of
+from ringup.launchfiles.programs import DASHES, FLAG, LAUNCHERS, MPI_OPTIONS, OPTIONS, PASSED, meaning_of
 from ringup.launchfiles.start import PYTHON, Kind
 from ringup.model import CONTAINERS, RANK_VARIABLES
 
@@ -196,7 +196,7 @@ def take_apart(words: Sequence[str]) -> StartLine:
     return line
 
 
-_TYPED_DASH = re.compile(r"[\u2010-\u2015\u2212]{1,2}[A-Za-z][\w-]{0,60}(?:=|\Z)")
+_TYPED_DASH = re.compile(rf"[{DASHES}]{{1,2}}(?=[A-Za-z][\w-]{{0,60}}(?:=|\Z))")
 _BEHIND_BLANK = re.compile(r"\s+--?[A-Za-z]")
 
 
@@ -204,7 +204,7 @@ def _check_copied(words: Sequence[str]) -> None:
     """Raises UsageError for words that a page or an editor has changed."""
     for word in words:
         if _TYPED_DASH.match(word):
-            plain = "--" + word.lstrip("\u2010\u2011\u2012\u2013\u2014\u2015\u2212")
+            plain = _TYPED_DASH.sub("--", word)
             raise UsageError(f"{word} begins with a typographic dash", hint=f"type it again: {plain}")
         if _BEHIND_BLANK.match(word):
             raise UsageError(

@@ -193,10 +193,8 @@ def ray_node_address_differs(log: LogEvidence) -> Found:
     named = [e for e in wanted if not _IP.fullmatch(e["address"])]
     strange = [e for e in wanted if known and e["address"] not in known]
     if refused := [e for e in wanted if not (known or named) and "can fulfill" in e.text]:
-        text = (
-            f"no node of the Ray cluster has the address {refused[0]['address']} with what is asked for there"
-        )
-        return report(refused, text, "medium")
+        where = refused[0]["address"]
+        return report(refused, f"Ray knows no node at {where} with the resources asked for", "medium")
     if not (strange or named):
         return None
     if not strange:

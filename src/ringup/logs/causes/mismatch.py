@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _NO_WORK = (
     r"#\d+ \S{1,80} from |^\s{0,20}File \"|Warning: |\w \.{6}|100%\|.{0,250}\[00:\d\d<|0%\|.{0,250}\[00:00<\?"
+    r"|(?i:tokenizers[_:])"
 )
-_NO_WORK += r"|(?i:tokenizers[_:])"
 """Lines that only name work: stack frames, warnings, settings; bars just begun or ended within a minute."""
 _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,64})[^]\w][^]]{0,300}\]")
 

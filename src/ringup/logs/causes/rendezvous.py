@@ -185,11 +185,8 @@ def hostname_unresolvable(log: LogEvidence) -> Found:
     refused = {(e.file, e.line - by) for e in log.all("bad-setting") for by in range(1, 4)}
     # A setting's value that is not an address is looked up as a name before it is refused.
     # Gloo's is its own name, which the next cause is about.
-    names = [
-        e
-        for e in log.all("name-unknown", lacks=r"to a .local. address|\bsudo: ")
-        if proves(e) and e.place not in refused
-    ]
+    unknown = log.all("name-unknown", lacks=r"to a .local. address|\bsudo: ")
+    names = [e for e in unknown if proves(e) and e.place not in refused]
     only_warned = all("[W" in e.text for e in names)
     if not names or (only_warned and log.outcome.went_on):
         return None
