@@ -165,3 +165,23 @@ def test_a_name_without_an_ipv6_address_is_no_unknown_name(tmp_path: Path, reaso
     unknown = "hostname-unresolvable-from-peer"
     assert (unknown in rules(tmp_path, text + unmet)) == (reason[0] == "2")
     assert rules(tmp_path, text + text.replace("IPv6", "IPv4"))[0] == unknown
+
+
+UCX_CRASH = """\
+[1746051351.812265] [n3:1950659:0]  sock.c:334  UCX  ERROR   connect(fd=168, dest_addr=169.254.4.6:52595) failed: Connection refused
+[n3:1950659] pml_ucx.c:424  Error: ucp_ep_create(proc=0) failed: Destination is unreachable
+[n3:1950659:0:1950659] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x30007)
+==== backtrace (tid:1950659) ====
+"""
+
+
+def test_a_crash_just_below_a_failed_connection_is_its_consequence(tmp_path: Path) -> None:
+    assert rules(tmp_path, UCX_CRASH)[:2] == ["link-local-address-chosen", "rank-crashed"]
+    first, *rest = UCX_CRASH.splitlines(keepends=True)
+    far = "".join([first, *(f"step {n} loss 0.3\n" for n in range(40)), *rest])
+    assert rules(tmp_path, far)[0] == "rank-crashed"
+
+
+def test_a_job_killed_for_its_quota_had_no_room(tmp_path: Path) -> None:
+    text = "Job 143560526.pbs killed due to exceeding jobfs quota. Quota: 15.0GB, Used: 15.0GB, Host: n4\n"
+    assert rules(tmp_path, text)[0] == "disk-full"

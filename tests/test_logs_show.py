@@ -121,3 +121,9 @@ def test_a_log_that_ends_in_the_init_is_not_simply_without_failure(tmp_path: Pat
     assert lines(whole)[0] == "No failure found in 3 lines of 1 file"
     cut = said(tmp_path, "Using network IB", f"{begun} START")
     assert lines(cut)[0] == "No failure found in 2 lines of 1 file; its end is in the middle of NCCL's init"
+
+
+def test_a_job_ended_from_outside_is_said_in_the_first_line(tmp_path: Path) -> None:
+    ended = said(tmp_path, "=>> PBS: job killed: walltime 3642 exceeded limit 3600")
+    assert lines(ended)[0] == "Ended from outside, no other failure found in 1 line of 1 file"
+    assert "job-cancelled" in lines(ended)[1]

@@ -163,6 +163,9 @@ def ranked(causes: list[Cause]) -> list[Cause]:
     return _own_bug_first(_named_first([cause for cause in best.values() if not is_explained(cause)]))
 
 
+_A_FEW_LINES = 12
+"""How near above a crash the reason stands, where one process prints both."""
+
 _OWN_BUGS = re.compile(
     r"(?:^|\.)(?:KeyError|IndexError|AttributeError|NameError|UnboundLocalError|TypeError|ZeroDivisionError"
     r"|NotImplementedError|SyntaxError|IndentationError|RecursionError)$"
@@ -195,11 +198,22 @@ def _own_bug_first(causes: list[Cause]) -> list[Cause]:
     return [*rest[:at], bug, *rest[at:]]
 
 
+def _is_just_above(cause: Cause, crash: Cause) -> bool:
+    """Whether the stream of a crash says what failed just before: programs crash on what they did not get."""
+    died = crash.evidence[0]
+
+    def leads_to(event: Event) -> bool:
+        of_one = event.file == died.file and event.label == died.label and event.rank == died.rank
+        return of_one and 0 < died.line - event.line < _A_FEW_LINES
+
+    return cause.confidence != "low" and any(map(leads_to, cause.evidence))
+
+
 def _named_first(causes: list[Cause]) -> list[Cause]:
     """
     Moves a first cause that only states a failure behind the causes that name it.
 
-    These are on the same lines as NCCL's bare error, or on the rank with only an exit code.
+    These are on the same lines as NCCL's bare error, on the rank with only an exit code, or just above a crash.
     """
     named: list[Cause] = []
     vague = causes[0] if causes else None
@@ -214,6 +228,8 @@ def _named_first(causes: list[Cause]) -> list[Cause]:
         ranks = {e.rank for e in vague.evidence}
         sure = [c for c in causes if place(c) < 8 and c.confidence != "low" and c.severity == "error"]
         named = [c for c in sure if ranks & {e.rank for e in c.evidence}]
+    elif vague and vague.rule == "rank-crashed":
+        named = [c for c in causes if place(c) == 5 and c.severity == "error" and _is_just_above(c, vague)]
     named = [c for c in named if c is not vague]
     return named + [c for c in causes if c not in named]
 

@@ -176,7 +176,9 @@ def as_text(
     causes = diagnosis.causes if verbose else diagnosis.causes[:1]
     if diagnosis.healthy:
         is_open = any(cause.rule == "init-never-finished" for cause in diagnosis.causes)
-        verdict = style("warning" if INTERNAL_ERRORS or is_open else "ok", "No failure found")
+        is_stopped = bool(causes) and causes[0].rule == "job-cancelled" and causes[0].confidence == "high"
+        text = "Ended from outside, no other failure found" if is_stopped else "No failure found"
+        verdict = style("warning" if INTERNAL_ERRORS or is_open or is_stopped else "ok", text)
         ends = "its end is in the middle of NCCL's init" if is_open else unfinished(diagnosis.story)
         lines += textwrap.wrap(f"{verdict}{_seen(diagnosis)}{ends and f'; {ends}'}", style.width)
     for number, cause in enumerate(causes):

@@ -181,7 +181,8 @@ def link_local_address_chosen(log: LogEvidence) -> Found:
 
 def _off_the_link(address: str) -> Fix:
     if address.startswith("169.254."):
-        return Fix("NCCL_SOCKET_IFNAME = an interface with a routable address, on every process")
+        name = "NCCL_SOCKET_IFNAME (for UCX: UCX_NET_DEVICES)"
+        return Fix(f"{name} = an interface with a routable address, on every process")
     env = {"NCCL_SOCKET_FAMILY": "AF_INET"}
     return Fix("NCCL_SOCKET_FAMILY=AF_INET, or name an interface with IPv4", env)
 
