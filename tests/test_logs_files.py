@@ -46,6 +46,19 @@ def test_utf_16_is_read(tmp_path: Path, encoding: str) -> None:
     assert found.causes[0].evidence[0].line == 2
 
 
+def test_a_copy_of_a_page_has_no_break_spaces(tmp_path: Path) -> None:
+    text = "step 3 loss 0.2\n" * 20_000 + LINE
+    (tmp_path / "a.log").write_text(text.replace(" ", "\u00a0"), encoding="utf-8")
+    found = read_logs([str(tmp_path / "a.log")])
+    assert [(c.rule, c.evidence[0].line) for c in found.causes] == [("interface-name-missing", 20_001)]
+
+
+def test_a_web_editors_escapes_are_taken_out(tmp_path: Path) -> None:
+    text = r"RuntimeError: The server socket has failed to bind to \[::\]:29500 (errno: 98 - EADDRINUSE\_X)"
+    (tmp_path / "a.log").write_text(text, encoding="utf-8")
+    assert "[::]:29500" in read_logs([str(tmp_path / "a.log")]).causes[0].evidence[0].text
+
+
 def test_a_gzip_file_that_breaks_off_gives_what_came_before(tmp_path: Path) -> None:
     whole = gzip.compress(LINE.encode() + b"".join(b"line %d\n" % n for n in range(50_000)))
     (tmp_path / "a.gz").write_bytes(whole[: len(whole) // 2])

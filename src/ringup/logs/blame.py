@@ -213,7 +213,7 @@ def _named_first(causes: list[Cause]) -> list[Cause]:
     """
     Moves a first cause that only states a failure behind the causes that name it.
 
-    These are on the same lines as NCCL's bare error, on the rank with only an exit code, or just above a crash.
+    These are on the lines of NCCL's bare error, on the rank with only an exit code, or just above a crash.
     """
     named: list[Cause] = []
     vague = causes[0] if causes else None

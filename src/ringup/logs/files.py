@@ -174,16 +174,16 @@ def _zstd(raw: BinaryIO) -> BinaryIO:
     raise OSError("compressed with zstd, which needs Python 3.14 or `pip install zstandard`")
 
 
-class _Utf16:
-    """UTF-16 as UTF-8: `>` of PowerShell writes it."""
+class _Text:
+    """Text as UTF-8 with plain spaces: PowerShell writes UTF-16, a copied page has no-break spaces."""
 
-    def __init__(self, raw: BinaryIO) -> None:
+    def __init__(self, raw: BinaryIO, encoding: str = "utf-16") -> None:
         self._raw, self._left = raw, b""
-        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
 
     def read(self, size: int) -> bytes:
         while len(self._left) < size and (data := self._raw.read(size)):
-            self._left += self._decoder.decode(data).encode(errors="replace")
+            self._left += self._decoder.decode(data).replace("\u00a0", " ").encode(errors="replace")
         part, self._left = self._left[:size], self._left[size:]
         return part
 
@@ -193,19 +193,22 @@ _UNPACK: dict[bytes, Callable[[BinaryIO], Any]] = {
     b"\xfd7zXZ\0": lzma.LZMAFile,
     b"BZh": bz2.BZ2File,
     b"\x28\xb5\x2f\xfd": _zstd,
-    codecs.BOM_UTF16_LE: _Utf16,
-    codecs.BOM_UTF16_BE: _Utf16,
+    codecs.BOM_UTF16_LE: _Text,
+    codecs.BOM_UTF16_BE: _Text,
 }
-_MAGIC_BYTES = 6
+_HEAD = 4096
+_NO_BREAK = "\u00a0".encode()
 _BROKEN_OFF = (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError)
 
 
 def _packed(head: bytes) -> Callable[[BinaryIO], Any] | None:
-    return next((reader for magic, reader in _UNPACK.items() if head.startswith(magic)), None)
+    of_a_page = _NO_BREAK in head and head.count(_NO_BREAK) > head.count(b" ")
+    text = (lambda raw: _Text(raw, "utf-8")) if of_a_page else None
+    return next((reader for magic, reader in _UNPACK.items() if head.startswith(magic)), text)
 
 
 class _Unpacked(io.RawIOBase):
-    """A file that is compressed, perhaps incomplete as a copy of a growing log is, or in UTF-16."""
+    """A file that is compressed (perhaps without its end, as a copy of a growing log), or not UTF-8."""
 
     def __init__(self, raw: BinaryIO, reader: Callable[[BinaryIO], Any]) -> None:
         self._raw, self._reader, self.is_broken_off = raw, reader, False
@@ -258,7 +261,7 @@ def opened(path: str | int) -> Iterator[BinaryIO | _Unpacked]:
     """A file's bytes (by name or descriptor), decompressed if they are packed.  Raises OSError."""
     with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as raw:
         peek = getattr(raw, "peek", None)
-        reader = _packed(peek(_MAGIC_BYTES)[:_MAGIC_BYTES]) if peek else None
+        reader = _packed(peek(_HEAD)[:_HEAD]) if peek else None
         yield _Unpacked(raw, reader) if reader else raw
 
 

@@ -91,6 +91,7 @@ def by_rank(events: Iterable[Event]) -> dict[int, Event]:
 
 _CONTROL = re.compile(rf"{ESCAPES.pattern}|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _ESCAPED = re.compile(r"&(?:lt|gt|amp|quot|#39|#x27);")
+_MARKDOWN = re.compile(r"\\([_*#\[\]])")
 _REPEATED = re.compile(r" {0,4}\[repeated \d{1,6}x across cluster\].{0,200}$")
 _CLOCK = re.compile(
     r"(?:(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _])?"
@@ -172,6 +173,8 @@ def clean(raw: bytes) -> str:
     text = bare(raw).decode("utf-8", "replace")
     if "&" in text and _ESCAPED.search(text):
         text = html.unescape(text)
+    if "\\_" in text:
+        text = _MARKDOWN.sub(r"\1", text)
     if text.startswith("│"):
         text = text[1:].rstrip("│ \r").removeprefix(" ")
     if not text.isascii():
