@@ -91,10 +91,15 @@ _NUMBERED = (
 )
 _OF_ACTIONS = re.compile(rb"[^\t]{1,120}\t[^\t]{1,120}\t(?=\d{4}-\d\d-\d\dT\d)")
 """The job and the step, as `gh run view --log` prints them."""
-_COLLECTED = re.compile(
-    rb"[^\n]{0,80}?\b(?P<level>INFO|ERROR)\b[\]:]?(?: - | {1,2})(?:\[?[\w/.-]{1,80}\.\w{1,3}:\d{1,6}\]?:? )?"
+_OF_GREP = re.compile(
+    rb"(?P<file>[^\s:]{1,200}\.(?:log|out|err|txt|stderr|stdout))(?::(?:\d{1,9}:)?|-(?:\d{1,9}-)?)"
 )
-_PLACE_IN_CODE = re.compile(rb"[\w/]{1,80}\.\w{1,3}:\d{1,6}")
+"""The file's name, as grep prints it where it reads several."""
+_COLLECTED = re.compile(
+    rb"[^\n]{0,80}?\b(?P<level>INFO|ERROR)\b[\]:]?(?: - | {1,8}\| | {1,2})"
+    rb"(?:\[?[\w/.-]{1,80}\.\w{1,3}:\d{1,6}\]?:? |[\w.<>]{1,80}:[\w<>]{1,60}:\d{1,6} - )?"
+)
+_PLACE_IN_CODE = re.compile(rb"[\w/]{1,80}\.\w{1,3}:\d{1,6}|[\w.<>]{1,80}:[\w<>]{1,60}:\d{1,6} - ")
 _PASSED_ON = re.compile(
     rb"Traceback \(most|  File \"|[^\n]{0,40}?\b(?:NCCL INFO|WARN(?:ING)?|ERROR|CRITICAL)\b[\]:]? "
 )
@@ -107,6 +112,8 @@ def front_of(lines: Sequence[bytes]) -> re.Pattern[bytes] | None:
 
     >>> front_of([b"%7d  step" % n for n in range(1, 9)]).sub(b"", b"    123    loss", 1)
     b'  loss'
+    >>> front_of([b"1.err:%d:step" % n for n in range(9, 13)]).sub(b"", b"1.err-13-loss")
+    b'loss'
     >>> front_of([b"8 GPUs", b"9 ranks", b"10 steps", b"2 hours"]) is None
     True
     """
@@ -114,6 +121,9 @@ def front_of(lines: Sequence[bytes]) -> re.Pattern[bytes] | None:
         return None
     if all(map(_OF_ACTIONS.match, lines)):
         return _OF_ACTIONS
+    found = [match for match in map(_OF_GREP.match, lines) if match]
+    if len(found) == len(lines) and len({match["file"] for match in found}) == 1:
+        return _OF_GREP
     found = [match for match in map(_NUMBER.match, lines) if match]
     first = int(found[0][1]) if found else 0
     if len(found) < len(lines) or [int(match[1]) for match in found] != [*range(first, first + len(lines))]:
@@ -127,6 +137,8 @@ def collected_as(lines: Sequence[bytes]) -> str:
 
     >>> collected_as([b"INFO - step 1", b"INFO - WARNING: no cache"]), collected_as([b"INFO - step 1"])
     ('info', '')
+    >>> collected_as([b"10:00:00 | INFO     | a:log:31 - 1", b"10:00:01 | INFO     | a:log:31 - 2"])
+    'info'
     """
     found = [match for match in map(_COLLECTED.match, lines) if match]
     levels = {match["level"].decode().lower() for match in found}

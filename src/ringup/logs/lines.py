@@ -92,6 +92,8 @@ def by_rank(events: Iterable[Event]) -> dict[int, Event]:
 _CONTROL = re.compile(rf"{ESCAPES.pattern}|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _ESCAPED = re.compile(r"&(?:lt|gt|amp|quot|#39|#x27);")
 _MARKDOWN = re.compile(r"\\([_*#\[\]])")
+_COLOUR_AS_TEXT = re.compile(r"(?:\^\[|\\(?:x1b|033|e|u001b))?\[\d{1,3}(?:;\d{1,3}){0,4}m")
+"""A colour whose escape character a page, a journal or a quoting program made text of, or left out."""
 _REPEATED = re.compile(r" {0,4}\[repeated \d{1,6}x across cluster\].{0,200}$")
 _CLOCK = re.compile(
     r"(?:(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _])?"
@@ -167,12 +169,16 @@ def clean(raw: bytes) -> str:
     'ared'
     >>> clean("error: “no such file”".encode())
     'error: "no such file"'
+    >>> clean(b"[1;36m(Engine pid=271)[0;0m WARN^[[0m")
+    '(Engine pid=271) WARN'
     """
     if len(raw) > LINE_BYTES:
         raw = raw[: LINE_BYTES * 3 // 4] + b" ... " + raw[-LINE_BYTES // 4 :]
     text = bare(raw).decode("utf-8", "replace")
     if "&" in text and _ESCAPED.search(text):
         text = html.unescape(text)
+    if "[0m" in text or "[0;0m" in text:
+        text = _COLOUR_AS_TEXT.sub("", text)
     if "\\_" in text:
         text = _MARKDOWN.sub(r"\1", text)
     if text.startswith("│"):
