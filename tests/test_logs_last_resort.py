@@ -385,3 +385,49 @@ def test_the_frames_of_the_watchdog_alone_are_a_timeout(tmp_path: Path) -> None:
     )
     found = diagnose(tmp_path, text).causes
     assert found[0].rule in ("collective-stalled", "rank-fell-behind")
+
+
+RULE = "-" * 74
+TARGET = """\
+A request was made to map by a hardware object, but a node in the
+allocation has no object of that type:
+
+   Object type: GPU
+   Node:        node3
+
+Mapping by an object type that a node does not have would place no
+processes on that node at all, so the job cannot be mapped.
+"""
+DISCONNECTED = """\
+An MPI communication peer process has unexpectedly disconnected.  This
+usually indicates a failure in the peer process (e.g., a crash or
+otherwise exiting without calling MPI_FINALIZE first).
+
+More generally: such peer hangups are frequently caused by application
+bugs or other external events.
+"""
+UNBOUND = """\
+PRTE tried to bind a new process, but something went wrong and the
+process was left unbound. The job will continue, but performance may
+be degraded.
+"""
+
+
+def framed(text: str, below: str = "") -> str:
+    return f"+ mpirun -np 16 python train.py\n{RULE}\n{text}{RULE}\n{below}"
+
+
+def test_a_text_that_open_mpi_frames_is_the_answer_where_it_ends_the_log(tmp_path: Path) -> None:
+    for below in ("", "[node1:7] 3 more processes have sent help message help-rmaps.txt / no-object\n"):
+        cause = diagnose(tmp_path, framed(TARGET, below)).causes[0]
+        assert (cause.rule, cause.confidence, cause.evidence[0].line) == ("unnamed-failure", "low", 3)
+        assert "A request was made to map by a hardware object" in cause.text
+    steps = "".join(f"step {n} loss 0.{n}\n" for n in range(30))
+    assert not diagnose(tmp_path, framed(TARGET, steps)).causes
+    assert not diagnose(tmp_path, framed(UNBOUND)).causes
+    assert not diagnose(tmp_path, framed(f"WARNING: {TARGET}")).causes
+
+
+def test_below_the_title_of_a_framed_text_stands_what_explains_it(tmp_path: Path) -> None:
+    found = diagnose(tmp_path, framed(DISCONNECTED)).causes
+    assert [(c.rule, c.evidence[0].line) for c in found] == [("peer-died-first", 3)]

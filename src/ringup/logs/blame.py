@@ -164,7 +164,7 @@ def ranked(causes: list[Cause]) -> list[Cause]:
 
 
 _A_FEW_LINES = 12
-"""How near above a crash the reason stands, where one process prints both."""
+"""How near above a crash its reason is, where one process prints both."""
 
 _OWN_BUGS = re.compile(
     r"(?:^|\.)(?:KeyError|IndexError|AttributeError|NameError|UnboundLocalError|TypeError|ZeroDivisionError"

@@ -106,6 +106,8 @@ _ENDS_A_REPLY = re.compile(
     r"|\bstep\b|\bepoch\b|\bloss\b|\d%\||^\[|^\S{1,80}(?::\d+|\[\d+\]): |: line \d+: |^srun: |^slurmstepd: "
     r"|NCCL (?:INFO|WARN)|^terminate called|^Fatal Python error|^(?:Killed|Aborted|Bus error|Segmentation)"
 )
+MOST_OF_A_BLOCK = 24
+"""Lines of a framed text, without the frame."""
 BELOW_A_FRAME = 4
 """Lines from a frame to the exception: the code, and marks below it."""
 
@@ -198,6 +200,8 @@ class Scanner:
         self._front: re.Pattern[bytes] | None = None
         self._labels = Labels()
         self._clues = Clues()
+        self._ruled_off = -99
+        """The first line of a block that Open MPI frames."""
         self._not_raised = self._raised = 0
         """The last line whose exception Python only reports."""
         self._looks = 0
@@ -309,6 +313,8 @@ class Scanner:
                 continue
             if head is None:
                 head = self._head(number, text)
+            if tag == "ruled-off":
+                self._frame_a_block(number)
             tags.add(tag)
             self._dispatch(Match(tag, number, fields, head, text, place))
         if is_code:
@@ -349,6 +355,8 @@ class Scanner:
         source = head.source
         if not (is_scary or tags & _TELLING or self._clues.awaits(source, number)):
             return
+        if 1 < number - self._ruled_off <= MOST_OF_A_BLOCK and tags.isdisjoint(_TELLING):
+            return  # the first line of Open MPI's text is its title, the others explain it
         if number == self._not_raised or (
             self._framed[0] == source and self._framed[1] == number - 1 and not tags
         ):
@@ -366,6 +374,8 @@ class Scanner:
         if self._last_error == number - 1:
             self._keep(Match("last-error", number, {"text": body.strip()}, head, text, 0))
             return {"warn"}
+        if 0 < number - self._ruled_off <= MOST_OF_A_BLOCK and body.strip():
+            self._keep(Match("ruled-off", number, {"text": body.strip()}, head, text, 0))
         found = _RAISED.match(body.lstrip("\t"))
         if found is None or _NOT_RAISED.fullmatch(found["type"]):
             if found and found["type"].endswith("Warning") and "ignored" in self._notes.get(head.source, ()):
@@ -455,6 +465,11 @@ class Scanner:
                 self._keep(match._replace(fields={"index": index, "interface": name, "address": address}))
             return
         self._keep(match)
+
+    def _frame_a_block(self, number: int) -> None:
+        is_end = 0 < number - self._ruled_off <= MOST_OF_A_BLOCK + 1
+        self._ruled_off = -99 if is_end else number
+        self._read_on = max(self._read_on, number + MOST_OF_A_BLOCK * (not is_end))
 
     def _raised_below(self, frame: str | None, match: Match) -> dict[str, str]:
         """The fields of an exception from the frames above it."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ringup.logs.blame import place
 from ringup.logs.causes.symptoms import broken_kernels
-from ringup.logs.forms import Clue, Form
+from ringup.logs.forms import Clue, Form, severity_of
 from ringup.logs.lines import Event, actor_of, ranks_of
 from ringup.logs.outcome import ENOUGH, ENOUGH_OF_OTHERS
 from ringup.logs.patterns import OF_ROLE
@@ -250,7 +251,7 @@ def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | 
         return described(log, beat)
     if (one := _of_a_clue(log, best, causes)) or any(one.rule == "job-cancelled" for one in causes):
         return one
-    return _cut_traceback(log) or _failed_command(log)
+    return _cut_traceback(log) or _failed_command(log) or _refused(log)
 
 
 def unfinished(log: LogEvidence) -> str:
@@ -280,6 +281,27 @@ def _failed_command(log: LogEvidence) -> Cause | None:
             one = report([last], text, "low", fix=_COMMANDS_OUTPUT)
             return replace(one, rule="unnamed-failure", severity="error") if one else None
     return None
+
+
+_NO_END = re.compile(
+    r"(?i)\b(?:ignored|used instead|(?<!cannot )continu(?:e|ing)|fall(?:ing)? back|deprecated|disabled)\b"
+)
+BELOW_THE_LAST = 8
+"""Lines below the last framed text: the number of processes that printed it too, and a launcher's end."""
+
+
+def _refused(log: LogEvidence) -> Cause | None:
+    """The last text that Open MPI framed, if it ends a log and says no word of going on."""
+    rows = log.all("ruled-off")
+    at = max((n for n, e in enumerate(rows) if not e["text"]), default=0)
+    block = list(takewhile(lambda e: e["text"], reversed(rows[:at])))[::-1]
+    if not block or log.files[rows[at].file].lines - rows[at].line > BELOW_THE_LAST:
+        return None
+    if any(_NO_END.search(e["text"]) for e in block) or severity_of(block[0].text, "") == "warning":
+        return None
+    text = f"Open MPI ends the job: {block[0]['text'][:160]}"
+    one = report(block, text, "low", fix=Fix("do what this text says, all of it"))
+    return replace(one, rule="unnamed-failure", severity="error") if one else None
 
 
 MOST_ABOVE = 2

@@ -22,6 +22,8 @@ MOST_BETWEEN_WORDS, MOST_ROOM = 132, 12
 """Columns of lines that are broken between words, and those that a word leaves empty at an end."""
 _GOES_ON = re.compile(rb"(?!\S{1,200}:\d|\d\d+[-:/])[a-z(,.;:)\]\d]")
 _DIGITS = re.compile(rb"\d")
+_RULE = b"-" * 74
+"""Open MPI's, around a text that it breaks itself."""
 _HEAD_BYTES = 4
 
 
@@ -105,7 +107,9 @@ def _share_like_others(lines: list[bytes], full: set[int]) -> float:
 
 def _between_words(lines: list[bytes], columns: list[int]) -> set[int]:
     """The lines that a program for mail or text has broken between words; empty where none has."""
-    several = [n for n, line in enumerate(lines) if len(line.split()) > 1]
+    rules = [n for n, line in enumerate(lines) if line.strip() == _RULE]
+    framed = {n for begin, end in zip(rules[::2], rules[1::2], strict=False) for n in range(begin, end)}
+    several = [n for n, line in enumerate(lines) if n not in framed and len(line.split()) > 1]
     width = max((columns[n] for n in several), default=0)
     if not WIDTHS.start <= width <= MOST_BETWEEN_WORDS:
         return set()

@@ -65,7 +65,7 @@ def topology(node: Node) -> Topology:
     visible = [g for g in node.gpus if g.is_visible]
     gpus = {g.bus_id: n for n, g in enumerate(visible) if g.bus_id in by_bus}
     ports = [p for p in node.rdma_ports if p.bus_id in by_bus]
-    speeds = ((p, int((p.rate_gbit_s or 0) * 1000)) for p in ports)
+    speeds = ((p, int(min(p.rate_gbit_s or 0, 1e6) * 1000)) for p in ports)
     nets = grouped((p.bus_id, Net(p.device, mbit_s, has_gpudirect(node))) for p, mbit_s in speeds)
     below: dict[tuple[int, str], list[str]] = {}
     """NUMA node and bus ("" for the CPU) -> the elements below."""

@@ -151,7 +151,8 @@ TAGS = (
     tag("closed-by-peer", "failure consequence end",
         r"Connection closed by remote peer(?: "
         + ADDRESS
-        + r"| (?P<peer>[\w.-]+)<\d+>)?"),
+        + r"| (?P<peer>[\w.-]+)<\d+>)?",
+        r"An MPI communication peer process has unexpectedly disconnected"),
     tag("nccl-reset", "consequence",
         r"Call to (?:recv|send|read|write)\w*(?: (?:from|to) (?P<peer>\S+))? failed ?: (?:Connection reset by peer|Broken pipe)|(?:recv|send) .{0,40}Connection reset"),
     tag("proxy-failed", "failure consequence",

@@ -61,6 +61,8 @@ TAGS = (
         r"|(?:Model|Optimizer) (?:weights|state) saved in|[Ss]aved (?:the )?(?:checkpoint|model|weights) (?:to|in|at)\b",
         keep=2),
     # The program around a command, or kubectl, about the end of that command, whatever its output above says.
+    # Open MPI's show_help (opal/util/show_help.c) frames each of its texts by such lines.
+    tag("ruled-off", "context", r"^----------------(?:-{58})\s*$", keep=64),
     tag("command-failed", "context",
         r"ERROR conda\.cli\.main_run:execute\(\d+\): `conda run .{1,2000}` failed|^make(?:\[\d+\])?: \*\*\* \[.{1,200}\] (?:Error [1-9]|Killed|Aborted|Segmentation|Terminated|Interrupt)"
         r"|\bProcess completed with exit code [1-9]|^(?:ERROR: )?Job failed(?::| \()|(?:^|\d\d:\d\d:\d\d {1,2})Finished: (?:FAILURE|ABORTED)\s*$|\bscript returned exit code [1-9]"

@@ -14,7 +14,7 @@ _OUT = (
 # fmt: off
 TAGS = (
     tag("name-unknown", "establishing",
-        r"gai error: ?-?\d+|Name or service not known|Temporary failure in name resolution|No address associated with hostname|nodename nor servname provided|socket\.gaierror|getaddrinfo\w* .{0,60}fail|Could not resolve host(?:name)?|Unknown host|host not found|unable to resolve host|DNS resolution failed|Name does not resolve|nslookup: can't resolve|cannot be resolved|No such host is known|[Hh]ostname .{0,60}(?:could not be|not) resolved"),
+        r"gai error: ?-?\d+|Name or service not known|Temporary failure in name resolution|No address associated with hostname|nodename nor servname provided|socket\.gaierror|getaddrinfo\w* .{0,60}fail|Could not resolve host(?:name)?|(?:^|: )Unknown host\b|Unknown host[:!]|host not found|unable to resolve host|DNS resolution failed|Name does not resolve|nslookup: can't resolve|cannot be resolved|No such host is known|[Hh]ostname .{0,60}(?:could not be|not) resolved"),
     tag("name-tried", "establishing",
         r"addresses? of \((?P<host>[^,()]+), (?P<port>\d+)\) cannot be retrieved",
         r"Could not resolve hostname (?P<host>[^\s:]+)"),
@@ -139,7 +139,7 @@ TAGS = (
     tag("semaphore", "setting", r"\b_?SemLock(?:\.__init__)?\("),
     # torch from 2.9 on lists the signals that it handles; submitit learns of a preemption by a signal.
     tag("sighup", "",
-        r"closing signal SIGHUP|Signals\.SIGHUP|^(?!.{0,300}(?:handl|regist|install|ignor|SIGTERM|SIGINT|Caught signal)).{0,300}\bSIGHUP\b|Hangup|Received 1 death signal|got signal: 1\b|Received Signals\.SIGHUP"),
+        r"closing signal SIGHUP|Signals\.SIGHUP|^(?!.{0,300}(?:handl|regist|install|ignor|SIGTERM|SIGINT|Caught signal)).{0,300}\bSIGHUP\b|\bHangup\b|Received 1 death signal|got signal: 1\b|Received Signals\.SIGHUP"),
     tag("orphan-row", "",
         r"^\s*(?:\S+\s+)?(?P<pid>\d{2,8})\s+1\s+\S*(?:\s+\S+)*?\s+(?P<command>\S*(?:python|torchrun|deepspeed|accelerate)\S*.*)$"),
     tag("ps-header", "", r"^\s*(?:\S+\s+)?PID\s+PPID"),
