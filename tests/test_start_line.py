@@ -83,7 +83,11 @@ REFUSED = [
     ("bash -c 'torchrun train.py --data $DATA'", "$DATA", "its value"),
     ("bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID python train.py'", "$SLURM_LOCALID", "only the ranks"),
     ("sbatch job.sh", "sbatch job.sh", "--from FILE"),
-    ("bash -c 'torchrun a.py; torchrun b.py'", "bash -c", "the line in it"),
+    ("bash -c 'torchrun a.py; torchrun b.py'", "is not one line", "2 launchers"),
+    ("bash -c 'torchrun t.py  # two nodes\n  --lr 1'", "--lr 1", "too early"),
+    ("bash -c 'torchrun t.py \\ \n  --lr 1'", "--lr 1", "too early"),
+    ("torchrun --nproc_per_node 8 t.py --name \u201crun one\u201d", "typographic quote", "again"),
+    ("torchrun \u2013-nnodes 2 train.py", "typographic dash", "--nnodes"),
     ("bash -c 'make data; torchrun a.py'", "make: ringup cannot", "--setup"),
     ("torchrun --nproc_per_node 8 python train.py", "torchrun python", "leave python out"),
     ("torchrun --rdzc_backend=c10d train.py", "torchrun --rdzc_backend", "did you mean --rdzv-backend?"),
@@ -214,6 +218,14 @@ def test_a_line_in_quotes_is_the_same_line(tmp_path: Path, monkeypatch: pytest.M
     args, job = asked("-- 'torchrun --nproc_per_node 4 t.py -x'")
     assert (args.nproc, job.script, job.arguments) == (4, "t.py", ("-x",))
     assert asked("-- '/data/my dir/t.py'")[1].script == "/data/my dir/t.py"
+    text = "$ export A=1\n$ torchrun --nproc_per_node 2 \\\n>   t.py --lr 1 2>&1 | tee log  # start\n"
+    args, job = asked(f"-- {shlex.quote(text)}")
+    assert (args.nproc, job.script, job.arguments) == (2, "t.py", ("--lr", "1")) and "A=1" in args.env
+    text = "torchrun --nnodes 2 --node_rank {} --nproc_per_node 2 t.py"
+    two = shlex.quote("\n".join(map(text.format, (0, 1))))
+    assert asked(f"-H a,b -- {two}")[1].arguments == ()
+    with pytest.raises(UsageError, match="is not one line"):
+        asked("-- '> torchrun t.py'")
     (tmp_path / "python t.py").touch()
     assert asked("-- 'python t.py'")[1].script == "python t.py"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import os
 import re
@@ -20,8 +19,7 @@ from ringup.errors import NodesError, UsageError
 from ringup.jobfiles import BATCH, PODS
 from ringup.launchfiles.programs import OPTIONS, meaning_of
 from ringup.launchfiles.settings_file import settings
-from ringup.launchfiles.start import Kind
-from ringup.launchfiles.start import take_apart as take_line
+from ringup.launchfiles.start import Kind, starts_ranks
 from ringup.model import Host, Job
 from ringup.output.terminal import path_shown, say
 from ringup.planning.launchers import LAUNCHERS
@@ -229,10 +227,12 @@ def script_words(args: argparse.Namespace, usage: str = "ringup run [options] --
         raise UsageError("no training script was given", hint=usage)
     if "\0" in "".join(args.script):
         raise UsageError(f"{args.script[0]!r} is not a script", hint=usage)
-    if len(args.script) == 1 and not os.path.lexists(Path(args.chdir or "", args.script[0])):
-        with contextlib.suppress(ValueError):
-            words = shlex.split(args.script[0])  # the whole line in quotes
-            args.script = words if len(words) > 1 and take_line(words).launcher else args.script
+    text = args.script[0]
+    if len(args.script) == 1 and len(text.split()) > 1 and not os.path.lexists(Path(args.chdir or "", text)):
+        from ringup.launchfiles import files
+
+        if files.read("-", text).launches or "\n" in text or any(map(starts_ranks, text.split())):
+            args.script = ["bash", "-c", text]  # the whole line, or several, in quotes
     is_short = getattr(args, "launcher", "") == "llamafactory" and args.script[0] == "train"
     line = take_apart(["llamafactory-cli"] * is_short + args.script)
     take_over(args, line)

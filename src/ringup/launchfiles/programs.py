@@ -65,6 +65,8 @@ OF_HYDRA = frozenset(_OF_HYDRA.split())
 """Options of Hydra that Open MPI refuses."""
 DASHES = "\u2010-\u2015\u2212"
 """Characters, for a pattern, that an editor or a page writes for hyphens."""
+QUOTES = "\u201c\u201d\u2018\u2019\u201e"
+"""The same for quotes."""
 MPI_OPTIONS = {
     "world_size": ("-np", "--np", "-n", "--n", "-c"),
     "nproc": ("-N", "-npernode", "--npernode", "-ppn", "--ppn", "-perhost"),

@@ -17,13 +17,25 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringup.errors import UsageError
 from ringup.launchfiles import start
-from ringup.launchfiles.programs import DASHES, FLAG, LAUNCHERS, MPI_OPTIONS, OPTIONS, PASSED, meaning_of
+from ringup.launchfiles.programs import (
+    DASHES,
+    FLAG,
+    LAUNCHERS,
+    MPI_OPTIONS,
+    OPTIONS,
+    PASSED,
+    QUOTES,
+    meaning_of,
+)
 from ringup.launchfiles.start import PYTHON, Kind
 from ringup.model import CONTAINERS, RANK_VARIABLES
+
+if TYPE_CHECKING:
+    from ringup.launchfiles import shell
 
 
 @dataclass(frozen=True)
@@ -196,7 +208,8 @@ def take_apart(words: Sequence[str]) -> StartLine:
     return line
 
 
-_TYPED_DASH = re.compile(rf"[{DASHES}]{{1,2}}(?=[A-Za-z][\w-]{{0,60}}(?:=|\Z))")
+_TYPED_DASH = re.compile(rf"-?[{DASHES}][{DASHES}-]?(?=[A-Za-z][\w-]{{0,60}}(?:=|\Z))")
+_TYPED_QUOTE = re.compile(rf"(?:[\w-]{{0,60}}=)?[{QUOTES}]|[^{QUOTES}]{{0,999}}[{QUOTES}]\Z")
 _BEHIND_BLANK = re.compile(r"\s+--?[A-Za-z]")
 
 
@@ -206,7 +219,9 @@ def _check_copied(words: Sequence[str]) -> None:
         if _TYPED_DASH.match(word):
             plain = _TYPED_DASH.sub("--", word)
             raise UsageError(f"{word} begins with a typographic dash", hint=f"type it again: {plain}")
-        if _BEHIND_BLANK.match(word):
+        if _TYPED_QUOTE.match(word):
+            raise UsageError(f"{word} has a typographic quote", hint="type the quotes again: \" or '")
+        if _BEHIND_BLANK.match(word) or word == " ":
             raise UsageError(
                 f"{word!r} is one word", hint="no backslash in front of a blank: it must end its line"
             )
@@ -263,12 +278,16 @@ def _unwrapped(words: Sequence[str]) -> tuple[Sequence[str], StartLine]:
         return words, line
     if last.program in _REMOTE:
         line = _remote(line, last)
-    from ringup.launchfiles import model, shell
+    from ringup.launchfiles import files
 
-    job = shell.read("", found.text)
-    launches = model.launches_of(job)
-    if len(launches) != 1:
-        _refuse(" ".join(words[last.at :])[:60], f"it starts {len(launches)} launchers; {_OF_SHELLS}")
+    read = files.read("-", found.text)
+    job, launches = read.job, read.launches
+    lines = {(one.nnodes, one.ranks_per_node, *_without_rank(one.start)) for one in launches}
+    ranks = {one.node_rank_text for one in launches}
+    if len(lines) != 1 or len(ranks) < len(launches):
+        shown = f"{found.text.strip()[:60]!r} is not one line that starts ranks"
+        raise UsageError(shown, hint=f"it starts {len(launches)} launchers; {_OF_SHELLS}")
+    line = _behind(line, job, launches[-1].command)
     setup = []
     for command in job.commands[: job.commands.index(launches[0].command)]:
         texts = [job.marks.shown(text) for text in command.texts]
@@ -291,12 +310,32 @@ def _unwrapped(words: Sequence[str]) -> tuple[Sequence[str], StartLine]:
         else:
             env.append(f"{name}={shown}")
     inner = [job.marks.shown(text) for text in launches[0].command.texts]
+    _check_copied(inner)
     if any(step.role == "wrapper" and step.program in _IMAGES for step in found.steps):
         # Commands before it belong into the image.
         setup = [f"cd {shlex.quote(line.chdir)}"] * bool(line.chdir) + setup
         own = ("bash", "-c", " && ".join([*setup, 'exec "$@"']), "bash") if setup else ()
         return [*env, *words[: last.at], *inner], replace(line, chdir="", wrapper=own)
     return [*env, *words[: last.at], *inner], replace(line, setup=" && ".join(setup))
+
+
+def _without_rank(found: start.CommandLine) -> tuple[object, ...]:
+    return found.launcher, found.kind, found.script, tuple(found.arguments)
+
+
+def _behind(line: StartLine, job: shell.Job, launch: shell.Command) -> StartLine:
+    """The line with what a text has behind its launch.  Raises UsageError for the rest of a cut line."""
+    if launch.cut_at:
+        _refuse(job.text.split("\n")[launch.cut_at - 1], "a comment cuts the line here: leave it out")
+    for redirect in re.findall(r"\s((?:\d|&)?>{1,2} ?[\w./$%{}-]{1,200})", job.text)[:3]:
+        line = line.replacing(redirect, REPLACED["logs"])
+    for command in job.commands[job.commands.index(launch) + 1 :]:
+        shown = " ".join(word.raw for word in command.words)[:60]
+        if shown.startswith("-"):
+            _refuse(shown, "the line above ends too early: its backslash must be the last character")
+        if not command.is_nested:
+            line = line.replacing(shown, "it is behind the line that starts the ranks")
+    return line
 
 
 def _remote(line: StartLine, step: start.Step) -> StartLine:
