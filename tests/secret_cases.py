@@ -23,6 +23,12 @@ SECRETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "a numbered token": (f"HF_TOKEN2={S}", (S,)),
     "a token of letters and a dash as a URL's user": ("https://abracadabra-sim@host/x", ("abracadabra-sim",)),
     "passphrase": (f"Passphrase: {S}", (S,)),
+    "a passphrase of words in quotes": ("passphrase 'my dog is red'", ("dog",)),
+    "a password of letters in quotes": ("invalid password 'sunshine' for ada", ("sunshine",)),
+    "a personal access token that is a word": ("export GITHUB_PAT=sunshine", ("sunshine",)),
+    "pat below two names": ("AZURE_DEVOPS_EXT_PAT: sunshine", ("sunshine",)),
+    "pat in camel case": ('{"gitlabPat": "sunshine"}', ("sunshine",)),
+    "a name in capitals and a word": ("x\n  PASSWORD sunshine\ny", ("sunshine",)),
     "a passphrase of words": ("ssh_passphrase: correct horse battery staple", ("correct", "battery", "staple")),
     "an INI file": ("password = two words9", ("two", "words9")),
     "yaml": (f"  redis_password: {S}", (S,)),
@@ -188,6 +194,12 @@ SECRETS: dict[str, tuple[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 ORDINARY = [
+    "PASSWORD REQUIRED",
+    "HF_TOKEN missing",
+    "FILE_PAT=*.py",
+    "glob_pat: data/*.bin",
+    "GITHUB_PATH=/home/ada/path",
+    "the field 'password' 'must be set'",
     "commit 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b",
     "HEAD is now at 3be1d80 keys: certificates of one authority per run, or per token",
     "node0:71:71 [0] NCCL INFO comm 0x55d5c8a0 rank 0 nranks 16 cudaDev 0 nvmlDev 0 busId 1a000 commId 0x8f3b1c2d4e5f6071 - Init START",

@@ -99,7 +99,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
         (
             "check -H",
             "ringup check: -H/--hosts: expected one argument",
-            "`ringup check --help` shows the options",
+            "-H NODES: node[1-8],gpu3,user@host; the first is the head",
         ),
         ("chekc", "ringup: no command 'chekc'", "did you mean check? `ringup --help` lists them"),
         (
@@ -162,7 +162,34 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
         (
             "schema run now",
             "ringup schema: unexpected argument now",
-            "`ringup schema --help` shows",
+            "usage: ringup schema NAME (NAME: one of attach, ",
+        ),
+        (
+            "completion",
+            "ringup completion: missing arguments: SHELL",
+            "usage: ringup completion SHELL (SHELL: one of bash, zsh, fish)",
+        ),
+        (
+            "completion tcsh",
+            "ringup completion: SHELL: 'tcsh' is not one of bash, zsh, fish",
+            "for example ringup completion bash",
+        ),
+        (
+            "env --format x",
+            "ringup env: --format: 'x' is not one of shell, json, slurm, docker, k8s",
+            "for example ringup env --f",
+        ),
+        (
+            "diff a",
+            "ringup diff: missing arguments: B",
+            "usage: ringup diff A B (A: the one that worked: runs",
+        ),
+        ("runs x", "ringup runs: unexpected argument x", "it takes options only: `ringup runs --help`"),
+        ("runs --json=x", "ringup runs: --json: it takes no value", "--json: JSON on stdout"),
+        (
+            "script slurm --nproc",
+            "ringup script slurm: --nproc: expected one argument",
+            "--nproc N: ranks per",
         ),
     ],
 )
@@ -256,17 +283,15 @@ def test_clean_within_slurm_says_what_slurm_was_asked_for(capsys: pytest.Capture
     assert capsys.readouterr().err.startswith("note: ntasks-per-node is 4")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_help_on_a_full_disk_is_told_in_two_lines() -> None:
+def test_help_on_a_full_disk_is_told_in_two_lines(unbuffered: str) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "ringup", "check", "--help"],
             stdout=full,
             stderr=subprocess.PIPE,
-            env={
-                **os.environ,
-                "PYTHONUNBUFFERED": "",
-            },  # argparse itself overlooks a write that fails at once
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             timeout=60,
         )
     assert done.returncode == 4

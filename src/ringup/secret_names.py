@@ -38,7 +38,7 @@ _TEXT_TOKENS = _set("""
 _SECRET_KEYS = _set("""
     access account admin aes anthropic api app application auth authentication authorization aws azure
     bearer cipher clearml client cohere comet consumer cookie crypto database datadog db dd decryption
-    deploy ecdsa ed25519 encrypt encryption gcp github gitlab google gpg groq hf hmac host huggingface
+    deploy ecdsa ed25519 encrypt encryption gcp gh github gitlab google gpg groq hf hmac host huggingface
     ingest ingestion integration jwt kms license master mistral mlflow neptune ngc nvidia openai
     personal pgp preshared priv private psk publishable root rsa sas secret sendgrid server service
     session shared sign signature signing slack ssh ssh2 ssl storage stripe subscription symmetric tls
@@ -74,7 +74,7 @@ _DESCRIBES = _set("""
 _PLAIN = _set("""
     any auto bool bytes changeme_not default disabled empty enabled expired false float hidden int
     invalid masked missing munge n/a na nil no none null object off on optional permission redacted
-    required str string true undefined unknown unlimited unset valid yes
+    required set str string true undefined unknown unlimited unset valid yes
 """)
 _HOLDERS = (
     "self.", "cls.", "args.", "os.", "cfg.", "config.", "opts.", "options.", "kwargs", "settings.",
@@ -122,6 +122,8 @@ def strength(name: str) -> int:
         if before in _SECRET_KEYS:
             return 2
         return 0 if before in _OTHER_KEYS else 2 if before and words[-1] == "key" else 1
+    if last == "pat" and before:  # GITHUB_PAT: a personal access token
+        return 1 if _SECRET_KEYS.isdisjoint(words) else 2
     if last in _PASSES:
         return 0 if before in _COUNTED or (last == "pw" and len(words) == 1) else 2
     others = (word for word in words if word != "secretary")

@@ -68,7 +68,7 @@ def _triggers() -> tuple[re.Pattern[str], ...]:
     others = (
         r"@(?=[\w.-]{1,200}[(:/])", r":(?<=\d{8}:)[a-z0-9_-]{34}", r"-us(?<=[0-9a-f]{32}-us)\d", "q~",
         r"-(?<=key-)[0-9a-f]{32}",
-        r"sk(?<!\wsk)[0-9a-f]{32}",
+        r"sk(?<!\wsk)[0-9a-f]{32}", r"pat(?![a-z])",
     )  # fmt: skip
     return tuple(re.compile(pattern) for pattern in (f"(?=[{first}]){_tree(words)}", *others))
 
@@ -78,7 +78,7 @@ def _may_hold_secret(line: str) -> bool:
     return any(pattern.search(low) for pattern in _triggers())
 
 
-_NAME_HIT = re.compile(rf"(?i){_tree(_NAMES)}")
+_NAME_HIT = re.compile(rf"(?i){_tree(_NAMES)}|pat\Z")
 _QUOTE = r"""(?:\\{0,31}["'`]|&quot;|&\#39;|%22|%27|\\{1,31}u0022)"""
 _QUOTE_BEFORE = re.compile(rf"{_QUOTE}\Z")
 _SEPARATOR = re.compile(
@@ -472,6 +472,8 @@ def _follows(line: str, gap: re.Match[str], start: int, name: str, opened: str) 
     command = before[-1].lower() if before else ""
     if command in _SETTERS and not (value.isalpha() and len(value) < 8):
         return True
+    if name.isupper() and _strength(name) == 2 and line.split() == [name, value] and not value.isupper():
+        return True
     is_netrc = name.lower() == "password" and _NETRC.search(line, max(0, start - 300), start + 600)
     if is_netrc or name.lower() in _SETTINGS:
         return True
@@ -481,6 +483,8 @@ def _follows(line: str, gap: re.Match[str], start: int, name: str, opened: str) 
     if gap[0][-1] == "\t" or "|" in gap[0]:  # a table
         return True
     if inner != value and _OPENER.match(value):
+        if _bare(name) in ("password", "passphrase"):
+            return True
         is_usual = _bare(name) in ("token", "key", "secret", "pass")
         return not inner.isalpha() and (not is_usual or looks_random(inner))
     # After HF_TOKEN or "with password" a value may follow without a separator.

@@ -27,8 +27,11 @@ LARGEST_BYTES = 1 << 30
 MOST_LINES, MOST_VARIANTS = 10, 3
 HINT = "name a run's folder (runs/RUN), a file of `check --save F`, or one with `env --json`"
 OPTIONS = (
-    options.Row(("before",), {"metavar": "A", "help": "the one that worked"}),
-    options.Row(("after",), {"metavar": "B", "help": "the one that does not"}),
+    options.Row(
+        ("before",),
+        {"metavar": "A", "help": "the one that worked: runs/RUN, a file of `check --save` or `env --json`"},
+    ),
+    options.Row(("after",), {"metavar": "B", "help": "the one that does not work, of the same kind"}),
     options.group(
         "output",
         options.JSON,

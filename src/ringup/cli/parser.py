@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from shutil import which
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ringup.cli.options import KIND_WORDS, LINE_WORDS, SCRIPT_WORDS, Options, add
 from ringup.errors import UsageError
@@ -86,7 +86,8 @@ class Parser(argparse.ArgumentParser):
             at += 2 if option and option.nargs is None else 1
         if kind_at >= 0:
             self.prog += f" {head[kind_at]}"
-            head.insert(at - 1, head.pop(kind_at))
+            if at <= len(head):  # else the last option lacks its value
+                head.insert(at - 1, head.pop(kind_at))
         return [*head, *words[end:]]
 
     def _separated(self, words: Sequence[str]) -> list[str]:
@@ -116,9 +117,36 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         message = re.sub(r"^(--[\w-]+)(?:/--[\w-]+)+", r"\1", message.removeprefix("argument "))
+        message = message.replace("the following arguments are required", "missing arguments")
         is_file = " cannot be read: " in message or " cannot be written: " in message
         another = f"name another {'directory' if message.startswith('--log-dir') else 'file'}"
-        self._refuse(message, another if is_file else f"`{self.prog} --help` shows the options")
+        message = re.sub(": ignored explicit argument .*", ": it takes no value", message)
+        option = self._option_string_actions.get(re.split("[:/]", message, maxsplit=1)[0])
+        self._refuse(message, another if is_file else self._meaning(option))
+
+    def _meaning(self, option: argparse.Action | None = None) -> str:
+        """The meaning of an option; without one, of the arguments that are not options."""
+        if option:
+            return f"{option.option_strings[0]} {option.metavar or ''}: {option.help}".replace(" :", ":")
+        taken = [action for action in self._actions if not action.option_strings]
+        names = " ".join(str(action.metavar) for action in taken)
+        meanings = "; ".join(f"{action.metavar}: {action.help}" for action in taken)
+        help_ = f"`{self.prog} --help`"
+        return f"usage: {self.prog} {names} ({meanings})" if taken else f"it takes options only: {help_}"
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            from difflib import get_close_matches
+
+            choices, name = [*action.choices], (*action.option_strings, str(action.metavar))[0]
+            near = get_close_matches(str(value), choices, 1)
+            like = f"for example {self.prog} {name if action.option_strings else ''} {choices[0]}"
+            hint = f"did you mean {near[0]}?" if near else " ".join(like.split())
+            self._refuse(f"{name}: {value!r} is not one of {', '.join(choices)}", hint)
+
+    def print_help(self, file: Any = None) -> None:
+        """Raises OSError where it cannot be written; argparse's own drops that error."""
+        print(self.format_help(), end="", file=file)
 
     def _unknown(self, words: list[str], hosts: str | None) -> tuple[str, str]:
         shows = f"`{self.prog} --help` shows the options"
@@ -127,6 +155,7 @@ class Parser(argparse.ArgumentParser):
         if option == "--" and self.kinds:
             return "no kind of file comes before --", f"name one of {' '.join(self.kinds)}"
         if not option:
+            shows = self._meaning()
             if words and "-H" in known:
                 shows = f"name nodes as one word: -H {','.join([*([hosts] if hosts else []), *words[:3]])}"
             return f"unexpected argument {' '.join(words[:3]) or repr('')}", shows
