@@ -168,9 +168,9 @@ def _requests(job: Job, kind: str) -> dict[str, str]:
         found |= {name: last(directives, *options)[0] for name, options in names.items()}
         if scheduler == "PBS":
             found |= _of_pbs(directives)
-        if _KINDS[scheduler] != kind or scheduler == "BSUB":
+        if KINDS[scheduler] != kind or scheduler == "BSUB":
             found["time"] = _clock(found.get("time", ""), scheduler)
-        if _KINDS[scheduler] != kind:
+        if KINDS[scheduler] != kind:
             found |= {"log": "", "chunk": ""}
     return found
 
@@ -238,7 +238,7 @@ def the_one(path: str, found: files.LaunchFile) -> Launch:
     return launches[0]
 
 
-_KINDS = {"SBATCH": "slurm", "PBS": "pbs", "BSUB": "lsf"}
+KINDS = {"SBATCH": "slurm", "PBS": "pbs", "BSUB": "lsf"}
 _WRITTEN = {
     "slurm": "nodes N ntasks n ntasks-per-node tasks-per-node gres gpus G gpus-per-node gpus-per-task "
     "cpus-per-task c job-name J partition p account A time t output o export",
@@ -256,7 +256,7 @@ def _further(job: Job, kind: str) -> Iterator[tuple[str, int]]:
             kept = [part for part in one.value.split(",") if part.partition("=")[0] not in _PBS_COUNTS]
             if kept and is_plain:
                 yield f"-l {','.join(kept)}", one.line
-        elif _KINDS.get(one.scheduler) == kind and one.name not in _WRITTEN[kind].split() and is_plain:
+        elif KINDS.get(one.scheduler) == kind and one.name not in _WRITTEN[kind].split() and is_plain:
             long, value = kind == "slurm" and len(one.name) > 1, one.value
             shown = f"--{one.name}" + f"={value}" * bool(value) if long else f"-{one.name} {value}".strip()
             yield shown, one.line
@@ -271,7 +271,7 @@ _OF_SITE = ("partition", "p", "queue", "q", "account", "A", "P", "output", "erro
 
 def _is_written(one: Directive, kind: str) -> bool:
     """Whether the written file has the meaning of a directive itself."""
-    known = _WRITTEN.get(_KINDS.get(one.scheduler, ""), "").split()
+    known = _WRITTEN.get(KINDS.get(one.scheduler, ""), "").split()
     if kind not in BATCH and one.name in _OF_SITE:
         return False
     if one.scheduler == "PBS" and one.name == "l":

@@ -205,7 +205,7 @@ def show_right_files(examined: Examined, findings: Sequence[Finding]) -> None:
     jobs = (j for j in examined.jobs if j.path in wrong and j.launches and j.path != "-")
     for job in (j for j in jobs if not any(one.pod for one in j.launches)):
         scheduler = "".join(d.scheduler for d in job.job.directives[:1])
-        words = [SCHEDULERS.get(scheduler, "slurm"), "--from", job.path, "--quiet"]
+        words = [from_file.KINDS.get(scheduler, "slurm"), "--from", job.path, "--quiet"]
         name = terminal.path_shown(job.path)
         head = f"A proposal, as `ringup script {words[0]} --from {name}` writes it ({name} is not changed):"
         terminal.show(f"\n{head}\n")
@@ -215,9 +215,6 @@ def show_right_files(examined: Examined, findings: Sequence[Finding]) -> None:
                 terminal.show(f"left out: {left}")
         except RingupError as error:
             terminal.show(f"{printable(str(error))}\nhint: {printable(error.hint)}")
-
-
-SCHEDULERS = {"PBS": "pbs", "BSUB": "lsf"}
 
 
 def unread(examined: Examined, named: Sequence[str]) -> list[NotRead]:

@@ -83,16 +83,16 @@ def load(args: argparse.Namespace, words: list[str] | None = None) -> Cluster:
         changed = {name: value for name, value in given.items() if value != getattr(Job(), name)}
         job = replace(before, **{**changed, "env": {**before.env, **job.env}})
     request.show_ignored(args, job)
-    nodes = tuple(without_stale_facts(node, before, job) for node in saved.nodes)
+    return with_job(saved, job)
+
+
+def with_job(saved: Cluster, job: Job) -> Cluster:
+    """Saved facts for this job, without those about another directory or script."""
+    facts = ["chdir", "revision"] if job.chdir != saved.job.chdir else []
+    facts += ["script"] if facts or job.script != saved.job.script else []
+    stale = dict.fromkeys(facts, "it was not checked when this was saved")
+    nodes = tuple(replace(node, unknown={**stale, **node.unknown}) for node in saved.nodes)
     return replace(saved, job=job, nodes=nodes)
-
-
-def without_stale_facts(node: Node, saved: Job, job: Job) -> Node:
-    """The node without saved facts about another directory or script than the job's."""
-    facts = ["chdir", "revision"] if job.chdir != saved.chdir else []
-    facts += ["script"] if facts or job.script != saved.script else []
-    why = "it was not checked when this was saved"
-    return replace(node, unknown={**dict.fromkeys(facts, why), **node.unknown})
 
 
 @dataclass(frozen=True)

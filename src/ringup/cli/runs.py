@@ -36,6 +36,11 @@ def runs_of(places: Iterable[Path]) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda row: -row["started"])
 
 
+def listed(log_dir: str | None = None) -> list[dict[str, Any]]:
+    """The runs in a log directory; without one those in `runs`, and the detached ones."""
+    return runs_of([*folders(Path(log_dir or "runs")), *([] if log_dir else detached())])
+
+
 def folders(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError):
         return [folder, *(path for path in folder.iterdir() if path.is_dir())]
@@ -56,18 +61,17 @@ def paths_of(words: Sequence[str]) -> list[str]:
     if words and all(os.path.lexists(one) or one == "-" for one in words):
         return [*words]
     if not words:
-        rows = runs_of([*folders(Path("runs")), *detached()])
-        if not rows:
-            hint = "name a run, its folder, log files, or - for standard input"
-            raise UsageError("no run is in runs/, and no detached one is noted here", hint=hint)
-        return [rows[0]["log_dir"]]
+        if rows := listed():
+            return [rows[0]["log_dir"]]
+        hint = "name a run, its folder, log files, or - for standard input"
+        raise UsageError("no run is in runs/, and no detached one is noted here", hint=hint)
     options.some_exist(found := by_name(words))
     return found
 
 
 def by_name(words: Sequence[str]) -> list[str]:
     """The folders of runs in place of their names; other words unchanged."""
-    known = {row["run"]: row["log_dir"] for row in runs_of([*folders(Path("runs")), *detached()])}
+    known = {row["run"]: row["log_dir"] for row in listed()}
     return [one if os.path.lexists(one) else known.get(one, one) for one in words]
 
 
@@ -150,8 +154,7 @@ def run(args: argparse.Namespace) -> int:
     if args.nodes:
         show_nodes(args)
         return 0
-    log_dir = args.log_dir or "runs"
-    rows = runs_of([*folders(Path(log_dir)), *([] if args.log_dir else detached())])
+    rows = listed(args.log_dir)
     if args.json:
         terminal.print_json(runs=rows)
     elif rows:
@@ -159,5 +162,5 @@ def run(args: argparse.Namespace) -> int:
         if not args.quiet and any(row["outcome"] is None for row in rows if row["run"] in detach.known()):
             terminal.say("running: the last known state; `ringup attach RUN` asks a detached run")
     else:
-        print(f"no run in {terminal.path_shown(log_dir)}")
+        print(f"no run in {terminal.path_shown(args.log_dir or 'runs')}")
     return 0

@@ -290,9 +290,7 @@ def named_nodes(args: argparse.Namespace, job: Job) -> Cluster | None:
     if args.from_file:
         from ringup import bundle
 
-        saved = bundle.load(Path(args.from_file))
-        known = (pipeline.without_stale_facts(node, saved.job, job) for node in saved.nodes)
-        return dataclasses.replace(saved, job=job, nodes=tuple(known))
+        return pipeline.with_job(bundle.load(Path(args.from_file)), job)
     if not request.named(args):
         return None
     with request.open_transport(args) as transport:
