@@ -247,6 +247,7 @@ def test_files_of_runs_in_shared_memory_are_told_with_their_makers(tmp_path: Pat
         ("nccl-AbC", 5000),
         (f"torch_{gone.pid}_7_0", 9000),
         (f"torch_{os.getpid()}_7_1", 10),
+        ("sem.of_a_database", 1),
         ("x", 1),
     ):
         (tmp_path / "dev" / "shm").mkdir(parents=True, exist_ok=True)

@@ -174,6 +174,11 @@ class SavedRun(RunHead):
     attempts: list[SavedAttempt] = []
     transports: SavedTransports = msgspec.field(default_factory=SavedTransports)
 
+    @property
+    def stall(self) -> SavedHang | None:
+        """The last look that found ranks without progress."""
+        return next((hang for hang in reversed(self.hangs) if hang.verdict == "stalled"), None)
+
 
 def head(folder: Path) -> RunHead | None:
     """The same as `read`, without the details."""

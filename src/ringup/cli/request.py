@@ -92,9 +92,7 @@ def open_transport(args: argparse.Namespace, python: str = "") -> Transport:
     if getattr(args, "no_forward", False):  # nodes on this machine, and srun, would inherit them
         for name in exported(getattr(args, "launcher", "") or ""):
             del os.environ[name]
-    transport = Transport(nodes_from(args), ssh_config=args.ssh_config)
-    transport.interpreters.update({host.name: python for host in transport.hosts if python})
-    return transport
+    return Transport(nodes_from(args), ssh_config=args.ssh_config, python=python)
 
 
 def hint_python(problems: Iterable[str], args: argparse.Namespace) -> None:

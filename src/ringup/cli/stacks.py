@@ -134,9 +134,7 @@ def transport_of(args: argparse.Namespace) -> Transport:
     if not name or request.named(args):
         return request.open_transport(args, args.python)
     job = job_named(args)
-    transport = Transport(job.hosts, ssh_config=job.ssh_config)
-    transport.interpreters.update({host.name: args.python for host in job.hosts if args.python})
-    return transport
+    return Transport(job.hosts, ssh_config=job.ssh_config, python=args.python)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -36,7 +36,7 @@ from ringup.output import folding, terminal
 from ringup.output.screen import Screen, screen_for
 from ringup.output.top_picture import View, picture
 from ringup.runtime import Event, RankEnd
-from ringup.runtime.ssh import interpreters_of
+from ringup.runtime.ssh import use_interpreters
 from ringup.transport import Transport
 from ringup.units import plural, printable, show_seconds
 
@@ -322,9 +322,8 @@ class Top:
 def run(args: argparse.Namespace) -> int:
     job, code = job_named(args), 0
     job.read_record()
-    with Transport(job.hosts, ssh_config=job.ssh_config) as transport:
-        transport.interpreters.update(interpreters_of(job.plan) if job.plan else {})
-        transport.interpreters.update({host.name: args.python for host in job.hosts if args.python})
+    with Transport(job.hosts, ssh_config=job.ssh_config, python=args.python) as transport:
+        use_interpreters(transport, job.plan)
         with Screen() if args.once else screen_for() as screen:
             top = Top(job, transport, screen, args)
             try:

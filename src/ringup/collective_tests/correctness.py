@@ -46,8 +46,7 @@ class RankEvidence:
         self.crashed = {end.rank: end.code for end in result.ranks if end.code in _CRASHES}
         self.died = self._died() or set(self.crashed)
         # For a run ended as hung: the ranks that all others waited for, and the place of each.
-        hangs = [hang for hang in result.record.get("hangs", ()) if hang["verdict"] == "stalled"]
-        held = hangs[-1]["missing"] if result.outcome == "hung" and hangs else []
+        held = result.stall["missing"] if result.outcome == "hung" and result.stall else []
         self.held_up = {one["rank"]: one["where"] for one in held if isinstance(one["rank"], int)}
         self.culprits = self.missing | refused | self.died | set(self.held_up)
 

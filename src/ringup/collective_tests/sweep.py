@@ -11,7 +11,7 @@ from ringup.collective_tests.rank_records import Line
 from ringup.model import Cluster
 from ringup.nccl import rdma_devices
 from ringup.nccl.plugins import network_name
-from ringup.nccl.selection import Prediction
+from ringup.nccl.selection import Prediction, device_names
 from ringup.planning import EnvVar, Plan
 from ringup.units import grouped
 
@@ -83,12 +83,7 @@ def _hca_values(cluster: Cluster) -> list[str]:
 
 
 def ways(predictions: Iterable[Prediction]) -> tuple[DataPath, ...]:
-    return tuple(DataPath(p.name, p.network, _names(p.network, p.interfaces)) for p in predictions)
-
-
-def _names(network: str, shown: Iterable[str]) -> tuple[str, ...]:
-    """Devices without node-specific parts: `eth0:10.0.0.1` is eth0, `mlx5_0:1/IB` is mlx5_0:1."""
-    return tuple(one.partition("/" if network == "IB" else ":")[0] for one in shown)
+    return tuple(DataPath(p.name, p.network, device_names(p.network, p.interfaces)) for p in predictions)
 
 
 def used(
@@ -103,14 +98,15 @@ def used(
 
     `lines` are the ranks' reports, `record` is run.json, `channels` as `collective.channels`.
     """
-    expected = {t.node: DataPath(t.node, t.network, _names(t.network, t.devices)) for t in plan.transports}
+    planned = plan.transports
+    expected = {t.node: DataPath(t.node, t.network, device_names(t.network, t.devices)) for t in planned}
     seen = {one["node"]: one for one in record.get("transports", {}).get("seen", ())}
     found = []
     for node, part in zip(cluster.nodes, plan.nodes, strict=True):
         used_here = seen.get(node.name, {"network": "", "devices": ()})
         network = used_here["network"] or ("Gloo" if not seen else "")
         if network not in ("Gloo", "Socket"):
-            devices = _names(network, used_here["devices"])
+            devices = device_names(network, used_here["devices"])
             by_number = {str(n): name for n, name in enumerate(devices)}
             vias = [via.split("/") for host in (node.name, node.hostname) for via in channels.get(host, ())]
             own = {via[2].partition("(")[0] for via in vias if via[0] == "NET" and len(via) > 2}

@@ -15,7 +15,7 @@ from ringup.collective_tests import bandwidth, rank_records
 from ringup.differences import TOPICS, UNKNOWN, Amount, Side, Value
 from ringup.hosts.folding import node_set
 from ringup.model import Cluster, Node
-from ringup.nccl.selection import Prediction
+from ringup.nccl.selection import Prediction, device_names
 from ringup.network.reachability import routed
 from ringup.planning import Plan
 from ringup.rules import Finding, Skipped
@@ -89,9 +89,8 @@ def _plan(side: Side, plan: Plan | SavedPlan) -> None:
 
 
 def _selected(side: Side, node: str, network: str, devices: Sequence[str]) -> None:
-    cut = "/" if network == "IB" else ":"
     side.add("selection", "network", network or UNKNOWN, node)
-    side.add("selection", "devices", " ".join(one.partition(cut)[0] for one in devices) or "none", node)
+    side.add("selection", "devices", " ".join(device_names(network, devices)) or "none", node)
 
 
 def _rates(side: Side, folder: Path) -> None:

@@ -37,6 +37,11 @@ class Choice:
     because: str
     by_gloo: bool = field(default=False, repr=False)
 
+    @property
+    def is_link_local(self) -> bool:
+        """Whether the address is in fe80::/10: peers need the interface's own index to use it."""
+        return self.address.lower().startswith(("fe8", "fe9", "fea", "feb"))
+
 
 ANY = -1
 _NAME_LENGTH = 63
@@ -54,11 +59,12 @@ class Filter:
 
     def accepts(self, name: str, port: int = ANY) -> bool:
         """Whether NCCL would take this interface (or device port); an empty list takes all."""
-        found = not self.items
-        for item, only in self.items:
-            same = name == item if self.exact else name.startswith(item)
-            found = found or (same and (ANY in (only, port) or only == port))
-        return found != self.negate
+        fits = (self.names(item, name) and (only == port or ANY in (only, port)) for item, only in self.items)
+        return (not self.items or any(fits)) != self.negate
+
+    def names(self, item: str, name: str) -> bool:
+        """Whether an item of the list means this name, whatever `negate` says."""
+        return name == item if self.exact else name.startswith(item)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -179,5 +185,4 @@ def sockets_line(chosen: Sequence[Choice]) -> str:
 
 def shown(chosen: Choice) -> str:
     """The address in NCCL's format: a link-local one with its interface as scope."""
-    link_local = chosen.address.lower().startswith(("fe8", "fe9", "fea", "feb"))
-    return f"{chosen.address}%{chosen.interface}" if link_local else chosen.address
+    return f"{chosen.address}%{chosen.interface}" if chosen.is_link_local else chosen.address

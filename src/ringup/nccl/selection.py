@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -59,9 +59,14 @@ class Prediction:
     def likeness(self) -> tuple[object, ...]:
         """Equal for nodes that choose alike, whatever their addresses."""
         boot = self.bootstrap.interface if self.bootstrap else ""
-        names = tuple(i.partition("/" if self.network == "IB" else ":")[0] for i in self.interfaces)
+        names = device_names(self.network, self.interfaces)
         used = tuple((u.gpu, u.device) for u in self.used)
         return boot, self.network, names, self.oob, used, self.confidence, self.doubts, self.missing
+
+
+def device_names(network: str, shown: Iterable[str]) -> tuple[str, ...]:
+    """Devices without node-specific parts: `eth0:10.0.0.1` is eth0, `mlx5_0:1/IB` is mlx5_0:1."""
+    return tuple(one.partition("/" if network == "IB" else ":")[0] for one in shown)
 
 
 def predict(known: Known, env: Mapping[str, str]) -> Prediction:
@@ -129,7 +134,7 @@ class _Choosing:
         first = self._as_asked(interface_choice.first(self.node, self.environment, self.version))
         if first is None:
             return None
-        if first.address.lower().startswith("fe80:"):
+        if first.is_link_local:
             self.note(
                 f"{first.interface} has only a link-local address: peers connect only if it has the same"
                 " index on every node"
@@ -271,7 +276,7 @@ class _Choosing:
             place = f"{one.interface}/{port.device}/{port.bus_id}"
             devices.append(topology.Where(one.interface, place, rate * 1000))
         used = self._devices_used(devices)
-        link_local = {c.interface for c in chosen if c.address.lower().startswith("fe80:")}
+        link_local = {c.interface for c in chosen if c.is_link_local}
         self.because += [
             f"data of GPU {use.gpu} goes over {use.device}, which has a link-local address only"
             for use in used

@@ -67,10 +67,6 @@ def spelling(name: str, value: str, limit: int = 16) -> Iterator[str]:
         yield f"{setting}: only the first {limit} names count, the rest is ignored"
 
 
-def _takes(parsed: Filter, item: str, known: Sequence[str]) -> list[str]:
-    return [name for name in known if (name == item if parsed.exact else name.startswith(item))]
-
-
 def _too_many(setting: str, parsed: Filter, item: str, taken: Sequence[str]) -> Iterator[str]:
     """An item without = that matches its own name and others."""
     if not parsed.exact and item in taken and len(taken) > 1:
@@ -99,7 +95,7 @@ def _socket_traps(
     known = [i.name for i in interfaces]
     devices = {p.device for p in ports}
     for item, _ in parsed.items:
-        taken = _takes(parsed, item, known)
+        taken = [name for name in known if parsed.names(item, name)]
         if item in devices and item not in known:
             netdev = next((p.netdev for p in ports if p.device == item and p.netdev), "")
             instead = f", its interface is {netdev}" if netdev else ""
@@ -131,7 +127,7 @@ def _hca_traps(
     netdevs = {p.netdev: p for p in ports if p.netdev}
     others = {i.name for i in interfaces}
     for item, port in parsed.items:
-        taken = _takes(parsed, item, known)
+        taken = [name for name in known if parsed.names(item, name)]
         if not taken and item in netdevs:
             yield f"{setting}: {item} is an interface, not an RDMA device: it is {netdevs[item].device}'s"
         elif not taken and item in others:

@@ -247,7 +247,7 @@ def _contradictions(one: _Seen, sample: Sequence[_Seen]) -> Iterator[str]:
             "which must be routed (`ringup check` tries it)"
         )
     # A link-local address is sent with this node's interface number, which peers use as their own.
-    link = one.node.interface(boot.interface) if boot and boot.address.lower().startswith("fe80:") else None
+    link = one.node.interface(boot.interface) if boot and boot.is_link_local else None
     for node in (s.node for s in others if link):
         same = node.interface(link.name) if link else None
         if link and same and same.index != link.index:

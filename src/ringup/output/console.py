@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -273,18 +273,16 @@ def failure_line(failure: Failure) -> str:
     return f"first failure{seen}: {safe(failure.what)}, {at} after the start"
 
 
-def _last_hang(result: RunResult) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """The last hang of a run, and the ranks that are missing in it."""
-    hangs = [hang for hang in result.record.get("hangs", ()) if hang["verdict"] == "stalled"]
-    hang = hangs[-1] if hangs else None
-    return hang, [one for one in hang["missing"] if one["rank"] is not None] if hang else []
+def _missing(hang: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The ranks that are missing in a look at a run."""
+    return [one for one in hang["missing"] if one["rank"] is not None]
 
 
 def held_up(result: RunResult) -> str:
     """For a run stopped as hung: the missing ranks, as `ringup logs` reads them."""
-    hang, missing = _last_hang(result)
-    if result.outcome != "hung" or hang is None:
+    if result.outcome != "hung" or (hang := result.stall) is None:
         return ""
+    missing = _missing(hang)
     words = f" missing from {printable(hang['collective'], 64)}"
     if not missing or not hang["collective"] or words not in hang.get("headline", words):
         # It has called something else, or is behind; only its process may be known.
@@ -300,10 +298,10 @@ _GROUP = re.compile(r"(?:\d{1,7} ranks|(?:rank|process) \d{1,7}) \(")
 
 def places(result: RunResult) -> list[str]:
     """Where each rank of a run that hung is, the missing ones first, and torch's flight recorder of these."""
-    hang, missing = _last_hang(result)
-    if hang is None:
+    if (hang := result.stall) is None:
         return []
-    known, own = hang.get("lines", ()), tuple(f"flight recorder: rank {one['rank']} " for one in missing)
+    known, missing = hang.get("lines", ()), _missing(hang)
+    own = tuple(f"flight recorder: rank {one['rank']} " for one in missing)
     shown = [f"rank {one['rank']} ({one['node']}): {one['where']}" for one in missing[:8] if one["where"]]
     ends = tuple(one["where"] for one in missing if one["where"])
     shown += [line for line in known if _GROUP.match(line) and not line.endswith(ends)][:4]

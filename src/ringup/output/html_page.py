@@ -270,7 +270,7 @@ def add_run(page: Page, record: SavedRun) -> None:
     if failure := record.first_failure:
         what = f"{printable(failure.what, 160)}, {show_seconds(failure.at_s)} after the start"
         page.facts.append(("first failure", what))
-    for hang in [h for h in record.hangs if h.verdict == "stalled"][-1:]:
+    if hang := record.stall:
         quiet_s = max(hang.at_s - hang.quiet_s, 0.0)
         since = f"{show_seconds(quiet_s)} after the start" if quiet_s >= 0.1 else "the start"
         page.facts.append(("no progress", f"from {since} on; noticed after {show_seconds(hang.at_s)}"))

@@ -91,6 +91,11 @@ class RunResult:
     signal: int = 0
     """The first signal that requested the end of this process, before or after the run's end; 0 for none."""
 
+    @property
+    def stall(self) -> Mapping[str, Any] | None:
+        """The last look that found ranks without progress, as in run.json."""
+        return next((h for h in reversed(self.record.get("hangs", ())) if h["verdict"] == "stalled"), None)
+
 
 class Watcher(Protocol):
     """Watches a run; its `reports` go to run.json."""

@@ -38,10 +38,12 @@ DRAIN_S = 5.0
 """Seconds to wait without new output at the end."""
 
 
-def interpreters_of(plan: Plan | SavedPlan) -> dict[str, str]:
-    """Node -> the job's Python, for our programs if no better one is known: the node's own may be old."""
-    words = {node.node: node.words[0] for node in plan.nodes if node.words}
-    return {n: w for n, w in words.items() if w.startswith("/") and "python" in w.rpartition("/")[2]}
+def use_interpreters(reach: Transport, plan: Plan | SavedPlan | None) -> None:
+    """Take the job's Python for our programs where no other is known: the node's own may be old."""
+    for node in plan.nodes if plan else ():
+        python = node.words[0] if node.words else ""
+        if python.startswith("/") and "python" in python.rpartition("/")[2]:
+            reach.interpreters.setdefault(node.node, python)
 
 
 class Followed:
@@ -65,8 +67,7 @@ class Followed:
         self.is_limit = False
         """Whether saving began because of the job's time limit, and no signal came since."""
         self._joined, self._has_failed = 0, False
-        for name, python in interpreters_of(self.plan).items():
-            options.reach.interpreters.setdefault(name, python)
+        use_interpreters(options.reach, self.plan)
 
     def result(self) -> RunResult:
         """Start and follow the run to its end."""

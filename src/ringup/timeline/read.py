@@ -235,7 +235,7 @@ def _set_end(found: Timeline, reading: _Reading) -> None:
 def _add_verdict(found: Timeline, reading: _Reading) -> None:
     """The named ranks, since when the others wait, and when the first failed."""
     record, ranks = reading.record, reading.ranks
-    hang = next((h for h in reversed(record.hangs) if h.verdict == "stalled"), None) if record else None
+    hang = record.stall if record else None
     if record and record.verdict:
         named = [reading.seen(number) for number in record.verdict.ranks]
         named += [reading.own.get(-one.pid) for one in hang.missing if one.rank is None] if hang else []

@@ -63,6 +63,7 @@ class Transport:
         answer_timeout_s: float = 30.0,
         fanout: int = 64,
         pods: Pods | None = None,
+        python: str = "",
     ) -> None:
         """
         Begin the connections to all nodes, `fanout` at a time, and return at once.
@@ -72,7 +73,7 @@ class Transport:
         """
         self.hosts = tuple(hosts)
         self._pods = pods
-        self.interpreters: dict[str, str] = {}
+        self.interpreters = {host.name: python for host in hosts if python}
         """Node name -> the Python that `start` uses there; `python3` for others."""
         self.ssh_config = ssh_config
         self._connect_timeout_s = connect_timeout_s

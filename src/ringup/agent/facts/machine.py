@@ -3,7 +3,7 @@
 import os
 import time
 
-from ringup.agent.proc import process
+from ringup.agent.proc import files, process
 from ringup.agent.proc.files import listed, maker, numbers, optional, required, space, text, user_names
 
 MOST_SHM = 200
@@ -198,10 +198,10 @@ def owner(name, root):
 
 
 def shm_files(root):
-    """Files of NCCL, torch and POSIX semaphores; only `ringup clean` checks which processes use them."""
+    """A job's files in shared memory; only `ringup clean` checks which processes use them."""
     found, known = [], user_names(root)
     for name in os.listdir(root + "/dev/shm"):
-        if not name.startswith(("nccl-", "torch_", "sem.")):
+        if not name.startswith(files.SHM_NAMES):
             continue
         try:
             st = os.lstat(root + "/dev/shm/" + name)

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 
-from ringup.agent.proc.files import link, listed, maker, numbered, numbers, pause, read
+from ringup.agent.proc.files import SHM_NAMES, link, listed, maker, numbered, numbers, pause, read
 from ringup.agent.proc.process import below, cgroups, command, environ, family, owner, stat
 
 TAG = "RINGUP_RUN"
@@ -28,8 +28,6 @@ SESSIONS = "sessions"
 GUARD = "ringup-guard"
 """`ps` shows the guards as `python3 -c ... ringup-guard:RUN`."""
 SHM = "/dev/shm/"
-SHM_NAMES = ("nccl-", "torch_", "sem.mp-", "sem.loky-")
-"""NCCL's buffers, torch's tensors, semaphores of Python's multiprocessing and of joblib."""
 LONGEST_MAPS_BYTES = 16 << 20
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO of linux/proc_ns.h: from any other, processes outside cannot be seen."""

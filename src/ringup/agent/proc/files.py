@@ -103,6 +103,10 @@ def space(path):
     }
 
 
+SHM_NAMES = ("nccl-", "torch_", "sem.mp-", "sem.loky-")
+"""In /dev/shm: NCCL's buffers, torch's tensors, semaphores of Python's multiprocessing and of joblib."""
+
+
 def maker(path):
     """The pid in the name of a file in /dev/shm: torch_PID_..., sem.loky-PID-...; None for other names."""
     name = os.path.basename(path)
