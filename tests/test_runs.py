@@ -194,6 +194,9 @@ def test_attach_without_a_name_takes_the_newest_run_that_goes_on(
     heading, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
     assert heading == ["RUN", "AGE", "NODES", "RANKS", "SCRIPT", "STATE", "CAUSE"]
     assert [row[0] for row in rows] == ["new", "old"] and "running" in rows[1]
+    monkeypatch.setattr("ringup.runtime.detach.known", lambda: ["lost", "new", "old"])
+    assert attach.run(runs_parser("attach", ["--list"])) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[:4] == ["lost", "its", "folder", "is"]
 
 
 def runs_parser(command: str, words: list[str]) -> Any:

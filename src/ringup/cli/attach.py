@@ -57,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
         raise LaunchError(none, hint="attach where the run was started; `ringup runs` lists other runs")
     noted = [row for row in runs.runs_of(runs.detached()) if row["run"] in known]
     if args.list:
-        runs.show(noted)
+        runs.show(noted, heading=bool(noted))
+        gone = [run for run in known if run not in {row["run"] for row in noted}]
+        runs.print_table((run, "its folder is gone: `ringup attach RUN` asks its nodes") for run in gone)
         return 0
     living = [row["run"] for row in noted if row["state"] in saved_run.LIVING]
     found = detach.load(args.run_id or next(iter((*living, *known))))
