@@ -270,8 +270,12 @@ class LogEvidence:
         self._label_ranks: dict[tuple[int, str], set[int]] = defaultdict(set)
         self._numbers: dict[int, set[int]] = defaultdict(set)
         """Numbers that begin lines of a file, while they may be ranks."""
+        self._ended: dict[tuple[int, str], set[int]] = defaultdict(set)
+        """The ranks of processes in the launcher's table of those that ended."""
         spoken: dict[int, set[int]] = defaultdict(set)
         for event in events:
+            if event.tag == "exit" and event.rank is not None and event["pid"]:
+                self._ended[event.file, event["pid"]].add(event.rank)
             if (number := _number_of(event)) is not None:
                 self._numbers[event.file].add(number)
             if event.rank is not None:
@@ -302,6 +306,8 @@ class LogEvidence:
             rank = _only(self._ranks.get((*process, ""), ())) if rank is None else rank
         if rank is None and event.label:
             rank = _only(self._label_ranks.get(key, ()))
+        if rank is None and event["pid"]:
+            rank = _only(self._ended.get((event.file, event["pid"]), ()))
         if rank is None and (number := _number_of(event)) in self._numbers.get(event.file, ()):
             rank = number
         if rank is None and event.file < len(self._file_ranks):

@@ -84,6 +84,7 @@ OF_A_CANDIDATE = re.compile(r"\btorch/_inductor/(?:select_algorithm|autotune_pro
 """By the logger of torch.compile's autotuning: a kernel that it tried and rejects; others remain."""
 _BEGINS_ANEW = re.compile(
     r"(?i)[EWIF]\d{4} \d\d:|(?:global[ _]?)?(?:step|epoch|iter)|srun: |slurmstepd: |\S{1,80}: line \d+: |\["
+    r"|terminate called |Fatal Python error: "
 )
 """A line that may be of any rank, whichever rank printed the line above it."""
 _TITLE = re.compile(

@@ -370,6 +370,7 @@ def described(log: LogEvidence, clue: Clue) -> Cause:
     near = [o for o in standing(log)[:6] if o is not clue and not follows(o) and o.form <= SURE]
     evidence = [clue.event, *(other.event for other in near[:3])]
     text, ranks = f"{text}: {clue.message[:200].strip()}", clue.ranks | ranks_of([clue.event])
-    one = report(evidence, text, "low", fix=Fix(fix), ranks=ranks or None)
+    ranks |= ranks_of(log.at(*clue.event.place))
+    one = report(evidence, text, "low", fix=Fix(fix), ranks=ranks)
     assert one is not None, "a clue is a line"
     return replace(one, rule="unnamed-failure", severity="error")

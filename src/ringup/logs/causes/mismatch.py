@@ -148,7 +148,7 @@ def rank_busy(log: LogEvidence) -> Found:
         return report(store, text, "medium")
     if keyed := [e for e in waits_of_the_program(log) if e["key"]]:
         text = f"nobody set {keyed[0]['key']} within the limit: the rank that sets it is busy, or gone"
-        return report(keyed, text, "medium")
+        return report(keyed, text, "medium", ranks=())
     if elsewhere := standing_elsewhere(log):
         return elsewhere
     early = [e for e in log.all("work") if 0 < e.number("seq") <= 3 and e.number("nin") == 1]
@@ -191,7 +191,7 @@ def _printed_behind(log: LogEvidence) -> Cause | None:
         return _counted_behind(log, log.run.behind)
     if named := log.all("monitored-barrier"):
         missing = [r for e in named for r in _numbers(e["ranks"])]
-        return report(named, f"{show_ranks(missing)} never reached the barrier", ranks=missing)
+        return report(named, f"{show_ranks(missing)} did not reach the barrier in time", ranks=missing)
     if stalled := log.all("horovod-stalled", "xla-threads", "desync-report", "jax-late-barrier"):
         lists = [e["missing"] or (e["ranks"] if e.tag == "horovod-stalled" else "") for e in stalled]
         missing = _numbers(" ".join(lists))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
 from pathlib import PurePath
 
 from ringup.logs.causes.symptoms import (
@@ -28,6 +27,7 @@ from ringup.rules import Fix, Severity
 from ringup.units import first_of_each, printable, show_ranks
 
 _NAMES = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM"
+_NAMES += " STKFLT CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ"
 _SIGNALS = {f"SIG{name}": number for number, name in enumerate(_NAMES.split(), 1)}
 _SIGNALS |= {"HANGUP": 1, "ILLEGAL INSTRUCTION": 4, "ABORTED": 6, "BUS ERROR": 7, "KILLED": 9}
 _SIGNALS |= {"FLOATING POINT EXCEPTION": 8, "OUT OF MEMORY": 9, "SEGMENTATION FAULT": 11, "TERMINATED": 15}
@@ -189,6 +189,10 @@ _WHO_ENDS_A_RANK = Fix(
 )
 
 
+_LIMITS = {24: "CPU time (SIGXCPU, `ulimit -t`)", 25: "a file's size (SIGXFSZ, `ulimit -f`)"}
+_LIMIT = Fix(
+    "raise that limit in the job's script or in /etc/security/limits.conf; `ulimit -a` lists all limits."
+)
 _MORE_TIME = Fix("a longer --save-grace, or a handler of the signal that saves, and then exits, sooner.")
 
 
@@ -223,17 +227,31 @@ def rank_killed(log: LogEvidence) -> Found:
             f"a worker of {_who(workers)}'s data loader was killed with SIGKILL; the log does not say by whom"
         )
         return report(workers, text, "medium", ranks=ranks_of(workers))
+    roots = log.all("child-failed", has="Root Cause")
     ended = [e for number, e in exits(log) if e["first"] and number not in (0, *_OF_A_CRASH)][:1]
+    ended += [e for n, e in exits(log) if n in _LIMITS and _is_below(e, roots)][:1]
     if ended and not (killed or words):
         if log.ended and log.ended.outcome == "not-saved":
             text = f"{_who(ended)} had not saved its state when the time for it was over, and ringup ended it"
             return report(ended, text, "high", fix=_MORE_TIME, ranks=ranks_of(ended))
         how = "a SIGTERM from outside" if (name := ended[0]["name"]) == "SIGTERM" else name
         text = f"{_who(ended)} ended first, by {how}; the log does not say who sent it"
+        if limit := _LIMITS.get(signal_of(ended[0])):
+            return report(
+                ended,
+                f"{_who(ended)} reached its limit of {limit}",
+                "high",
+                ranks=ranks_of(ended),
+                fix=_LIMIT,
+            )
         return report(ended, text, "medium", fix=_WHO_ENDS_A_RANK, ranks=ranks_of(ended))
     text = f"{_who(killed)} was killed with SIGKILL; the log does not say by whom"
     ranks = ranks_of(killed)
     return report([*killed, *words, *workers], text, "high" if killed else "medium", ranks=ranks)
+
+
+_ENDS_ALREADY = "called without an active exception"
+"""C++ aborts a process that leaves while its threads still run: something else made it leave."""
 
 
 @cause("rank-crashed", overcome=None)
@@ -255,6 +273,8 @@ def rank_crashed(log: LogEvidence) -> Found:
         is_sure = bool(fatal) or any(_OF_A_HANDLER_CALLED.search(e.text) for e in words)
         text = f"{_who(fatal)} died of a fatal signal of its own"
         return report([*fatal, *words], text, "high" if is_sure else "medium")
+    if log.all("abort-word", has=_ENDS_ALREADY) and not log.has("cpp-what"):
+        return None
     if first := _aborted_first(log):
         return first
     of_gloo = log.has("gloo-mesh", "gloo-no-address", "gloo-name-not-here")
@@ -274,11 +294,16 @@ def rank_crashed(log: LogEvidence) -> Found:
 
 def _aborted_first(log: LogEvidence) -> Cause | None:
     """The rank that ended first aborted, and its own log has nothing of another's end."""
-    first = [e for number, e in exits(log) if number == 6 and e["first"]][:1]
+    roots = log.all("child-failed", has="Root Cause")
+    first = [e for number, e in exits(log) if number == 6 and (e["first"] or _is_below(e, roots))][:1]
     of_others = log.all(*OF_ROLE["consequence"], "work", "work-aborted", "watchdog-stuck", "exception")
-    if not first or first[0].rank in {e.rank for e in of_others}:
+    ranks = {e.rank for e in of_others if not log.tags_at(e) & {"abort-word", "child-failed"}}
+    if not first or first[0].rank in ranks or (roots and None in ranks):
         return None
-    said = [e for e in log.all("cpp-what", "abort-word") if e.rank == first[0].rank]
+    said = [
+        e for e in log.all("cpp-what", "abort-word") if e.rank in {first[0].rank, *([None] if roots else [])}
+    ]
+    said = [e for e in said if not log.tags_at(e) & {"exit", "exit-signal"}]
     if any(log.tags_at(e) - {"cpp-what", "abort-word"} - OF_ROLE["context"] for e in said):
         return None  # another cause has its reason
     what = next((e["text"] for e in said if e["text"]), "")[:120]
@@ -426,6 +451,12 @@ _FIXES = {
     re.compile("^GatedRepoError: |^OSError: You are trying to access a gated repo"): Fix(
         "ask for access on the model's page; then `hf auth login` on that node, or HF_TOKEN in the job."
     ),
+    re.compile("^OSError: .Errno 30. Read-only file system"): Fix(
+        "on that node `findmnt -T PATH`: mounted read-only, or made so after an error of the disk (`dmesg`)."
+    ),
+    re.compile("^BrokenPipeError: .Errno 32. Broken pipe"): Fix(
+        "the program that reads its output ended first (`| head`, `tee`, a terminal): write into a file."
+    ),
     re.compile("^(?:HfHub)?HTTPError: 429 "): Fix(
         "the hub refuses that many requests: `hf download` once, then HF_HUB_OFFLINE=1 for all ranks."
     ),
@@ -509,6 +540,14 @@ _BELOW_A_TITLE = 12
 """Lines of an elastic agent's table of one failure."""
 
 
+def _is_below(event: Event, titles: list[Event]) -> bool:
+    return any(event.file == t.file and 0 < event.line - t.line < _BELOW_A_TITLE for t in titles)
+
+
+_OF_A_PROGRAM = r"(?:subprocess\.)?(?:CalledProcessError|TimeoutExpired)|BrokenPipeError"
+"""About a program that a rank starts, or that reads its output: of the rank that ended first its reason."""
+
+
 def _ended_elsewhere(log: LogEvidence) -> Cause | None:
     """The launcher's summary names the first rank that failed; only that rank's own output has the reason."""
     codes = log.outcome.before_the_end((e for number, e in exits(log) if not number))
@@ -527,7 +566,7 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
             return report([last, *proven], said, "medium", fix=_ITS_OUTPUT)
         return report(proven, f"{text}; no line here says why", "medium", fix=_ITS_CODE)
     roots = log.all("child-failed", has="Root Cause")
-    first = [e for e in codes for r in roots if e.file == r.file and 0 < e.line - r.line < _BELOW_A_TITLE]
+    first = [e for e in codes if _is_below(e, roots)]
     first = first or [e for e in codes if e.rank is not None] or codes
     # The others' lost connections follow from the rank whose end the launcher saw first.
     lost = log.has(*OF_ROLE["consequence"])
@@ -538,31 +577,44 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
         # Each lost connection shows its rank, so a rank of the world without one printed none.
         heard |= {e.number("rank") for e in log.all("rank-of-world")}
     silent = [e for e in first if roots and lost and not own and e.rank in heard - spoke]
+    if reasons := [
+        e for e in log.all("exception", type=_OF_A_PROGRAM) if e.rank in ranks_of(first) and roots
+    ]:
+        return _raised(log, reasons)
     if lost and not (silent or own):
         # Python's code for an exception, also for one that follows from another's end, is 1.
-        silent = first = [replace(e, rank=None) for e in codes if e["local"] and e["code"] != "1"]
+        silent = first = [e for e in codes if e["local"] and e["code"] != "1"]
     if lost and not silent:
         return None
     if not first or log.has("illegal-access"):
         return None
     if not silent and not all(WRAPPERS.search(e["type"]) for e in log.all("exception")):
         return None
-    text = f"{_who(first[:1])} ended first with exit code {first[0]['code']}; its own output says why"
+    text = f"{_who(first[:1])} ended first with exit code {first[0]['code']}: read its own output"
     return report(first[:1], text, "medium" if silent else "low")
 
 
 def _thread_ended(log: LogEvidence) -> Cause | None:
     """A thread of the rank for which the others wait ended before, and that rank went on without it."""
+    threads = [e for e in log.all("exception") if e["thread"]]
+    if waited := log.all("exception", type=r"_?queue\.(?:Empty|Full)", thread=""):
+        died = [e for e in threads if e.file == waited[0].file and e.line < waited[0].line]
+        if died:
+            text = f"a thread ended with {_called(died[-1])}; {_who(waited[:1])} then waited for it in vain"
+            return report([died[-1], waited[0]], text, "medium", ranks=ranks_of(waited))
     if not log.ended or log.ended.verdict.rule != "rank-fell-behind":
         return None
     ranks = {*log.ended.verdict.ranks}
-    died = [e for e in log.all("exception") if e["thread"] and e.rank in ranks]
+    died = [e for e in threads if e.rank in ranks]
     if not died:
         return None
-    kind, where = died[0]["type"].rpartition(".")[2], f" at {died[0]['frame']}" * bool(died[0]["frame"])
-    text = f"a thread of {_who(died[:1])}, for which the others wait, ended with {kind}{where}"
-    evidence = [*died, log.ended.line]
-    return report(evidence, f"{text}: {died[0]['text'][:120]}", "medium", ranks=ranks_of(died))
+    text = f"a thread of {_who(died[:1])}, for which the others wait, ended with {_called(died[0])}"
+    return report([*died, log.ended.line], text, "medium", ranks=ranks_of(died))
+
+
+def _called(raised: Event) -> str:
+    where = f" at {raised['frame']}" * bool(raised["frame"])
+    return f"{raised['type'].rpartition('.')[2]}{where}: {raised['text'][:120]}"
 
 
 def _loader_gone(log: LogEvidence) -> Cause | None:
@@ -583,12 +635,12 @@ def _checkpoint_unfit(log: LogEvidence) -> Cause | None:
 
 def _tags_with(log: LogEvidence, event: Event) -> set[str]:
     tags = log.tags_at(event, below=2 if re.search(r"(?i)nccl|gloo|cuda|hip", event.text) else 0)
-    return {*tags} - ({"reset-by-peer"} if of_the_web(event) else set())  # a server's reset ends no rank
+    return {*tags} - ({"reset-by-peer", "name-unknown"} if of_the_web(event) else set())  # no rank's
 
 
 _HARMLESS = re.compile(r"Exception ignored in|Caught \w+ in DataLoader worker|other ranks still have inputs")
 _OF_THE_HOST = re.compile(
-    r"</torch_\S{1,80}>: Cannot allocate memory|Input/output error|Read-only file system"
+    r"</torch_\S{1,80}>: Cannot allocate memory|Input/output error"
     r"|Transport endpoint is not connected|cannot open shared object|Failed to read data from the socket"
 )
 """Errors of a machine, an installation or a peer, by whatever exception they come up."""

@@ -170,17 +170,23 @@ _NO_SUCH_FAMILY = ("5", "9")
 """EAI_NODATA and EAI_ADDRFAMILY of glibc: the name is known, and has no such address."""
 
 
+_A_TRACEBACK = 60
+"""Lines between an exception and that of the library above it, which names the service."""
+
+
 @cause("hostname-unresolvable-from-peer", overcome=None)
 def hostname_unresolvable(log: LogEvidence) -> Found:
     hosts = {e.place: e["host"] for e in log.all("name-tried")}
     unmet = {e["host"] for e in log.all("client-timeout", "client-failed-any") if e["host"]}
+    raised = log.all("exception") if log.has("name-unknown") else []
 
     def proves(event: Event) -> bool:
         host = hosts.get(event.place, "")
         # torch tries IPv6 first, then IPv4: a name without IPv6 is reported, but is fine.
         ipv6 = _OF_IPV6.search(event.text)
         fine = ipv6 and (ipv6["code"] in _NO_SUCH_FAMILY or host not in unmet)
-        return not (fine or SHELL_TEXT.search(host) or of_the_web(event))
+        below = (e for e in raised if e.file == event.file and 0 <= e.line - event.line < _A_TRACEBACK)
+        return not (fine or SHELL_TEXT.search(host) or any(map(of_the_web, (event, *below))))
 
     refused = {(e.file, e.line - by) for e in log.all("bad-setting") for by in range(1, 4)}
     # A setting's value that is not an address is looked up as a name before it is refused.

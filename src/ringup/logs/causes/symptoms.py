@@ -145,7 +145,7 @@ def on(host: str) -> str:
 
 _WEB = re.compile(
     r"(?i)https?:|HTTPS?Connection|urllib3|requests\.exceptions|aiohttp|hugging|hf_hub|wandb|modelscope|mlflow"
-    r"|clearml|comet|\bpip\b|conda|registry|github|NameResolutionError|MaxRetryError|\b40[13]\b"
+    r"|urlopen error|clearml|comet|\bpip\b|conda|registry|github|NameResolutionError|MaxRetryError|\b40[13]\b"
     r"|'Connection aborted\.'|RemoteDisconnected|\bhttp(?:x|core)|botocore"
     r"|\b(?:curl|wget|apt(?:-get)?|ntpdate): |Could not resolve host: |Could not resolve '"
 )

@@ -116,7 +116,7 @@ TAGS = (
     tag("crash-word", "",
         r"Segmentation fault|(?<![,|/\[])(?<![,|/\[] )SIG(?:SEGV|BUS|ILL|FPE)\b|\(core dumped\)|Fatal Python error: (?!Aborted)|signal 11\b|(?<!PCIe )Bus error|(?<!an )Illegal instruction|exit (?:code|status):? (?:139|135|132|136)\b|general protection fault|(?:HW Exception|Memory access fault) by GPU node-\d|segfault at|Segfault encountered|double free or corruption|\b(?:malloc|free|realloc|munmap_chunk)\(\): |corrupted (?:size|double-linked)|stack smashing"),
     tag("abort-word", "",
-        r"SIGABRT|Signal 6\b|terminate called after throwing|Aborted|Fatal Python error: Aborted"),
+        r"SIGABRT|Signal 6\b|terminate called (?:after throwing|without an active exception)|Aborted|Fatal Python error: Aborted"),
     tag("cpp-what", "", r"^\s*what\(\): +(?P<text>.*)$"),
     tag("too-many-files", "",
         r"Too many open files|\[?Errno 24\]?|EMFILE|ENFILE|ancdata|received 0 items of ancdata"),

@@ -61,7 +61,7 @@ TAGS = (
     tag("group-left", "",
         r"Weight update group already initialized|Call close_communicator first|weights?[ _]update[ _]group .{0,40}already (?:exists|initiali[sz]ed)"),
     tag("disk-failed", "",
-        r"PytorchStreamWriter failed writing|enforce fail at inline_container\.cc.{0,40}unexpected pos|Disk quota exceeded|low on resource: ephemeral-storage|ephemeral (?:local )?storage usage exceeds|exceeded its local ephemeral storage|killed due to exceeding \w{1,20} quota|condition: \[DiskPressure\]|\bOutOfDiskError\b|\[Errno 122\]|\[Errno 30\] Read-only file system"),
+        r"PytorchStreamWriter failed writing|enforce fail at inline_container\.cc.{0,40}unexpected pos|Disk quota exceeded|low on resource: ephemeral-storage|ephemeral (?:local )?storage usage exceeds|exceeded its local ephemeral storage|killed due to exceeding \w{1,20} quota|condition: \[DiskPressure\]|\bOutOfDiskError\b|\[Errno 122\]"),
     tag("no-host-memory", "",
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|enforce fail at alloc_cpu|\bstd::bad_alloc\b|(?:^|[\s.])_?(?:Array)?MemoryError(?::|\s*$)"
         r"|Unable to allocate [\d.]+ [KMGTP]iB for an array|\[Errno 12\] Cannot allocate memory|(?:fork|clone)\S*: (?:retry: )?Cannot allocate memory|(?:malloc|calloc|realloc)\([^)]{0,60}\) returned null"
