@@ -553,3 +553,79 @@ def test_rays_word_about_its_workers_is_no_process_of_an_earlier_run(tmp_path: P
     taken = "RuntimeError: server socket failed to listen: port: 29500, EADDRINUSE: Address already in use\n"
     (tmp_path / "job.log").write_text(ray + taken)
     assert read_logs([str(tmp_path / "job.log")]).causes[0].rule == "port-in-use"
+
+
+# A cause's words in a message that means something else: of Slurm (src/srun, src/sbatch, src/slurmd),
+# aws-ofi-nccl, Ray, vLLM, SGLang, Megatron Core, JAX, Composer, SkyPilot, huggingface_hub, verl and torch.
+SOMETHING_ELSE = [
+    ("oom-killer-ran", "srun: error: Invalid --oom-kill-step specification"),
+    ("oom-killer-ran", "slurmstepd: error: Cannot parse oom_kill counter from /x memory.oom_control."),
+    ("fabric-manager-not-running", "slurmstepd: error: POST to fabric manager for collectives failed: 2"),
+    (
+        "not-enough-slots",
+        "srun: error: Unable to allocate resources: Invalid account or partition combination",
+    ),
+    ("shm-too-small", "sbatch: error: Unable to open file train.sh"),
+    (
+        "network-plugin-init-failed",
+        "n3:8:9 [0] nccl_ofi_rdma.cpp:12 NCCL WARN NET/OFI fi_read failed; RC: -5, Error: I/O error",
+    ),
+    (
+        "network-plugin-init-failed",
+        "n3:8:9 [0] nccl_ofi_gin.cpp:12 NCCL WARN NET/OFI Failed to find rank for src addr 2",
+    ),
+    (
+        "network-plugin-missing",
+        "WARNING 08-12 [volume.py:110] RunPod network volume id not found for 4; skip delete",
+    ),
+    (
+        "hostname-unresolvable-from-peer",
+        "INFO 08-12 [x.py:9] None detected (e.g. KUBERNETES_SERVICE_HOST not found).",
+    ),
+    (
+        "peer-died-first",
+        "INFO 08-12 [token_channel.py:314] ZMQ socket closed; stopping prompt-token receiver.",
+    ),
+    ("rank-killed", "WARNING 08-12 [job_supervisor.py:422] Job is now being force-killed with SIGKILL."),
+    (
+        "rank-killed",
+        "WARNING 08-12 [launcher.py:488] Failed to kill rank 3; terminating with SIGKILL instead",
+    ),
+    (
+        "rank-crashed",
+        "WARNING 08-12 [gpt_oss.py:112] using triton MOE kernel to avoid triton_kernels SIGSEGV",
+    ),
+    ("port-in-use", "WARNING 08-12 [parallel.py:750] Address already in use. Retrying with a new port."),
+    (
+        "port-in-use",
+        "WARNING 08-12 [c.py:122] Port 4 is already in use. Binding to a random available port instead.",
+    ),
+    (
+        "peers-never-joined",
+        "WARNING 08-12 [server.py:972] Submission gate barrier timed out with 2 in flight, proceeding",
+    ),
+    (
+        "collective-mismatch",
+        "WARNING 08-12 [ipc_loader.py:213] Skipping mismatched cached tensor model.embed",
+    ),
+    (
+        "rank-fell-behind",
+        "INFO 08-12 [d.py:2291] Build with Gloo to aid collective desynchronization debugging.",
+    ),
+    (
+        "ssh-not-passwordless",
+        "WARNING 08-12 [_cache_manager.py:1034] Couldn't delete /x: permission denied (13)",
+    ),
+    (
+        "ssh-not-passwordless",
+        FRAME + "PermissionError: Authentication failed during upload. Token may have expired.",
+    ),
+    ("collective-mismatch", FRAME + "ValueError: broadcasting_vmap: mismatched input shapes"),
+    ("host-memory-refused", FRAME + "MemoryError: No enough free memory blocks."),
+    ("shm-too-small", FRAME + "ValueError: Ran out of shared memory."),
+]
+
+
+@pytest.mark.parametrize(("cause", "text"), SOMETHING_ELSE)
+def test_a_causes_words_in_another_message_do_not_name_it(tmp_path: Path, cause: str, text: str) -> None:
+    assert cause not in {found.rule for found in diagnose(tmp_path, text).causes}

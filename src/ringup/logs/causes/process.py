@@ -50,6 +50,8 @@ _EITHER_WAY = (
 )
 """Sentences that list possible causes (Ray prints one for every dead worker): they prove nothing."""
 
+_ONLY_NAMED = r"(?:avoid|unsafe|prevent|may|might|can|could|to) .{0,60}(?:SIG|[Ss]egfault|[Ss]egmentation)"
+"""A signal that somebody else's process got, or that is to be avoided."""
 _OF_A_HANDLER = (
     r"pyxis:|^(?!.{0,300}: line \d{1,6}: {1,4}\d{1,10} [A-Z]).*?(?:\bhandlers?\b(?! called)|\b(?:un)?regist"
     r"|\binstall|\bignor|\btrap(?:s|ping)\b|\bmask)"
@@ -214,6 +216,7 @@ def rank_killed(log: LogEvidence) -> Found:
     killed = log.outcome.before_the_end((e for number, e in exits(log) if number == 9))
     killed = _ended_by_itself(log, killed)
     other = r"|kill(?:ed|ing)? (?:by|all|old|existing|(?:sub)?process)|Killing|sigkill_handler|forcefully"
+    other += "|force-kill|ing with SIGKILL"
     words = log.all(
         "killed-word", lacks=f"{_EITHER_WAY}{other}|Sending|{_OF_A_HANDLER}|{_OF_ANOTHER_COMMAND}"
     )
@@ -267,7 +270,7 @@ def rank_crashed(log: LogEvidence) -> Found:
     fatal = [e for n, e in exits(log) if n in (4, 5, 8, 11) or (n == 7 and not unbacked)]
     fatal = _ended_by_itself(log, fatal)
     other = r"|DataLoader|\bworkers? (?:\(pid|process|is)|bus error .{0,20}worker\b|shared memory|\babort|"
-    words = log.all("crash-word", lacks=f"{_EITHER_WAY}{other}{UNBACKED}|{_OF_A_HANDLER}")
+    words = log.all("crash-word", lacks=f"{_EITHER_WAY}{other}{UNBACKED}|{_OF_A_HANDLER}|{_ONLY_NAMED}")
     words = _ended_by_itself(log, words + log.all("loader-killed", signal="(?i)segmentation|sigsegv"))
     if fatal or words:
         is_sure = bool(fatal) or any(_OF_A_HANDLER_CALLED.search(e.text) for e in words)

@@ -39,9 +39,13 @@ _ANY_PORT = (
 """NCCL binds its sockets to port 0, for which any free port is enough."""
 
 
+_ELSEWHERE = r"with a new port|a random (?:available )?port|port \S{1,10} instead|a couple possibilities"
+"""Of a program that takes another port, or does not know the reason."""
+
+
 @cause("port-in-use", overcome=None)
 def port_in_use(log: LogEvidence) -> Found:
-    busy = log.all("eaddrinuse", lacks=f"(?i)tensorboard|jupyter|grafana|{_ANY_PORT}")
+    busy = log.all("eaddrinuse", lacks=f"(?i)tensorboard|jupyter|grafana|{_ANY_PORT}|{_ELSEWHERE}")
     events = busy or log.all("listen-failed", lacks=r"(?:errno: |code: -)(?!98)\d")
     port = next(filter(None, map(port_in, events)), "")
     which, commands = (f"port {port}", (f"ss -ltnp 'sport = :{port}'",)) if port else ("the port", ())

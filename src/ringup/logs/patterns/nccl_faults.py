@@ -91,13 +91,13 @@ TAGS = (
     tag("nic-count", "",
         r"mixed local (?:Net|CollNet|GIN) device counts|requires NIC \S+ but that NIC is not available|NCCL_IGNORE_NET_MISMATCH|[Nn]et(?:work)? devices? mismatch|Unexpected number of remote rails"),
     tag("net-not-found", "establishing",
-        r"(?:Error: )?network (?P<net>\w[\w ]*?) not found|Failed to initialize any NET plugin"),
+        r"Error: network (?P<net>\w[\w ]*?) not found|Failed to initialize any NET plugin"),
     tag("plugin-init-failed", "detail establishing",
         r"aws-ofi-nccl initialization failed|NET/OFI Initializing plugin failed|Couldn't (?:open|enable|create|initialize|allocate) (?:an? )?(?:CQ|AV|EP|domain|fabric|endpoint|completion queue)"
         r"|Couldn't find any optimal provider|find_ofi_provider|OFI NCCL failure|Failed to initialize NET plugin (?P<plugin>\w+)"
-        r"|NET/OFI (?:.{0,60}failed to (?:initialize|find)|Creating .{1,80} failed: |Unable to register memory|Unable to get endpoint|(?:OFI )?fi_\w+(?:\(\))? call failed)|[Ff]ailed to (?:init|load)\w* (?:external )?(?:network|net) plugin|(?:uverbs|EFA) .{0,30}not found",
+        r"|NET/OFI (?:.{0,60}failed to (?:initialize|find (?!callback|rank|shared library info))|Creating .{1,80} failed: |Unable to register memory|Unable to get endpoint|(?:OFI )?fi_\w+(?:\(\))? call failed)|[Ff]ailed to (?:init|load)\w* (?:external )?(?:network|net) plugin|(?:uverbs|EFA) .{0,30}not found",
         # MPI over libfabric, PSM or its own layers
-        r"(?P<other>\bOFI [\w() ]{1,40} failed(?! \(ofi_(?!init))|PSM\d can't open \w+ unit|Failure in initializing endpoint|PML add procs failed)"),
+        r"(?P<other>(?<!/)\bOFI [\w() ]{1,40} failed(?! \(ofi_(?!init))|PSM\d can't open \w+ unit|Failure in initializing endpoint|PML add procs failed)"),
     tag("ofi-request", "", r"NET/OFI (?:Request|Operation\S*).{0,40}completed with error"),
     tag("efa-blocked", "failure",
         r"security group on either this instance|Unable to insert remote address into address vector"

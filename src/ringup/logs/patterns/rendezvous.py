@@ -65,7 +65,7 @@ TAGS = (
         r"Timed out waiting for .{1,80}\. Please check connectivity between servers",
         r"[Nn]ot all (?:nodes|workers|ranks) are ready after|Failed to wait for all (?:nodes|workers|ranks)"),
     tag("rdzv-closed", "consequence",
-        r"RendezvousClosedError|RendezvousGracefulExitError|RendezvousStateError"),
+        r"RendezvousClosedError|RendezvousGracefulExitError"),
     tag("keepalive-failed", "consequence weak",
         r"failed to send a keep-alive heartbeat|failed to shutdown the rendezvous|has failed to (?:remove itself|leave)"),
     tag("num-nodes-waiting", "consequence", r"num_nodes_waiting"),

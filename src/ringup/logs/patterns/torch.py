@@ -23,7 +23,7 @@ TAGS = (
     tag("flight-mismatch", "",
         r"(?:Detected mismatch between collectives on ranks?|collectives do not match|Mismatch between collective operation types)"),
     tag("desync-report", "",
-        r"\[(?P<ranks>[\d, ]+)\] (?:joined but didn't finish|finished|failed to join) collective #(?P<seq>\d+)|desync(?:hroni[sz])|Ranks? \[(?P<missing>[\d, ]+)\] (?:never|did not|didn't) (?:join|enter|participate)"
+        r"\[(?P<ranks>[\d, ]+)\] (?:joined but didn't finish|finished|failed to join) collective #(?P<seq>\d+)|desynchroni[sz](?!ation debugging)|Ranks? \[(?P<missing>[\d, ]+)\] (?:never|did not|didn't) (?:join|enter|participate)"
         r"|\bother ranks? .{0,30}(?:did ?n[o']t|have ?n[o']t|has ?n[o']t) (?:join|enter|finish|arrive|reach|report)"),
     tag("xla-threads", "",
         r"Expected (?P<wanted>\d+) threads to join.{0,80}not all (?:of them )?arrived(?: on time)?|Expected \d+ threads to join the rendezvous, but (?:only )?(?P<came>\d+)|rendezvous.{0,40}(?:may be )?\bstuck|This thread has been waiting for .{0,60}rendezvous"),
@@ -63,7 +63,7 @@ TAGS = (
     tag("disk-failed", "",
         r"PytorchStreamWriter failed writing|enforce fail at inline_container\.cc.{0,40}unexpected pos|Disk quota exceeded|low on resource: ephemeral-storage|ephemeral (?:local )?storage usage exceeds|exceeded its local ephemeral storage|killed due to exceeding \w{1,20} quota|condition: \[DiskPressure\]|\bOutOfDiskError\b|\[Errno 122\]"),
     tag("no-host-memory", "",
-        r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|enforce fail at alloc_cpu|\bstd::bad_alloc\b|(?:^|[\s.])_?(?:Array)?MemoryError(?::|\s*$)"
+        r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|enforce fail at alloc_cpu|\bstd::bad_alloc\b|(?:^|[\s.])_?(?:Array)?MemoryError(?::? *$|: (?:Unable to alloc|std::bad_alloc|bad alloc|\(\d|(?:Cannot|Can't|Could not|Failed to) alloc))"
         r"|Unable to allocate [\d.]+ [KMGTP]iB for an array|\[Errno 12\] Cannot allocate memory|(?:fork|clone)\S*: (?:retry: )?Cannot allocate memory|(?:malloc|calloc|realloc)\([^)]{0,60}\) returned null"
         r"|malloc of \d+ bytes failed|Failed to malloc \d+ bytes|Failed to CUDA host alloc|ran out of host memory"),
     tag("no-more-threads", "",
@@ -84,9 +84,9 @@ TAGS = (
     tag("sum-check", "setting",
         r"assert .{0,80}(?:==|!=) ?(?:world_size|nranks|num_ranks|dist\.get_world_size\(\))|(?:all_?reduce|allreduce|broadcast)\w* .{0,40}(?:result|sum|value)s? .{0,20}(?:wrong|incorrect|mismatch|unexpected|differ)|(?:wrong|incorrect) (?:all_?reduce|allreduce|sum)"),
     tag("loader-bus", "",
-        r"DataLoader worker \(pid\(?s?\)? ?[\d, ]*\) (?:is killed by signal: Bus error|exited unexpectedly.{0,80}bus)|Unexpected bus error encountered in worker|insufficient shared memory \(shm\)|out of shared memory"),
+        r"DataLoader worker \(pid\(?s?\)? ?[\d, ]*\) (?:is killed by signal: Bus error|exited unexpectedly.{0,80}bus)|Unexpected bus error encountered in worker|insufficient shared memory \(shm\)|(?<!Ran )out of shared memory"),
     tag("shm-torch", "",
-        r"unable to (?:allocate|open|mmap|resize|write to) (?:shared memory(?: object)?|file)\b.{0,80}|unable to write to file </torch_|shared memory\(shm\)|torch_shm_manager.{0,80}(?:No space|failed)"),
+        r"unable to (?:allocate|open|mmap|resize|write to) (?:shared memory(?: object)?|file <(?:/torch_|filename not specified))\b.{0,80}|shared memory\(shm\)|torch_shm_manager.{0,80}(?:No space|failed)"),
     tag("loader-killed", "",
         r"DataLoader worker \(pid\(?s?\)? ?(?P<pids>[\d, ]+)\) is killed by signal: (?P<signal>\w+)"),
     tag("state-dict", "", r"size mismatch for \S+: copying a param with shape"),
