@@ -93,8 +93,8 @@ TAGS = (
     tag("net-not-found", "establishing",
         r"Error: network (?P<net>\w[\w ]*?) not found|Failed to initialize any NET plugin"),
     tag("plugin-init-failed", "detail establishing",
-        r"aws-ofi-nccl initialization failed|NET/OFI Initializing plugin failed|Couldn't (?:open|enable|create|initialize|allocate) (?:an? )?(?:CQ|AV|EP|domain|fabric|endpoint|completion queue)"
-        r"|Couldn't find any optimal provider|find_ofi_provider|OFI NCCL failure|Failed to initialize NET plugin (?P<plugin>\w+)"
+        r"aws-ofi-nccl initialization failed|NET/OFI Initializing plugin failed|OFI .{0,60}Couldn't (?:open|enable|create|initialize|allocate) (?:an? )?(?:CQ|AV|EP|domain|fabric|endpoint|completion queue)"
+        r"|OFI .{0,60}Couldn't find any optimal provider|find_ofi_provider|OFI NCCL failure|Failed to initialize NET plugin (?P<plugin>\w+)"
         r"|NET/OFI (?:.{0,60}failed to (?:initialize|find (?!callback|rank|shared library info))|Creating .{1,80} failed: |Unable to register memory|Unable to get endpoint|(?:OFI )?fi_\w+(?:\(\))? call failed)|[Ff]ailed to (?:init|load)\w* (?:external )?(?:network|net) plugin|(?:uverbs|EFA) .{0,30}not found",
         # MPI over libfabric, PSM or its own layers
         r"(?P<other>(?<!/)\bOFI [\w() ]{1,40} failed(?! \(ofi_(?!init))|PSM\d can't open \w+ unit|Failure in initializing endpoint|PML add procs failed)"),

@@ -19,7 +19,7 @@ TAGS = (
         r"addresses? of \((?P<host>[^,()]+), (?P<port>\d+)\) cannot be retrieved",
         r"Could not resolve hostname (?P<host>[^\s:]+)"),
     tag("ssh-denied", "",
-        r"Permission denied \((?:publickey|password|keyboard-interactive|gssapi|hostbased|none)[\w,-]*\)|Permission denied, please try again|Host key verification failed|No authentication methods available|AuthenticationException|\bssh\b.{0,120}Authentication failed|REMOTE HOST IDENTIFICATION HAS CHANGED|Too many authentication failures|UNPROTECTED PRIVATE KEY|ssh_askpass|password: *$|The authenticity of host .{0,80}can't be established|PasswordRequiredException|Could not open a connection to your authentication agent|not a valid \w+ (?:private |public )?key file|Load key .{1,120}: "),
+        r"Permission denied \((?:publickey|password|keyboard-interactive|gssapi|hostbased|none)[\w,-]*\)|Permission denied, please try again|Host key verification failed|No authentication methods available|AuthenticationException|\bssh\b.{0,120}Authentication failed|REMOTE HOST IDENTIFICATION HAS CHANGED|Too many authentication failures|UNPROTECTED PRIVATE KEY|ssh_askpass|password: *$|The authenticity of host .{0,80}can't be established|PasswordRequiredException|Could not open a connection to your authentication agent|not a valid \w+ (?:private |public )?key file|(?-i:Load key) \S{1,120}: "),
     tag("ssh-255", "",
         r"ssh\b.{0,200}(?:returned non-zero exit status 255|exit(?:ed)?(?: with)?(?: exit)? (?:code|status):? 255)|not reachable via ssh|(?:unreachable|not accessible) (?:via|by|over|through) ssh|ssh.{0,40}(?:is )?not (?:working|reachable)|(?:set ?up|configure|requires?|needs?|without|no|not|enable) .{0,20}password-?less ssh"),
     tag("ssh-connect", "",
@@ -119,7 +119,7 @@ TAGS = (
         r"SIGABRT|Signal 6\b|terminate called (?:after throwing|without an active exception)|Aborted|Fatal Python error: Aborted"),
     tag("cpp-what", "", r"^\s*what\(\): +(?P<text>.*)$"),
     tag("too-many-files", "",
-        r"Too many open files|\[?Errno 24\]?|EMFILE|ENFILE|ancdata|received 0 items of ancdata"),
+        r"Too many open files|\[?Errno 24\]?|\bE[MN]FILE\b|ancdata|received 0 items of ancdata"),
     tag("no-space-shm", "",
         r"^\s*(?:shm|tmpfs)\s+(?P<size>[\d.]+[KMG]?)\s+\S+\s+\S+\s+(?P<percent>\d+)%\s+/dev/shm\s*$"),
     # The kernel's clients of NFS and Lustre wait until the server answers.
