@@ -116,6 +116,14 @@ def test_the_text_says_what_why_and_how(name: str) -> None:
     assert problem.summary.endswith(".")
 
 
+NO_VERB = re.compile(r"(?:the|a|an|one|no|only|as|same|other|another|each|every|all|less|fewer|more|newer|double)\b")
+
+
+def test_a_fix_begins_with_what_to_do() -> None:
+    fixes = [(p.name, text) for p in PROBLEMS.values() for label, _, text in p.parts if label == "Fix"]
+    assert [fix for fix in fixes if NO_VERB.match(fix[1])] == []
+
+
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_healthy_cluster_gives_nothing_at_all(count: int) -> None:
     assert run_checks(c.healthy(count))[0] == []

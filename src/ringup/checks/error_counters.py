@@ -106,8 +106,8 @@ def efa_underneath(node: Node) -> Iterator[Finding | Skipped]:
     An EFA device, whose port is always ACTIVE, loses packets or peers.
 
     Why: EFA does not show its link in the port's state; only its counters show lost packets.
-    Fix: a security group that allows all traffic from and to itself, both ways; the same subnet and placement
-    group; then the instance's health.
+    Fix: use a security group that allows all traffic from and to itself, both ways, and the same subnet and
+    placement group; then check the instance's health.
     """
     ports = [p for p in node.rdma_ports if p.driver == "efa"]
     yield from verbs.counted_once(node, ports)
@@ -128,7 +128,7 @@ def interface_errors(node: Node, cluster: Cluster, view: View) -> Iterator[Findi
     A network interface has damaged packets, or lost its link, while the check ran.
 
     Why: a damaged packet is lost and sent again; a link that goes away ends RDMA connections and stalls TCP.
-    Fix: cable, transceiver, duplex and switch port: `ethtool -S IFNAME`.
+    Fix: check cable, transceiver, duplex and switch port: `ethtool -S IFNAME`.
     """
     used = watched(node, cluster, view)
     yield from verbs.counted_once(node, used)
@@ -217,7 +217,8 @@ def bond_misconfigured(node: Node, cluster: Cluster, view: View) -> Iterator[Fin
 
     Why: with one link gone the bond carries half; in active-backup mode or with a hash of layer 2 alone all
     traffic between two nodes goes through one link anyhow.
-    Fix: the link that is down; mode 802.3ad and `xmit_hash_policy=layer3+4` where the switch allows it.
+    Fix: repair the link that is down; use mode 802.3ad and `xmit_hash_policy=layer3+4` where the switch
+    allows it.
     """
     for bond in node.bonds:
         words = trouble(bond)

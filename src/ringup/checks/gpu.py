@@ -151,7 +151,7 @@ def gpu_throttled(node: Node) -> Iterator[Finding]:
     A GPU slows its clocks down because of heat or power.
 
     Why: collectives wait for the slowest rank, so one hot GPU of sixteen slows all sixteen.
-    Fix: cooling, dust, power supply and its cables of that machine; leave the node out until then.
+    Fix: check cooling, dust, power supply and its cables of that machine; leave the node out until then.
     """
     slowed = [g for g in visible(node) if (g.throttle_reasons or 0) & sum(SLOWED)]
     if slowed:
@@ -191,7 +191,7 @@ def mig_or_compute_mode(node: Node) -> Iterator[Finding]:
 
     Why: a process sees one slice only, NCCL has no peer access between slices, and ranks that share one
     GPU are refused (`Duplicate GPU detected`).  A GPU in mode Prohibited runs nothing at all.
-    Fix: other GPUs, since `nvidia-smi -mig 0` destroys the slices of all users of a GPU; for the mode
+    Fix: use other GPUs, since `nvidia-smi -mig 0` destroys the slices of all users of a GPU; for the mode
     `sudo nvidia-smi -c DEFAULT` on that GPU while nothing runs on it.
     """
     closed = [g for g in visible(node) if g.compute_mode == "Prohibited"]
@@ -217,7 +217,7 @@ def gpus_not_alike(cluster: Cluster) -> Iterator[Finding]:
     The nodes' GPUs are of different models or have different power limits.
 
     Why: every step waits for the slowest GPU, and a batch that fits one may not fit another.
-    Fix: nodes of one kind in one job; the same `nvidia-smi -pl` everywhere.
+    Fix: use nodes of one kind in one job, and the same `nvidia-smi -pl` everywhere.
     """
     wanted = usual(cluster, kinds)
     limits = by_model(cluster, lambda gpu: gpu.power_limit_w or 0.0)
@@ -541,7 +541,7 @@ def driver_versions_differ(cluster: Cluster) -> Iterator[Finding]:
 
     Why: one node lacks a feature of the others (NVLink SHARP, DMA-BUF, a fix), or is slower; failures on that
     node alone look like hardware faults.
-    Fix: one release everywhere.
+    Fix: install one release everywhere.
     """
     for node, version, wanted in unusual(cluster, lambda n: n.gpu_driver.version):
         yield at(node).finding(

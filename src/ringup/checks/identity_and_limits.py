@@ -88,7 +88,7 @@ def machines_not_alike(cluster: Cluster) -> Iterator[Finding]:
     The nodes have CPUs of different architectures.
 
     Why: no environment fits both, and collectives assume one byte layout.
-    Fix: nodes of one architecture in one job.
+    Fix: use nodes of one architecture in one job.
     """
     kinds = grouped((n.machine, n.name) for n in cluster.nodes)
     if len(kinds) > 1:
@@ -191,7 +191,7 @@ def clock_skew(cluster: Cluster) -> Iterator[Finding]:
 
     Why: lines of several nodes cannot be put in order, so the first failure is misnamed; tickets
     and certificates are refused.  ringup corrects its own times by the offset.
-    Fix: chrony or ntp on every node: `chronyc tracking`.
+    Fix: run chrony or ntp on every node: `chronyc tracking`.
     """
     if cluster.is_local or not cluster.nodes:
         return

@@ -240,7 +240,7 @@ def mtu_differs(cluster: Cluster, view: View) -> Iterator[Finding]:
 
     Why: TCP settles on the smaller one; RDMA and UDP do not, and a router between them drops
     larger packets.
-    Fix: the same MTU on every node and switch port of the network.
+    Fix: set the same MTU on every node and switch port of the network.
     """
     holes = {f.network for f in paths.faults(cluster) if f.kind == "black-hole"}
     over_roce = {n.name: {p.netdev for p in view.roce(n)} for n in view.nodes}
@@ -264,7 +264,7 @@ def several_interfaces_one_subnet(cluster: Cluster, view: View) -> Iterator[Find
     Why: replies leave through one interface, whichever interface the request came in on.  Strict filtering by
     reverse path then drops packets that come in on the other; peers learn one port's hardware address
     for all RoCE ports, which so share a single lane.
-    Fix: a subnet for each interface, or `net.ipv4.conf.all.rp_filter=2`, `arp_ignore=1` and
+    Fix: use a subnet for each interface, or set `net.ipv4.conf.all.rp_filter=2`, `arp_ignore=1` and
     `arp_announce=2` with a routing rule for each address.
     """
     ambiguous = [e for f in network_setup.of_kind(cluster, "ambiguous") for e in f.edges]

@@ -291,7 +291,7 @@ def ranks_exceed_memory(node: Node, cluster: Cluster) -> Iterator[Finding]:
     A node's memory is too small for the requested ranks.
 
     Why: the kernel's OOM killer ends processes before all ranks have started, and not only those of the job.
-    Fix: fewer ranks: `--nproc`, or the slots in the host file.  `--anyway` starts them anyway.
+    Fix: start fewer ranks: `--nproc`, or the slots in the host file. `--anyway` starts them anyway.
     """
     needed = least_bytes(cluster, node)
     if needed:

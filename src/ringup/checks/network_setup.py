@@ -168,8 +168,8 @@ def asymmetric_reachability(cluster: Cluster) -> Iterator[Finding | Skipped]:
 
     Why: rank and address decide which side opens a connection, so half of them fail; the hang depends on
     the order of the nodes.
-    Fix: a firewall that admits one side only, a route that is missing on one side, or reverse
-    path filtering (`sysctl net.ipv4.conf.all.rp_filter=2`) on the node that drops.
+    Fix: look for a firewall that admits one side only, a route that is missing on one side, or reverse path
+    filtering (`sysctl net.ipv4.conf.all.rp_filter=2`) on the node that drops.
     In logs: `client socket has timed out` on one node, no message on the other.
     """
     yield from paths.untested(cluster)
@@ -251,7 +251,7 @@ def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding | Skipped]:
 
     Why: every lost packet stalls its connection for a fifth of a second or more; training runs, at a
     fraction of the network's speed, and connections fail now and then.
-    Fix: cable, transceiver, duplex and switch port of the node named: `ethtool -S IFNAME`.
+    Fix: check cable, transceiver, duplex and switch port of the node named: `ethtool -S IFNAME`.
     """
     yield from paths.untested(cluster)
     busy = starving(cluster)

@@ -72,7 +72,7 @@ def rendezvous_port_filtered(cluster: Cluster) -> Iterator[Finding | Skipped]:
 
     Why: a filter on just this port; the head waits for ever, its peers report `timed out` after a minute,
     even if they were refused at once.
-    Fix: another port, or open this one on the head node.
+    Fix: use another port, or open this one on the head node.
     In logs: `The client socket has timed out after 60000ms while trying to connect to (node0, 29500)`.
     """
     port = wanted_port(cluster)
@@ -141,7 +141,7 @@ def port_in_ephemeral_range(node: Node, cluster: Cluster) -> Iterator[Finding]:
     The rendezvous port lies in the range from which the kernel takes ports for outgoing connections.
 
     Why: another connection may use it at the wrong moment: the failure comes and goes.
-    Fix: a port below the range, or add it to `net.ipv4.ip_local_reserved_ports`.
+    Fix: choose a port below the range, or add it to `net.ipv4.ip_local_reserved_ports`.
     """
     port, ranges = cluster.job.port, node.ports
     inside = ranges.ephemeral_first <= port <= ranges.ephemeral_last

@@ -76,8 +76,7 @@ def no_subnet_manager(view: View) -> Iterator[Finding]:
 
     Why, fabric: Without a manager the whole fabric is dead, however good its cables.
 
-    Fix: other ports are active, so a manager runs: see that it reaches this port (cable, switch port,
-    partition).
+    Fix: check cable, switch port and partition of this port: other ports are active, so a manager runs.
 
     Fix, fabric: start the subnet manager (`opensm`, or the switch's own), and see that it reaches this port.
     In logs: `NET/IB : No device found.`

@@ -121,7 +121,7 @@ def rdma_mtu_low(view: View) -> Iterator[Finding]:
 
     Why: RoCE takes the largest packet that fits: 1024 bytes under an MTU of 1500, 4096 under 9000; of two
     nodes NCCL takes the smaller one.  Small packets cost rate.
-    Fix: MTU 9000 on the interface and on every switch port of the fabric.
+    Fix: set MTU 9000 on the interface and on every switch port of the fabric.
     """
     ports = [(n, p) for n in view.nodes for p in view.roce(n)]
     mtus = {(n.name, p.name): i.mtu_bytes for n, p in ports if (i := n.interface(p.netdev)) is not None}
@@ -190,7 +190,7 @@ def pfc_not_configured(view: View) -> Iterator[Finding]:
 
     Why: a port that ignores pause frames, or pauses another priority, loses packets while the others wait;
     RoCE recovers from losses slowly.
-    Fix: the same priorities on every node and switch port: `mlnx_qos -i IFNAME --pfc 0,0,0,1,0,0,0,0`.
+    Fix: set the same priorities on every node and switch port: `mlnx_qos -i IFNAME --pfc 0,0,0,1,0,0,0,0`.
     """
     configured = [(n, p) for n in view.nodes for p in view.roce(n) if p.pfc is not None]
     # No PFC anywhere may be intended: some fabrics use only ECN.
@@ -224,7 +224,8 @@ def pkey_table_empty(view: View) -> Iterator[Finding]:
     InfiniBand ports share no partition: a key is missing, differs, or both sides are limited members.
 
     Why: packets of another partition are dropped without a message; connecting times out.
-    Fix: the partition configuration of the subnet manager; or NCCL_IB_PKEY, the index of a key that all have.
+    Fix: correct the partition configuration of the subnet manager; or set NCCL_IB_PKEY, the index of a key
+    that all have.
     In logs: `ibv_modify_qp failed`, `Got completion ... status=12`.
     """
     keys: dict[tuple[str, str], int] = {}

@@ -153,7 +153,7 @@ def torch_missing(cluster: Cluster) -> Iterator[Finding]:
     The interpreter the job would use has no torch.
 
     Why: the ranks of that node die at once, all others wait for them.
-    Fix: the same environment on every node: `--python`, `--setup` (module load, conda activate), or
+    Fix: use the same environment on every node: `--python`, `--setup` (module load, conda activate), or
     install torch there.
     In logs: `ModuleNotFoundError: No module named 'torch'` on one host only.
     """
@@ -244,7 +244,7 @@ def directory_missing(cluster: Cluster) -> Iterator[Finding]:
     The directory the job starts in does not exist on a node.
 
     Why: the ranks of that node cannot start; launchers then fall back to the home directory or hang.
-    Fix: the same path on every node (shared file system, rsync), or `--chdir`.
+    Fix: use the same path on every node (shared file system, rsync), or `--chdir`.
     """
     having = [n for n in cluster.nodes if n.chdir.exists]
     for node in cluster.nodes:
@@ -263,7 +263,7 @@ def script_missing(cluster: Cluster) -> Iterator[Finding]:
     The training script does not exist on a node, or the user of the job may not read it.
 
     Why: the ranks of that node die at once, all others wait for them.
-    Fix: the same files on every node: a shared file system, or rsync.
+    Fix: put the same files on every node: a shared file system, or rsync.
     In logs: `can't open file 'train.py': [Errno 2] No such file or directory`.
     """
     having = [n for n in cluster.nodes if n.script.exists]
@@ -312,7 +312,7 @@ def fork_of_code_differs(cluster: Cluster) -> Iterator[Finding]:
     The job's directory has different git commits checked out on the nodes.
 
     Why: ranks that run different code call different collectives, and hang.
-    Fix: the same commit everywhere: `git checkout`, a shared file system, or one image.
+    Fix: use the same commit everywhere: `git checkout`, a shared file system, or one image.
     """
     # Other rules compare the script byte by byte and report a missing directory.
     hashes = {n.script.sha256 for n in cluster.nodes if n.script.exists}
@@ -386,7 +386,7 @@ def timeout_longer_than_scheduler(cluster: Cluster) -> Iterator[Finding]:
 
     Why: the time that is left is shorter than the backend's timeout, so a hang ends as "time limit" and its
     place stays unknown.
-    Fix: a longer allocation, or a shorter `timeout=` for `init_process_group`.
+    Fix: request a longer allocation, or set a shorter `timeout=` for `init_process_group`.
     """
     left = cluster.job.time_left_s
     # If GPUs could not be counted, the shorter limit applies, to avoid a false alarm.
@@ -407,7 +407,7 @@ def dataloader_can_starve(node: Node, cluster: Cluster) -> Iterator[Finding]:
 
     Why: workers of all ranks take turns with each other and with NCCL's own threads; steps then wait for
     data (torch's DataLoader warns of the same for one rank).
-    Fix: fewer workers a rank, or more CPUs in the request.
+    Fix: use fewer workers per rank, or request more CPUs.
     """
     workers, ranks = workers_in(cluster.job.arguments), cluster.ranks_on(node)
     if node.cpu_count and workers * ranks > node.cpu_count:

@@ -155,7 +155,7 @@ def head_is_elsewhere(files: All, part: Part) -> Iterator[Finding]:
 
     Why: the store listens where rank 0 runs; all others connect to MASTER_ADDR, where nothing listens.
 
-    Fix: MASTER_ADDR = an address of the host on which rank 0 is started, the same on every node.
+    Fix: set MASTER_ADDR on every node to the same address: one of the host on which rank 0 is started.
     """
     launch = part.launch
     held = {mark.name for mark in launch.job.marks.all_of(launch.host or part.address)}
@@ -342,7 +342,7 @@ def ranks_started_twice(files: All, part: Part, read: Reading) -> Iterator[Findi
 
     Why: N launched times N spawned ranks fight for N GPUs and one port.
 
-    Fix: one process a node for a script that spawns, or no `mp.spawn`.
+    Fix: start one process per node for a script that spawns, or take `mp.spawn` out.
     """
     spawned, launcher = read.script.named(*STARTS_RANKS), part.launch.launcher
     if spawned and launcher in ("torchrun", "launch", "accelerate") and part.ranks != "1":
@@ -365,7 +365,7 @@ def rank_from_the_scheduler(files: All, part: Part, read: Reading) -> Iterator[F
 
     Why: all ranks of a node see the number of the node's one task: they call themselves the same rank.
 
-    Fix: RANK and LOCAL_RANK of the launcher in the script, or one task a rank and no launcher
+    Fix: use RANK and LOCAL_RANK of the launcher in the script, or start one task per rank and no launcher
     (`srun --ntasks-per-node=8 python train.py`).
     """
     name, launcher = scheduler_rank(read.script), part.launch.launcher
@@ -395,7 +395,7 @@ def rank_not_set(files: All, part: Part, read: Reading) -> Iterator[Finding]:
     Why: mpirun sets OMPI_COMM_WORLD_RANK and srun SLURM_PROCID, neither sets RANK or WORLD_SIZE, and python
     sets none of them.  Every rank fails, or calls itself rank 0 of 1 and trains alone.
 
-    Fix: torchrun, or `srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID python train.py'`.
+    Fix: use torchrun, or `srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID python train.py'`.
     """
     launch, script = part.launch, read.script
     by = launch.started_by if launch.started_by in ("srun", "mpirun", "mpiexec") else ""

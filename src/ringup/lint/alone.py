@@ -131,7 +131,7 @@ def ranks_train_alone(job: JobFile, launch: Launch) -> Found:
     Why: a launcher starts the script once for each GPU, and no more.  Without a process group each rank
     trains the whole model on all the data, alone, and writes the same checkpoint; torch gives no message.
 
-    Fix: init_process_group(), DistributedDataParallel and a DistributedSampler: about ten lines, in the
+    Fix: add init_process_group(), DistributedDataParallel and a DistributedSampler: about ten lines, in the
     documentation under "Start in five minutes", "A script for one GPU".
     """
     count = launch.world_size or launch.ranks_per_node or 1
@@ -164,8 +164,8 @@ def gradients_never_averaged(read: Reading) -> Found:
     Why: after init_process_group() each rank still has a model of its own: every rank trains on its data
     alone, and the models drift apart; torch gives no message.
 
-    Fix: DistributedDataParallel around the model, a DistributedSampler for its data: in the documentation
-    under "Start in five minutes", "A script for one GPU".
+    Fix: put DistributedDataParallel around the model, and use a DistributedSampler for its data: in the
+    documentation under "Start in five minutes", "A script for one GPU".
     """
     if (joined := read.script.named(INIT)) and (line := _trains_without(_AVERAGES, read.script, read.nearby)):
         found = f"ranks join in line {joined[0].line}, and nothing averages the gradients of this backward()"

@@ -66,7 +66,7 @@ def script_unfit_for_configuration(job: JobFile, launch: Launch) -> Found:
     Sources: accelerate 1.15 `accelerator.py`, torch 2.13 `fsdp/_flat_param.py`, DeepSpeed 0.19.8
     `runtime/engine.py`.
 
-    Fix: no device_map; `fsdp_use_orig_params: true`; `deepspeed.ops.adam.DeepSpeedCPUAdam`; numbers.
+    Fix: use no device_map; `fsdp_use_orig_params: true`; `deepspeed.ops.adam.DeepSpeedCPUAdam`; numbers.
     """
     text = text_of(job, launch.script)
     ranks = launch.world_size or launch.ranks_per_node or 1

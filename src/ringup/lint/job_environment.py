@@ -399,11 +399,11 @@ def hostfile_wrong(job: JobFile, launch: Launch) -> Found:
 
     Why, ColossalAI: ColossalAI takes each line whole for the name of a host (0.5.0 `cli/launcher/run.py`).
 
-    Fix: one `HOST slots=N` a line, for every node, N its GPUs.
+    Fix: write one `HOST slots=N` per line, for every node, with N its GPUs.
 
-    Fix, Hydra: one `HOST:N` a line.
+    Fix, Hydra: write one `HOST:N` per line.
 
-    Fix, ColossalAI: one host's name a line, without a number.
+    Fix, ColossalAI: write one host name per line, without a number.
     """
     yield from _slots_of_mpi(job, launch)
     yield from _slots_of_horovod(job, launch)

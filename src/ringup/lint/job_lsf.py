@@ -44,7 +44,7 @@ def launch_node_has_no_gpu(job: JobFile) -> Found:
     Why: `#BSUB -nnodes` is of LSF with jsrun (Summit, Lassen): the job file itself runs on a launch or batch
     node, which has none of the GPUs that the job was given.
 
-    Fix: jsrun in front of it: `jsrun -n 1 -a 1 -g 6 -c 42 python -m torch.distributed.launch ...`.
+    Fix: put jsrun in front of it: `jsrun -n 1 -a 1 -g 6 -c 42 python -m torch.distributed.launch ...`.
     """
     asks = [d for d in job.job.directives if d.scheduler == "BSUB" and d.name == "nnodes"]
     if not asks or not node_count(job.job.directives)[0] or _STARTS_ELSEWHERE.search(job.text):

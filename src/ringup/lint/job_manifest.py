@@ -33,7 +33,7 @@ def gang_larger_than_job(job: JobFile, document: Node) -> Found:
 
     Why, gang: the pods that start first hold their GPUs and wait for the others, which may have no place.
 
-    Fix: minAvailable (minReplicas) = the number of pods, or none.
+    Fix: set minAvailable (minReplicas) to the number of pods, or leave it out.
     """
     tasks = listed(node_at(document, "spec", "tasks"))
     specs = [spec for _, spec in pairs(node_at(document, "spec", "pytorchReplicaSpecs"))]
@@ -172,7 +172,8 @@ def command_in_one_string(job: JobFile, document: Node) -> Found:
     Why: each entry is one word and no shell splits it: the container looks for a program of this whole name
     and ends with "no such file or directory".
 
-    Fix: an entry for each word, `["torchrun", "--nproc-per-node=4", "train.py"]`, or `["bash", "-c", "..."]`.
+    Fix: write an entry for each word, `["torchrun", "--nproc-per-node=4", "train.py"]`, or `["bash", "-c",
+    "..."]`.
     """
     for container in _in_pods(document, "containers"):
         first = next(iter(listed(node_at(container, "command"))), None)
@@ -270,7 +271,7 @@ def compose_refused(job: JobFile) -> Found:
     device_ids, not both; network_mode excludes networks; `deploy: resources: limits` takes cpus, memory and
     pids alone; a service with a container_name cannot have replicas.
 
-    Fix: the key in its place.
+    Fix: write the key in its place.
     """
     for document in job.job.documents if job.launches else ():
         for _, service in pairs(node_at(document, "services")):
@@ -346,9 +347,9 @@ def manifest_refused(job: JobFile) -> Found:
     Why, text: a command is a list of texts; values of variables, labels, nodeSelector, rayStartParams and a
     ConfigMap's data are texts. YAML takes 29500 and true without quotes for a number and a truth value.
 
-    Fix, text: quotes around it.
+    Fix, text: put quotes around it.
 
-    Fix: as Kubernetes asks for it; `kubectl apply --dry-run=server -f FILE` shows what it refuses.
+    Fix: write it as Kubernetes asks for it; `kubectl apply --dry-run=server -f FILE` shows what it refuses.
     """
     for document in job.job.documents if "{{" not in job.text else ():
         if value_at(document, "apiVersion"):
@@ -436,7 +437,7 @@ def service_named_vllm(job: JobFile) -> Found:
     Why: Kubernetes gives every pod VLLM_PORT=tcp://... for this Service (not for a headless one); vLLM reads
     VLLM_PORT and ends with an error about a URI.
 
-    Fix: another name for the Service, or `enableServiceLinks: false` in the pod.
+    Fix: choose another name for the Service, or set `enableServiceLinks: false` in the pod.
     """
     for document in job.job.documents if any(one.launcher == "vllm" for one in job.launches) else ():
         name = node_at(document, "metadata", "name")
@@ -485,7 +486,7 @@ def deepspeed_settings_twice(job: JobFile, document: Node) -> Found:
     Why: accelerate ends with "When using `deepspeed_config_file`, the following accelerate config variables
     will be ignored" (`DeepSpeedPlugin` in utils/dataclasses.py), for these and mixed_precision.
 
-    Fix: these settings in the file of DeepSpeed's alone.
+    Fix: keep these settings in DeepSpeed's file alone.
     """
     own = dict(pairs(node_at(document, "deepspeed_config")))
     is_given = any(re.search(r"--mixed[-_]precision\b", text) for text in job.others.values())
@@ -535,9 +536,9 @@ def accelerate_config_wrong(job: JobFile) -> Found:
     Why, network: with same_network accelerate passes the address as master_addr, which torchrun does not read
     under c10d.
 
-    Fix, processes: num_processes = num_machines x GPUs.
+    Fix, processes: set num_processes to num_machines x GPUs.
 
-    Fix, hosts: deepspeed_hostfile, or `deepspeed_multinode_launcher: standard`.
+    Fix, hosts: set deepspeed_hostfile, or `deepspeed_multinode_launcher: standard`.
 
     Fix, value: correct that line; `accelerate config` writes a file with the right names.
 
@@ -670,7 +671,7 @@ def pod_name_unknown(job: JobFile) -> Found:
     names, and only where a Service of this name exists; a JobSet makes one of its own name or of
     spec.network.subdomain.
 
-    Fix: one name in all three places: the Service's metadata.name, serviceName or subdomain, the address.
+    Fix: use one name in all three places: the Service's metadata.name, serviceName or subdomain, the address.
     """
     documents = job.job.documents
     services = {
@@ -767,7 +768,8 @@ def rank_starts_after_another(job: JobFile, document: Node) -> Found:
     Why: the first waits in the rendezvous for the second, which is started when the first is done: it times
     out, and the second is never started.
 
-    Fix: no condition (compose: `depends_on: [rank0]`; JobSet: `status: Ready`), as all ranks start at once.
+    Fix: remove the condition (compose: `depends_on: [rank0]`; JobSet: `status: Ready`), as all ranks start at
+    once.
     """
     services = dict(pairs(node_at(document, "services")))
     replicated = listed(node_at(document, "spec", "replicatedJobs"))

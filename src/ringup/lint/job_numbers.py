@@ -90,7 +90,7 @@ def directive_misspelt(job: JobFile) -> Found:
 
     Why: the scheduler takes it for a comment, and its request has no effect.
 
-    Fix: the right word, in capitals and without a space behind `#`.
+    Fix: write the right word, in capitals and without a space behind `#`.
     """
     for number, line in enumerate(job.lines, 1):
         if line.strip() and not line.startswith("#"):
@@ -215,7 +215,7 @@ def resource_sets_exceed_hosts(job: JobFile) -> Found:
 
     Why: `--rs_per_host` times the hosts of `#BSUB -nnodes` is what fits; jsrun ends with an error.
 
-    Fix: --nrs = hosts x --rs_per_host.
+    Fix: set --nrs to hosts x --rs_per_host.
     """
     hosts = node_count(job.job.directives)[0]
     for command in job.job.commands:
@@ -234,7 +234,7 @@ def gpus_exceed_pod(job: JobFile, launch: Launch) -> Found:
     Why: `--tensor-parallel-size` x `--pipeline-parallel-size` GPUs of one node are needed, unless Ray or
     `--nnodes` adds other nodes; the engine does not start.
 
-    Fix: as many GPUs in the resources of the container; for several nodes Ray.
+    Fix: request as many GPUs in the resources of the container; for several nodes use Ray.
     """
     gpus = launch.pod.gpu_count if launch.pod else gpus_per_node(job.job.directives)[0]
     given = {n: launch.number(v) for n, v in launch.arguments.items()}
@@ -287,9 +287,9 @@ def deepspeed_options_exclude(job: JobFile, launch: Launch) -> Found:
 
     Fix, GPUs: leave out --num_gpus and --num_nodes; --include names the nodes and their GPUs.
 
-    Fix, MPI: a host file with the hosts and slots to use, and none of these options.
+    Fix, MPI: use a host file with the hosts and slots, and none of these options.
 
-    Fix, node rank: one start with a host file, or --no_ssh on each node.
+    Fix, node rank: start it once with a host file, or with --no_ssh on each node.
     """
     count = next((n for n in ("num-gpus", "num-accelerators", "num-nodes") if launch.has(n)), "")
     if launch.launcher == "deepspeed" and count and launch.has("include", "exclude"):
@@ -344,7 +344,7 @@ def port_used_twice(job: JobFile) -> Found:
 
     Why: each opens a store there; the second ends with EADDRINUSE, or joins the first one's.
 
-    Fix: another `--master-port` for each, or `--standalone`, which takes a free one.
+    Fix: give each another `--master-port`, or `--standalone`, which takes a free one.
     """
     before: dict[str, Launch] = {}
     waits = [c.line for c in job.job.commands if c.texts[:1] == ["wait"]]
@@ -445,7 +445,7 @@ def gpu_count_with_type(job: JobFile) -> Found:
     Why: `--gpus-per-node=a100:4` makes SLURM_GPUS_PER_NODE `a100:4`, and SLURM_TASKS_PER_NODE of two nodes is
     `4(x2)`.
 
-    Fix: SLURM_GPUS_ON_NODE, or the number itself.
+    Fix: use SLURM_GPUS_ON_NODE, or the number itself.
     """
     typed = {
         f"SLURM_{name.upper().replace('-', '_')}": value
@@ -477,7 +477,7 @@ def gpu_by_global_rank(job: JobFile) -> Found:
     `rank % 4` fits where a node has ranks in a row; `--map-by node` and `--distribution=cyclic` deal them out
     in turn, and two ranks of a node take one GPU ("Duplicate GPU detected").
 
-    Fix: SLURM_LOCALID, or OMPI_COMM_WORLD_LOCAL_RANK.
+    Fix: use SLURM_LOCALID, or OMPI_COMM_WORLD_LOCAL_RANK.
     """
     for launch in job.launches:
         nodes, each = launch.nodes or 1, launch.per_node or 1
@@ -645,7 +645,7 @@ def jax_device_per_task(job: JobFile) -> Found:
     Why: under Slurm `jax.distributed.initialize()` gives each task the one device of its SLURM_LOCALID; the
     node's other GPUs stay idle.
 
-    Fix: a task for each GPU (`--ntasks-per-node=4`), or `local_device_ids=` with all of them.
+    Fix: start a task for each GPU (`--ntasks-per-node=4`), or set `local_device_ids=` with all of them.
     """
     tasks, gpus = tasks_per_node(job.job.directives), gpus_per_node(job.job.directives)[0]
     for launch in job.launches:

@@ -25,7 +25,7 @@ def head_address_guessed(job: JobFile) -> Found:
     Why: `hostname -i` is often 127.0.1.1, `hostname -I` begins with the management network or docker, and
     SLURM_LAUNCH_NODE_IPADDR is where srun ran, a login node perhaps.
 
-    Fix: an address on the network that all nodes share; `ringup env` names it.
+    Fix: use an address on the network that all nodes share; `ringup env` names it.
     """
     pattern = re.compile(r"hostname\s+(?:-[iI]\b|--ip-address|--all-ip)|SLURM_LAUNCH_NODE_IPADDR")
     for number, line in enumerate(job.lines, 1):
@@ -93,7 +93,7 @@ def rendezvous_host_unsure(job: JobFile, launch: Launch) -> Found:
     address of another network card, or 127.0.1.1 in the hosts file, and no node opens the store: every node
     waits (pytorch issue 73656).
 
-    Fix: the first node's name as endpoint; static rendezvous (`--node-rank`, `--master-addr`); or
+    Fix: use the first node's name as endpoint; static rendezvous (`--node-rank`, `--master-addr`); or
     `--rdzv-conf is_host=1` on the head and `is_host=0` elsewhere, with `--local-addr`.
     """
     is_c10d = launch.launcher in ("torchrun", "accelerate") and launch.backend == "c10d"
@@ -179,7 +179,7 @@ def port_in_file(job: JobFile) -> Found:
     Why: a leftover of an earlier run, or another job on the node, may hold it: with c10d the job hangs
     without a message, otherwise it ends with EADDRINUSE.
 
-    Fix: a port that is free at that moment (`ringup run` finds one), or one derived from the job's id.
+    Fix: use a port that is free at that moment (`ringup run` finds one), or derive one from the job's id.
     """
     found: list[tuple[int, str]] = []
     for launch in job.launches:

@@ -98,7 +98,7 @@ def directive_behind_command(job: JobFile) -> Iterator[Finding]:
     Why: sbatch and qsub stop to read them at the first line that is neither empty nor a comment.  Those
     behind it are comments: the job gets the default, often one node and no GPU.
 
-    Fix: all #SBATCH or #PBS lines directly below `#!/bin/bash`.
+    Fix: write all #SBATCH or #PBS lines directly below `#!/bin/bash`.
     """
     late = [d for d in job.job.directives if d.line in job.job.late and d.scheduler in ("SBATCH", "PBS")]
     is_template = "{%" in job.text or "{{" in job.text
@@ -346,7 +346,7 @@ def nodes_started_in_turn(job: JobFile) -> Iterator[Finding]:
 
     Fix: `&` behind the command, and `wait` behind the loop.
 
-    Fix, lines: each line on its own node, or `ringup run -H NODE,NODE -- ...` in their place.
+    Fix, lines: run each line on its own node, or `ringup run -H NODE,NODE -- ...` in their place.
     """
     yield from _lines_for_nodes(job)
     for launch in job.launches:
@@ -406,7 +406,7 @@ def multi_prog_incomplete(job: JobFile, command: Command) -> Found:
 
     Why: srun ends with "invalid, no record for task id"; every task from 0 needs a line.
 
-    Fix: a line for each task, or `*` for all that have none.
+    Fix: write a line for each task, or `*` for all that have none.
     """
     step = next((s for s in command.start.steps if s.program == "srun" and s.has("--multi-prog")), None)
     name = (command.start.rest or (command.start.script,))[0]

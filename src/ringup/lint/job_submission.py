@@ -216,9 +216,9 @@ def array_index_0(job: JobFile) -> Found:
 
     Why, LSF: bsub(1): indices are positive; it refuses the array.
 
-    Fix, lines: an array from 1, or the index + 1.
+    Fix, lines: use an array from 1, or the index + 1.
 
-    Fix, LSF: an array from 1, and `$((LSB_JOBINDEX - 1))`.
+    Fix, LSF: use an array from 1, and `$((LSB_JOBINDEX - 1))`.
     """
     names = {"SBATCH": ("array", "a"), "PBS": ("J",), "BSUB": ("J",)}
     line_of = next((n for n, text in enumerate(job.lines, 1) if _LINE_OF_INDEX.search(text)), 0)

@@ -35,7 +35,7 @@ def deepspeed_config_disagrees(job: JobFile, launch: Launch) -> Found:
     Why: transformers compares them and ends with "Please correct the following DeepSpeed config values that
     mismatch TrainingArguments values" (`integrations/deepspeed.py`).
 
-    Fix: "auto" in DeepSpeed's file.
+    Fix: write "auto" in DeepSpeed's file.
     """
     name = launch.arguments.get("deepspeed", "")
     if "per-device-train-batch-size" not in launch.arguments or not name.endswith(".json"):
@@ -74,7 +74,7 @@ def deepspeed_config_wrong(job: JobFile) -> Found:
     where the script passes the file itself (`runtime/config.py`, 0.19.8).  DeepSpeed reads comments and a
     trailing comma (hjson); transformers and accelerate read strict JSON (`accelerate/utils/deepspeed.py`).
 
-    Fix: one of fp16 and bf16; a stage from 0 to 3; train_micro_batch_size_per_gpu; for transformers and
+    Fix: set one of fp16 and bf16; a stage from 0 to 3; train_micro_batch_size_per_gpu; for transformers and
     accelerate JSON without comments and trailing commas.
     """
     seen = set()
@@ -180,7 +180,7 @@ def trainer_refuses_arguments(job: JobFile, launch: Launch) -> Found:
     Why: transformers ends with "At most one of fp16 and bf16 can be True", and `load_best_model_at_end` needs
     the same strategy for saving and evaluating (`training_args.py`, 5.17).
 
-    Fix: one of fp16 and bf16; `--save_strategy` equal to `--eval_strategy`.
+    Fix: set one of fp16 and bf16; `--save_strategy` equal to `--eval_strategy`.
     """
     given = launch.arguments
     if "per-device-train-batch-size" not in given:
@@ -260,7 +260,7 @@ def fsdp_layer_unknown(job: JobFile) -> Found:
     Why: accelerate ends with "Could not find the transformer layer class to wrap in the model"
     (`utils/dataclasses.py`).
 
-    Fix: the model's own layer, or leave the name out.
+    Fix: name the model's own layer, or leave the name out.
     """
     given = {one.line: one.arguments.get("fsdp-transformer-layer-cls-to-wrap", "") for one in job.launches}
     for one in job.launches:

@@ -144,7 +144,7 @@ def slurm_variable_empty(job: JobFile) -> Found:
 
     Why, name: sbatch(1) and srun(1) list what Slurm sets; another name is empty, without a message.
 
-    Fix, GPUs: SLURM_GPUS_ON_NODE, which is always set where there are GPUs.
+    Fix, GPUs: use SLURM_GPUS_ON_NODE, which is always set where there are GPUs.
 
     Fix, tasks: add --ntasks-per-node, or read SLURM_NTASKS.
 
@@ -214,7 +214,7 @@ def launcher_variable_misspelt(job: JobFile) -> Found:
 
     Why: the default is taken in place of the value, without a message; `NODE_RANK=node_rank` is a word.
 
-    Fix: the right name, `$node_rank`.
+    Fix: write the right name, `$node_rank`.
     """
     scripts = "".join(text for path, text in job.others.items() if path != job.path)
     used = {*_USED.findall(job.text)}
@@ -311,15 +311,15 @@ def variable_not_passed_on(job: JobFile) -> Found:
 
     Why, mpirun: With a list of hosts mpirun passes the variables of -x alone.
 
-    Fix, login: double quotes, so that this shell puts the value in.
+    Fix, login: use double quotes, so that this shell inserts the value.
 
-    Fix, docker: double quotes, so that this shell puts the value in; or `docker run -e NAME`.
+    Fix, docker: use double quotes, so that this shell inserts the value; or `docker run -e NAME`.
 
-    Fix, apptainer: double quotes, so that this shell puts the value in; or `--env NAME=$NAME`.
+    Fix, apptainer: use double quotes, so that this shell inserts the value; or `--env NAME=$NAME`.
 
-    Fix, srun: double quotes, so that this shell puts the value in; or `srun --export=ALL`.
+    Fix, srun: use double quotes, so that this shell inserts the value; or `srun --export=ALL`.
 
-    Fix, mpirun: double quotes, so that this shell puts the value in; or `mpirun -x NAME`.
+    Fix, mpirun: use double quotes, so that this shell inserts the value; or `mpirun -x NAME`.
     """
     for launch in job.launches if not _may_set_more(job) else ():
         command, left, in_job = launch.command, dict[str, list[str]](), bool(job.job.directives)
@@ -483,8 +483,8 @@ def variable_of_other_scheduler(job: JobFile) -> Found:
     Why: Slurm sets SLURM_..., PBS sets PBS_..., LSF sets LSB_..., and none of them those of another; a pod
     has none of them.  The variable is empty, and the launcher refuses an empty number.
 
-    Fix: the scheduler's own: `$SLURM_NNODES`; `$(sort -u $PBS_NODEFILE | wc -l)`;
-    `$(echo $LSB_HOSTS | tr ' ' '\\n' | sort -u | wc -l)`.
+    Fix: use the scheduler's own: `$SLURM_NNODES`; `$(sort -u $PBS_NODEFILE | wc -l)`; `$(echo $LSB_HOSTS | tr
+    ' ' '\\n' | sort -u | wc -l)`.
     """
     for number, written in enumerate(job.lines, 1) if job.launches else ():
         if (read := _LIST_READ.search(written)) and not written.lstrip().startswith("#"):

@@ -105,8 +105,8 @@ def command_cut_short(job: JobFile) -> Found:
     Why: the shell ends the command there.  The launcher starts without the options and the script that
     follow; the rest is run as a command of its own.
 
-    Fix: no comment behind a backslash or between the lines of a command; a backslash on every line but the
-    last.
+    Fix: remove comments behind a backslash and between the lines of a command; end every line but the last
+    with a backslash.
     """
     texts = ["", *job.lines]
     of_blocks = [one for one in job.job.commands if one.last_line] if job.job.documents else []
@@ -165,7 +165,7 @@ def export_takes_further_words(job: JobFile, command: Command) -> Found:
     Why: `export A=b c` exports a variable c; `export A = b` and `export A=b :` are errors, and the value is
     not what it seems.
 
-    Fix: one word after `=` (quoted where it has spaces), `#` before a comment.
+    Fix: write one word after `=` (in quotes where it has spaces), and `#` before a comment.
     """
     if command.texts[:1] != ["export"] or not any("=" in w.raw for w in command.words[1:]):
         return
@@ -199,9 +199,9 @@ def assignment_without_effect(job: JobFile) -> Found:
 
     Fix: `export A=b`.
 
-    Fix, program: the assignment in front: `A=b nohup python train.py`.
+    Fix, program: write the assignment in front: `A=b nohup python train.py`.
 
-    Fix, never run: a line that runs it: `srun $CMD`.
+    Fix, never run: add a line that runs it: `srun $CMD`.
     """
     if re.search(r"\A#!.{0,99}csh|(?m:^#PBS +-S +\S{0,99}csh)", job.text):
         return
@@ -511,8 +511,8 @@ def launcher_option_behind_script(job: JobFile, launch: Launch) -> Found:
     Why: the launcher reads its own options up to the script; what follows goes to the script.  torchrun then
     starts one process, accelerate what its configuration says, and the script refuses or ignores the words.
 
-    Fix: options of the launcher, the script, options of the script:
-    `torchrun --nproc_per_node=8 train.py --lr 1`.
+    Fix: write options of the launcher, the script, options of the script: `torchrun --nproc_per_node=8
+    train.py --lr 1`.
     """
     options = OPTIONS.get(launch.launcher, {})
     late = [n for n in launch.arguments if n in _ITS_OWN and f"--{n}" in options and not launch.has(n)]
@@ -551,7 +551,7 @@ def option_of_later_torch(job: JobFile) -> Found:
     Why: `--nproc-per-node` is accepted since torch 2.0; before, torchrun takes `--nproc_per_node` alone and
     ends with "unrecognized arguments".
 
-    Fix: underscores, which every release takes.
+    Fix: write underscores, which every release takes.
     """
     versions = {*re.findall(r"\b(?:pytorch[:/]v?|torch==)(1\.\d{1,2})\b", job.text)}
     for launch in job.launches if versions else ():
@@ -567,7 +567,7 @@ def launcher_deprecated(job: JobFile) -> Found:
 
     Why: it passes --local-rank to the script and will go.
 
-    Fix: torchrun, and LOCAL_RANK from the environment.
+    Fix: use torchrun, and read LOCAL_RANK from the environment.
     """
     for launch in [one for one in job.launches if one.launcher == "launch"][:1]:
         yield launch.line, "torch.distributed.launch", "torchrun"
@@ -621,7 +621,7 @@ def mpirun_option_behind_program(job: JobFile, launch: Launch) -> Found:
 
     Why: mpirun reads its options up to the program; what follows are arguments of the script.
 
-    Fix: mpirun's options in front of the program.
+    Fix: write mpirun's options in front of the program.
     """
     is_mpi = launch.started_by in ("mpirun", "mpiexec") and launch.launcher == "python"
     given = [word for word in launch.start.arguments if word in _BEHIND]
@@ -693,7 +693,7 @@ def program_is_an_output(job: JobFile, command: Command) -> Found:
 
     Why: the shell runs it first, once, on this node alone, and the starter gets its output as the program.
 
-    Fix: the command without backticks.
+    Fix: write the command without backticks.
     """
     mark = job.job.marks.of("".join(command.start.rest[:1]))
     starters = [step.program for step in command.start.steps if step.role == "starter"]

@@ -224,7 +224,7 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
 
     Why: each node opens a store at itself and waits there for the others.
 
-    Fix: the name or address of the first node, read once, the same on every node.
+    Fix: use the name or address of the first node, read once, the same on every node.
     """
     for launch in job.launches:
         several = launch.number(launch.setting("nnodes")) if launch.launcher in TORCH else 0
@@ -634,7 +634,7 @@ def ray_port_differs(job: JobFile) -> Found:
     Why: nothing listens there, and `ray start` ends after its attempts to connect; the head's port is 6379
     without --port.  Without --head and without an address `ray start` ends with a usage message.
 
-    Fix: one port for `--port` and `--address`.
+    Fix: use one port for `--port` and `--address`.
     """
     heads, seen = set(), []
     for launch in (one for one in job.launches if one.launcher == "ray"):
@@ -659,7 +659,7 @@ def step_exceeds_job(job: JobFile) -> Found:
 
     Why: srun ends with "Only allocated N nodes asked for M".
 
-    Fix: no more nodes than `#SBATCH --nodes`.
+    Fix: request no more nodes than `#SBATCH --nodes`.
     """
     nodes, line = node_count(job.job.directives)
     for launch in job.launches:

@@ -226,7 +226,7 @@ def process_group_twice(read: Reading) -> Found:
     Why: torch allows one default process group, and every rank ends with "trying to initialize the default
     process group twice!" (`distributed_c10d.py`, torch 2.13).
 
-    Fix: one call; `torch.distributed.new_group(backend="gloo")` for a group with another backend.
+    Fix: keep one call; `torch.distributed.new_group(backend="gloo")` for a group with another backend.
     """
     for call, again in pairwise(read.script.named(INIT)):
         blocks = [read.script.parents[read.script.parents[c.node]] for c in (call, again)]

@@ -104,7 +104,7 @@ def value_begins_with_equals(job: JobFile) -> Found:
     Why: the shell takes the first one; the second is the first letter of the value.  Only NCCL's lists of
     names (NCCL_SOCKET_IFNAME, NCCL_IB_HCA) know such a value.
 
-    Fix: one `=`.
+    Fix: write one `=`.
     """
     lines = job.text.split("\n")
     for word in job.job.assigned:

@@ -27,13 +27,14 @@ Fix: reset or reseat it, drain the node.
 In logs: `GPU is lost`, `fallen off the bus`, `Unable to determine the device handle for GPU`.
 
 pcie-errors, error: A PCIe device reports bus errors.
-Why: replays eat bandwidth, and a device that drops off the bus follows.
+Why: every replay costs bandwidth, and the device may soon drop off the bus.
 Fix: reseat the device or riser, then replace it.
 In logs: `AER: ... PCIe Bus Error` in floods for one slot.
 
 xid-in-kernel-log, error: The NVIDIA driver reported a fault code.
-Why: it names the GPU that failed before anything else does; 13, 31, 43 and 45 are usually the application.
-Fix: by code: 48, 63, 64, 94, 95 memory; 74 NVLink; 79 off the bus; 119, 120 GSP: drain, reset, replace.
+Why: it is the first message about a GPU that failed; 13, 31, 43 and 45 usually come from the application.
+Fix: read the code: 48, 63, 64, 94, 95 memory; 74 NVLink; 79 off the bus; 119, 120 GSP. Drain the node, reset
+the GPU, replace it if the code returns.
 In logs: `NVRM: Xid (PCI:0000:3b:00): 79`.
 
 fabric-manager-not-running, error: An NVSwitch machine has no working fabric manager of the driver's version.
@@ -43,12 +44,12 @@ In logs: `Cuda failure 802 'system not yet initialized'`, a failed fabric manage
 
 oom-killer-ran, error: The kernel, cgroup or scheduler killed a process for host memory.
 Why: a rank vanishes without a message and the others hang or report a network error.
-Fix: less host memory per rank (loader workers, pinned buffers), or more per node.
+Fix: use less host memory per rank (loader workers, pinned buffers), or request more per node.
 In logs: `oom-kill`, `OOMKilled`, `Out of memory: Killed process`.
 
 interface-name-missing, error: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME matches no usable interface on a host.
 Why: an interface that is absent, down or without address leaves NCCL or Gloo with nothing to bind.
-Fix: the name that exists on that host; per node where they differ, or an exclusion such as `^lo,docker`.
+Fix: set the name that exists on that host (it may differ per node), or an exclusion such as `^lo,docker`.
 In logs: `Bootstrap : no socket interface found`, `Unable to find address for: eth7`.
 
 interface-down, error: An interface the job names is down or has no address.
@@ -70,23 +71,23 @@ In logs: the same address in `Bootstrap : Using` of two hosts.
 
 peer-unreachable-on-interface, error: A peer's advertised address cannot be reached from here, although the
 interface looks right.
-Why: the peer announced that address; a management network, a missing route or a firewall is in the way.
-Fix: `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME` = the interface of the common subnet on every node (also
-inside containers); then routes and firewall.
+Why: the peer announced that address: it is on another network, a route is missing or a firewall blocks it.
+Fix: set `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME` to the interface of the common subnet on every node
+(also inside containers); then repair routes and firewall.
 In logs: `Connect to 10.12.5.64<port> failed : No route to host`, `Connection timed out`.
 
 firewall-drops-high-ports, error: New connections to high ports are dropped while low ones pass.
-Why: NCCL, Gloo and the worker store listen on ports the kernel gives out, not on the one that was opened.
+Why: NCCL, Gloo and the worker store listen on ports that the kernel chooses, not only on the one opened.
 Fix: open all ports between the nodes, or narrow `net.ipv4.ip_local_port_range` and open that range.
 In logs: `errno: 110 - Connection timed out` on an ephemeral port of a host that answers elsewhere.
 
 duplicate-hostname, error: Two nodes have the same host name.
-Why: NCCL's and Gloo's notion of "same host" is built from it; local ranks collapse.
-Fix: rename one; `NCCL_HOSTID` per node.
+Why: NCCL and Gloo compare it to find ranks of one host: they take the two nodes for one host.
+Fix: rename one, or set another `NCCL_HOSTID` on each node.
 
 duplicate-boot-id, warning: Two nodes have the same boot id.
 Why: NCCL takes cloned machines for one host and tries shared memory between them.
-Fix: `NCCL_HOSTID` different on every node.
+Fix: set another `NCCL_HOSTID` on each node.
 
 loopback-interface-chosen, error: NCCL or Gloo uses the loopback interface in a job of several nodes.
 Why: every rank tells its peers 127.0.0.1, and they connect to themselves. A filter set by the user, such as
@@ -106,7 +107,7 @@ In logs: `Unable to find address for: ^docker,lo`.
 local-rank-argument-rejected, error: `torch.distributed.launch` passes `--local-rank=N`, the script knows only
 another spelling or none.
 Why: torch 2.0 changed the underscore to a dash; argument parsers refuse what they do not know.
-Fix: torchrun and `LOCAL_RANK` from the environment, or accept both spellings.
+Fix: use torchrun and read `LOCAL_RANK` from the environment, or accept both spellings.
 In logs: `unrecognized arguments: --local-rank=0`.
 
 parallel-sizes-do-not-divide, error: Tensor, pipeline, context or expert parallel sizes do not divide the
@@ -115,17 +116,18 @@ Why: Megatron's ranks are a multiple of tensor x pipeline x context sizes (`mega
 its global batch one of micro batch x data-parallel size (`num_microbatches_calculator.py`); heads, layers and
 experts are split evenly.  verl, EasyR1 and OpenRLHF assert the like, and in torchtitan the product of all
 degrees is the number of ranks: every rank ends at the start.
-Fix: sizes whose product divides the ranks.
+Fix: choose sizes whose product divides the number of ranks.
 
 launcher-argument-misread, error: The launcher does not know an option, or takes a value for something else.
 Why: an option of another launcher or release, or of the script; the first word that a launcher does not know
 is the script, and a flag that needs no value takes none.
-Fix: the launcher's `--help`; look at the resolved entrypoint; options of the script go behind its name.
+Fix: read the launcher's `--help` and the entrypoint that it prints; write options of the script behind its
+name.
 In logs: `torchrun: error: unrecognized arguments: --nproc-per-nod`, `entrypoint : false`.
 
 rendezvous-ids-differ, error: Every node made its own run id, so each waits in its own rendezvous.
 Why: each node drew its own: an empty `--rdzv-id`, or `$(uuidgen)` and similar on every node.
-Fix: the same `--rdzv-id` on every node.
+Fix: give the same `--rdzv-id` on every node.
 In logs: `generated a random run_id` with different numbers on different nodes.
 
 launcher-started-per-task, error: The launcher itself was started once per Slurm or MPI task, each copy
@@ -145,20 +147,21 @@ rank shall work alone, nothing is wrong.
 In logs: `no connection was seen between 2 parts of the run` in a run's `ringup.log`.
 
 rank-fell-behind, error: Some ranks wait in a collective that one or more never entered.
-Why: a branch taken by some ranks only is the usual fault; also slow data or a rank stopped.
+Why: usually only some ranks take a branch of the code; sometimes data is slow or a rank is stopped.
 Fix: look at the stack of the missing rank (`ringup stacks`), then at the code path that only it took.
 In logs: `Ranks 2 failed to pass monitoredBarrier`, one sequence number on all ranks but a silent one; a dump
 of torch's flight recorder that ends before the others'.
 
 collective-mismatch, error: Ranks are in different collectives, or in the same one with another size or order.
 Why: each rank's calls on a communicator are matched by order alone.
-Fix: same operation, order and shape on all ranks; `TORCH_DISTRIBUTED_DEBUG=DETAIL` names both sides.
+Fix: call the same operations in the same order, with the same shapes, on all ranks;
+`TORCH_DISTRIBUTED_DEBUG=DETAIL` names both sides.
 In logs: `Detected mismatch between collectives on ranks`, other SeqNum, OpType or NumelIn in one group;
 another call under one `collective_seq_id` of torch's flight recorder dumps.
 
 all-reduce-wrong, error: A collective finished with wrong numbers.
 Why: broken peer copies (ACS, IOMMU), memory or link faults; rounding cannot explain errors of this size.
-Fix: `NCCL_P2P_DISABLE=1` as a test, ACS and IOMMU off, then the hardware of the ranks named.
+Fix: try `NCCL_P2P_DISABLE=1`; turn ACS and IOMMU off; then test the hardware of the ranks named.
 In logs: `#wrong` above 0, `Out of bounds values`.
 
 rdma-port-not-active, error: An RDMA port is not in state ACTIVE.
@@ -169,12 +172,12 @@ In logs: `NET/Socket` where other nodes say `NET/IB`.
 
 uverbs-not-accessible, error: An RDMA device is visible but cannot be opened in this process or container.
 Why: without `/dev/infiniband/uverbs*` NCCL finds no device and falls back to TCP.
-Fix: pass `/dev/infiniband` into the container with IPC_LOCK; group `rdma` for the user.
+Fix: pass `/dev/infiniband` into the container with IPC_LOCK; add the user to group `rdma`.
 In logs: `Call to ibv_open_device failed`, `NET/IB : Unable to open device mlx5_0`.
 
 rdma-device-set-differs, error: Hosts offer different sets of RDMA devices.
 Why: ranks plan channels over devices their peers do not have, and wait for ever on them.
-Fix: `NCCL_IB_HCA=<the common set>` everywhere; repair the odd host.
+Fix: set `NCCL_IB_HCA=<the common set>` everywhere; repair the host that differs.
 In logs: `NET/IB : Using` lists of different length.
 
 mixed-link-layers-selected, error: InfiniBand and Ethernet (RoCE, bond) ports are among the devices NCCL uses.
@@ -190,21 +193,21 @@ the port an address.
 In logs: `ibv_modify_qp failed with error Invalid argument`, status 12 right after init.
 
 link-flapped, error: An RDMA port went down during the run.
-Why: outstanding transfers on it fail, on the peers as timeouts.
-Fix: cable, transceiver, switch port; read the port's error counters.
+Why: transfers on it fail, and the peers report timeouts.
+Fix: check cable, transceiver and switch port; read the port's error counters.
 In logs: `Got async event : port error`.
 
 memlock-too-low, error: The job may not lock enough memory for RDMA.
 Why: registering buffers and creating queues needs locked memory; the limit of the running process counts, not
 the login shell's.
-Fix: memlock unlimited in limits.conf and the daemon; Slurm's PropagateResourceLimits; docker `--ulimit
-memlock=-1`; in a pod the capability IPC_LOCK.
+Fix: set memlock to unlimited in limits.conf and in the daemon that starts the job (Slurm:
+PropagateResourceLimits; docker: `--ulimit memlock=-1`; a pod: the capability IPC_LOCK).
 In logs: `ibv_reg_mr failed with error Cannot allocate memory`, `ibv_create_qp failed`.
 
 acs-enabled, error: PCIe access control keeps GPU and NIC from reaching each other's memory.
 Why: peer transfers are sent up to the root complex (or refused); GPUDirect fails or is slow.
-Fix: ACS off on the PCIe bridges (BIOS or setpci); in virtual machines ATS; newer firmware.
-`NCCL_NET_GDR_LEVEL=0` proves it.
+Fix: turn ACS off on the PCIe bridges (BIOS or setpci); in virtual machines turn ATS on; update the firmware.
+If the job works with `NCCL_NET_GDR_LEVEL=0`, this is the cause.
 In logs: `error 4 ... vendor err 81` after a complete init.
 
 gpudirect-module-missing, warning: GPUDirect RDMA is off: the peer-memory module is absent, or has a name this
@@ -221,25 +224,25 @@ In logs: `Using network Socket`, `NET/Socket : Using [0]ib0`.
 network-plugin-missing, error: A network plugin is loaded on some hosts and not on others, or not at all where
 the platform needs it.
 Why: ranks speak different networks, or fall back to plain TCP.
-Fix: equal images; or `NCCL_NET_PLUGIN=none` everywhere.
+Fix: use one image on all hosts, or `NCCL_NET_PLUGIN=none` everywhere.
 In logs: `Loaded net plugin` on some hosts, `Could not find: libnccl-net.so` on others.
 
 rdma-device-name-missing, error: NCCL_IB_HCA names nothing that exists or is ACTIVE.
 Why: it takes RDMA device names (mlx5_0), not interface names (ib0, ens13np0); without a match NCCL falls back
 to TCP without a message.
-Fix: device names as in `ibv_devinfo -l` or `rdma link`, or unset it.
+Fix: set device names as `ibv_devinfo -l` or `rdma link` prints them, or unset it.
 In logs: `NCCL_IB_HCA set to ib0`, then `NET/IB : No device found`.
 
 port-in-use, error: Another process holds the port the store or launcher wants to listen on.
 Why: rank 0 cannot open the store, every other rank waits its full timeout and blames the network. With c10d a
 rank may even join the wrong store without an error.
-Fix: end the listener if it is a leftover of an earlier run (`ringup clean`), else choose another port.
+Fix: end the process that listens if an earlier run left it (`ringup clean`), else choose another port.
 In logs: `EADDRINUSE`, `errno: 98 - Address already in use`.
 
 port-privileged, error: The port of the rendezvous is below 1024, or above 65535.
 Why: below 1024 only root may listen; for anybody else the head ends with "Permission denied". torch refuses a
 port above 65535 (`_create_c10d_store`).
-Fix: a port from 1024 to 65535.
+Fix: choose a port from 1024 to 65535.
 In logs: `server socket has failed to bind. port: 512, ... EACCES`.
 
 hostname-unresolvable-from-peer, error: A host name the job uses is not known on one of the nodes, or names an
@@ -258,25 +261,25 @@ nullptr. Unable to find address for: HOST`.
 
 node-rank-duplicate, error: Two nodes or processes carry the same rank.
 Why: the rendezvous counts one of them twice and waits for the other for ever.
-Fix: a distinct node rank per node; check which variable the launcher really reads.
+Fix: give each node a rank of its own; check which variable the launcher really reads.
 In logs: `rank 1 of 3 ranks has already checked in`, one node rank on two hosts.
 
 world-size-disagrees, error: The nodes computed different world sizes, or one that local processes times nodes
 cannot give.
 Why: every side waits for a number of peers that never comes.
-Fix: the same process count and node count on every node, or a launcher that takes a count per node.
+Fix: use the same process count and node count on every node, or a launcher that takes a count per node.
 In logs: `mismatch in rank count from procs 2 : 3`, `world_size=` that differs.
 
 ssh-not-passwordless, error: The launcher cannot log in to a node (its own included) without a question.
-Why: launchers that start remote processes over ssh run without a terminal; a question ends the login.
-Fix: a key on every host including localhost, host keys accepted once; test with `ssh -o BatchMode=yes HOST
-true`.
+Why: a launcher runs ssh without a terminal, so nobody can answer and the login ends.
+Fix: install a key on every host including localhost, and accept the host keys once; test with `ssh -o
+BatchMode=yes HOST true`.
 In logs: `Permission denied (publickey`, `Host key verification failed`, ssh's exit code 255.
 
 python-or-launcher-missing, error: The interpreter, launcher or working directory of the head does not exist
 on another node.
-Why: a non-interactive remote shell has another PATH, and paths of one node need not exist on the next.
-Fix: the same paths on every node (shared file system or image), an absolute interpreter, `--python`.
+Why: a shell that ssh starts has another PATH, and a path of one node may be missing on another.
+Fix: use the same paths on every node (shared file system or image), or name the interpreter with `--python`.
 In logs: `torchrun: command not found`, `No such file or directory` after `cd`, `No module named 'torch'`.
 
 orphan-of-earlier-run, error: Processes of an earlier run live on after their launcher.
@@ -287,34 +290,34 @@ In logs: workers with parent 1, keep-alive failures that repeat for minutes.
 
 same-gpu-twice, error: Two ranks of a communicator sit on one GPU.
 Why: NCCL refuses it; most often no `set_device(LOCAL_RANK)`, or hosts that look like one (cloned identity).
-Fix: `torch.cuda.set_device(LOCAL_RANK)` before the process group; `NCCL_HOSTID` per node for cloned machines.
+Fix: `torch.cuda.set_device(LOCAL_RANK)` before the process group; `NCCL_HOSTID` if machines are cloned.
 In logs: `Duplicate GPU detected : rank 3 and rank 2 both on CUDA device e2000`.
 
 nproc-exceeds-gpus, error: More processes are started on a node than it has visible GPUs.
 Why: the surplus ranks request a device that does not exist.
-Fix: `--nproc` equal to the visible devices; mind CUDA_VISIBLE_DEVICES.
+Fix: `--nproc` must equal the number of visible devices: look at CUDA_VISIBLE_DEVICES.
 In logs: `invalid device ordinal`.
 
 meeting-point-differs, error: The lines of two nodes, or a script and its launch line, name different
-rendezvous addresses, or each node draws a port of its own.
+rendezvous addresses, or each node chooses its own port.
 Why: each side waits at its own address until the timeout.
-Fix: one address and one port for all, best set in one place, before the nodes are started.
+Fix: use one address and one port for all, best set in one place, before the nodes are started.
 
 nccl-versions-differ, error: Ranks run different NCCL releases.
-Why: the bootstrap messages have other sizes; it fails with a truncated message or an address without family,
-or hangs.
-Fix: one NCCL wheel (or image) everywhere.
+Why: their bootstrap messages have different sizes: the start hangs, or fails with a truncated message or an
+address without family.
+Fix: install one NCCL wheel (or image) everywhere.
 In logs: `Mismatched NCCL version detected`, `NCCL version` lines that differ, `family 0 is neither AF_INET`.
 
 environment-differs-between-nodes, error: NCCL settings differ between ranks, so both sides plan different
 transfers.
-Why: algorithm, protocol or buffer sizes that differ make message sizes that do not fit.
+Why: with different algorithms, protocols or buffer sizes, the two sides expect messages of different sizes.
 Fix: export the same set through the launcher on every node.
 In logs: `collective mismatch error, local size 8 remote size 4`, other `set by environment` lines per host.
 
 driver-too-old-for-cuda, error: The NVIDIA driver does not support the CUDA runtime in use.
 Why: every CUDA call of the process fails.
-Fix: a newer driver on that host, or a wheel for the installed one.
+Fix: install a newer driver on that host, or a wheel for the installed one.
 In logs: `CUDA driver version is insufficient for CUDA runtime version`.
 
 driver-library-mismatch, error: The kernel module and the user library of the NVIDIA driver are of different
@@ -326,7 +329,7 @@ In logs: `Failed to initialize NVML: Driver/library version mismatch`, CUDA erro
 ssh-host-key-unknown, error: ssh does not know the node's host key yet.
 Why: without a terminal ssh refuses rather than asks; a launcher that accepts any key would talk to any
 machine.
-Fix: log in once by hand and compare the fingerprint, or take the key from a trusted source into
+Fix: log in once by hand and compare the fingerprint, or add the key from a trusted source to
 `~/.ssh/known_hosts`.
 In logs: `Host key verification failed.`
 
@@ -347,12 +350,12 @@ In logs: `ssh: connect to host node1 port 22: Connection refused`.
 
 ssh-no-route, error: There is no route to the node's address.
 Why: the node is off, its network interface is down, or a route is missing.
-Fix: is it powered and linked? Compare the address with the one it should have.
+Fix: check its power and its link, and compare the address with the one that it should have.
 In logs: `ssh: connect to host node1 port 22: No route to host`.
 
 ssh-timeout, error: The node does not answer on its ssh port at all.
 Why: it is off, has another address, or a firewall drops the packets. ssh itself would wait two minutes.
-Fix: is it powered? Is the address right? Does a firewall on the way drop port 22?
+Fix: check its power, its address, and whether a firewall on the way drops port 22.
 In logs: nothing for two minutes, then `Connection timed out`.
 
 ssh-name-unknown, error: The name of a node cannot be resolved here.
@@ -364,16 +367,16 @@ ssh-key-exchange-hangs, error: The node accepts the connection, and then ssh's k
 Why: small packets pass and full-size ones vanish: an MTU black hole on the way to the node. The training job
 would hang in the same way. Where not even sshd's banner came, which is short, the node or its sshd hangs or
 is overloaded.
-Fix: the same MTU along the whole path, ICMP "fragmentation needed" let through; until then a smaller MTU here
-or on the node. Without a banner: the node's console.
+Fix: set the same MTU along the whole path and let ICMP "fragmentation needed" through; until then set a
+smaller MTU here or on the node. Without a banner, look at the node's console.
 In logs: `expecting SSH2_MSG_KEX_ECDH_REPLY` as the last line of `ssh -v`.
 
 ssh-long-answer-lost, error: The node can be logged in to and answers briefly, but a long answer never
 arrives.
 Why: full-size packets from the node vanish: an MTU black hole on the way back. The training job would hang in
 the same way.
-Fix: the same MTU along the whole path, ICMP "fragmentation needed" let through; until then a smaller MTU on
-the node.
+Fix: set the same MTU along the whole path and let ICMP "fragmentation needed" through; until then set a
+smaller MTU on the node.
 
 ssh-failed, error: ssh to the node failed for a reason not listed here.
 Why: nothing can be checked or started there.
@@ -381,65 +384,66 @@ Fix: read ssh's message; `ssh -v` prints more.
 
 srun-failed, error: Slurm could not start a step of one task on a node of the allocation, or the step was
 lost.
-Why: inside an allocation `srun` is the way to the nodes; a job has no other.
-Fix: `srun --overlap -N1 -n1 -w NODE hostname`; when the node is gone, a new allocation; without a working
-srun, `--ssh-config ~/.ssh/config` reaches the nodes by ssh.
+Why: inside an allocation, a job reaches its nodes only by `srun`.
+Fix: try `srun --overlap -N1 -n1 -w NODE hostname`; if the node is gone, request a new allocation; without a
+working srun, `--ssh-config ~/.ssh/config` reaches the nodes by ssh.
 In logs: `srun: error: Unable to create step for job`
 
 no-answer, error: The node was reached but did not answer within the deadline.
-Why: an overloaded or hanging node (a dead network file system, a start-up file that waits, heavy packet loss)
-would hold up every rank.
+Why: a node that is overloaded or hangs (a dead network file system, a start-up file that waits, lost packets)
+would delay every rank.
 Fix: log in by hand and find what hangs; `--timeout` allows more time.
 
 symbol-errors, warning: An RDMA port receives damaged symbols.
-Why: every one may cost a packet, which is sent again; the link works, and is slow and fragile.
+Why: each may cost a packet, which is sent again: the link works, but it is slow and unreliable.
 Fix: clean or change cable and transceiver.
 
 receive-errors, warning: An RDMA port drops packets that it receives.
-Why: they were damaged on the way or came faster than the port took them; each is sent again.
-Fix: cable, transceiver and switch port; look at the other end of the cable as well.
+Why: they arrived damaged, or faster than the port could take them; each is sent again.
+Fix: check cable, transceiver and switch port, at both ends of the cable.
 
 transmit-discards, warning: An RDMA port drops packets that it should send.
-Why: the receiver or a switch on the way takes no more; a slow node or a congested link holds all others.
+Why: the receiver or a switch on the way accepts no more; one slow node or congested link delays all others.
 Fix: find the slow receiver: the port's peer, congestion control, a host that is slow to receive.
 
 transport-retries, warning: The RDMA transport retransmits messages.
 Why: packets are lost on the way or answers come too late; when retries run out the job dies (status 12).
-Fix: on RoCE flow control and ECN on every switch; on InfiniBand the cables; a receiver that is overrun.
+Fix: on RoCE check flow control and ECN on every switch, on InfiniBand the cables; look for a slow receiver.
 In logs: `Got completion ... status=12`, later.
 
 hostname-resolves-to-ipv6-only, error: A node's own name has only an IPv6 address while its peers' names have
 IPv4 ones.
 Why: Gloo compares the addresses of both ends and gives up on two families.
-Fix: an IPv4 address for the name, or `GLOO_SOCKET_IFNAME` on every node.
+Fix: give the name an IPv4 address, or set `GLOO_SOCKET_IFNAME` on every node.
 In logs: `ss1.ss_family == ss2.ss_family. 2 vs 10`.
 
 hostname-resolves-to-wrong-address, error: A node's own name gives an address that none of its interfaces has.
 Why: Gloo cannot bind it and falls back to loopback; c10d's rendezvous takes the node for another.
-Fix: the node's own address in its hosts file or DNS, or `GLOO_SOCKET_IFNAME`.
+Fix: put the node's own address into its hosts file or DNS, or set `GLOO_SOCKET_IFNAME`.
 In logs: `Unable to resolve hostname to a (local) address. Using the loopback address as fallback`.
 
 own-hostname-unresolvable, error: A node cannot resolve its own name.
 Why: torch's launcher looks it up and dies; Gloo falls back to loopback, where no peer finds it.
-Fix: the name in the node's hosts file with its address on the shared network, or `GLOO_SOCKET_IFNAME`.
+Fix: put the name into the node's hosts file, with its address on the shared network, or set
+`GLOO_SOCKET_IFNAME`.
 In logs: `socket.gaierror: [Errno -3] Temporary failure in name resolution`, with no name in it.
 
 launcher-versions-differ, warning: The nodes have different versions of the requested launcher.
-Why: options, defaults and what ranks receive change between releases, and of JAX the protocol.
-Fix: one environment for all nodes: a shared file system or an image.
+Why: options, defaults and the variables of the ranks change between releases; JAX also changes its protocol.
+Fix: use one environment for all nodes: a shared file system or an image.
 
 torch-versions-differ, error: The nodes have different versions of torch.
 Why: the store's protocol, pickles and collectives' fingerprints change between releases; it may train for a
 while and then hang.
-Fix: one environment for all nodes: a shared file system or an image.
+Fix: use one environment for all nodes: a shared file system or an image.
 
 cuda-versions-differ, warning: The nodes' torch is built for different CUDA releases.
-Why: NCCL and kernels differ with it, and so do speed and results.
-Fix: the same wheel on every node.
+Why: NCCL and kernels then differ, and so do speed and results.
+Fix: install the same wheel on every node.
 
 python-versions-differ, warning: The nodes have different minor versions of Python.
 Why: a pickle or a compiled package of one version may not load in another.
-Fix: one environment for all nodes; `--python` names it.
+Fix: use one environment for all nodes; `--python` names it.
 
 disk-full, error: The run cannot write its files: the disk or the quota is full, or it may not write there.
 Why: logs, checkpoints and NCCL's own files fail, and workers die without a message.
@@ -456,8 +460,8 @@ In logs: `nfs: server NAME not responding, still trying`.
 
 path-mtu-black-hole, error: Small packets pass and full-size ones vanish.
 Why: connections open, the first tensor never arrives, and there is no error: ping and ssh work.
-Fix: the same MTU on every node and switch of the network, and let ICMP "fragmentation needed"
-through; until then a smaller MTU on the nodes, or `sysctl net.ipv4.tcp_mtu_probing=1`.
+Fix: set the same MTU on every node and switch of the network, and let ICMP "fragmentation needed" through;
+until then set a smaller MTU on the nodes, or `sysctl net.ipv4.tcp_mtu_probing=1`.
 In logs: `Timed out waiting 10000ms for recv operation to complete`, like a hang of the program.
 
 nvlink-failed, error: A link between GPUs failed for good during the run.
@@ -474,7 +478,7 @@ In logs: `MNNVL (cliqueSize 8) is available but not working on this system. Chec
 
 peer-mappings-exhausted, error: A GPU cannot map the memory of another one: CUDA's table of peers is full.
 Why: a GPU without NVSwitch has at most eight peers, over all processes together.
-Fix: one process per GPU and at most eight GPUs in a process (`CUDA_VISIBLE_DEVICES`), or
+Fix: use one process per GPU and at most eight GPUs in a process (`CUDA_VISIBLE_DEVICES`), or
 `NCCL_P2P_DISABLE=1`.
 In logs: `CUDA error: peer mapping resources exhausted`.
 
@@ -506,14 +510,15 @@ In logs: `Failed to pull image`, `ImagePullBackOff`, `CreateContainerConfigError
 
 job-step-not-launched, error: Slurm did not start the program: its container, a plugin or the node failed.
 Why: the image cannot be imported or started, a prolog or a plugin (pyxis) fails, or slurmd on that node does.
-Fix: slurmd's log on that node; with pyxis the lines of enroot above, and `enroot start IMAGE` there; for an
-MPI type `srun --mpi=list`.
+Fix: read slurmd's log on that node; with pyxis the lines of enroot above, and try `enroot start IMAGE` there;
+for an MPI type `srun --mpi=list`.
 In logs: `pyxis: couldn't start container`, `task 3 launch failed`.
 
 sidecar-intercepts-ranks, error: The proxy of a service mesh takes the connections between ranks.
 Why: Istio's and Linkerd's sidecars redirect every connection of a pod to themselves; NCCL and Gloo then
 talk to 127.0.0.6 and read nothing.
-Fix: no sidecar in these pods: annotation `sidecar.istio.io/inject: "false"` (`linkerd.io/inject: disabled`).
+Fix: keep the sidecar out of these pods: annotation `sidecar.istio.io/inject: "false"` (`linkerd.io/inject:
+disabled`).
 In logs: a peer 127.0.0.6, `received 0 bytes instead of 4`.
 
 placement-not-possible, error: Ray has fewer free GPUs, CPUs or nodes than a placement asks for.
@@ -594,7 +599,7 @@ In logs: `undefined symbol: ncclCommRegister`.
 
 network-plugin-too-old, error: The network plugin is older than this NCCL or this kind of memory needs.
 Why: memory of newer allocators (VMM, DMA-BUF) needs newer releases of libfabric and the plugin.
-Fix: the plugin and libfabric of this NCCL's release; until then `NCCL_CUMEM_ENABLE=0`.
+Fix: install the plugin and libfabric of this NCCL's release; until then set `NCCL_CUMEM_ENABLE=0`.
 In logs: `NET/OFI Unable to register memory ... RC: -22`.
 
 kernel-cannot-pin-memory, error: Memory cannot be pinned for RDMA, and the memlock limit is not the reason.
@@ -604,7 +609,7 @@ In logs: `ibv_reg_mr failed with error Cannot allocate memory` beside `ulimit -l
 
 user-buffers-not-registrable, error: RDMA cannot register the buffers that the program gives to NCCL.
 Why: memory of expandable segments or of another virtual allocator is not pinned in one piece.
-Fix: no `expandable_segments:True`, or no registered user buffers (`use_nccl_ub`, NCCL_LOCAL_REGISTER).
+Fix: use no `expandable_segments:True`, or no registered user buffers (`use_nccl_ub`, NCCL_LOCAL_REGISTER).
 In logs: `ibv_reg_mr_iova2 failed with error Bad address`.
 
 nccl-setting-invalid, error: NCCL refuses the value of one of its settings.
@@ -614,18 +619,19 @@ In logs: `Invalid NCCL_COMM_ID`, `no algorithm/protocol available`.
 
 address-families-differ, error: One rank has an IPv4 address and another an IPv6 one.
 Why: a host's own name resolves to IPv6 alone, or to IPv6 first, and on other hosts to IPv4.
-Fix: an IPv4 address for every host's name, or `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY=AF_INET` on every
-node.
+Fix: give every host's name an IPv4 address, or set `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY=AF_INET` on
+every node.
 In logs: `ss1.ss_family == ss2.ss_family. 2 vs 10`.
 
 file-not-shared, error: A file is missing on some ranks or nodes alone.
 Why: rank 0 made it in a folder that other nodes do not share, or NFS shows it late.
-Fix: a folder on a shared file system, or each node makes its own; `ls` the path on every node.
+Fix: use a folder on a shared file system, or let each node make its own; `ls` the path on every node.
 In logs: `FileNotFoundError` on some ranks only.
 
 shared-file-raced, error: A file on a shared path changed under some ranks.
 Why: several ranks create, move or delete the same path at once, or NFS shows it late.
-Fix: only rank 0 creates and deletes (`exist_ok=True`), a barrier after it; `ls` the path on every node.
+Fix: let only rank 0 create and delete (`exist_ok=True`), with a barrier after it; `ls` the path on every
+node.
 In logs: `Stale file handle`, `FileExistsError` on some ranks only.
 
 open-mpi-slots, error: Open MPI is given hosts without slots, and more ranks than hosts.
@@ -637,7 +643,7 @@ where the file lacks them; each line is a slot.
 Why, Slurm: Inside an allocation Slurm's tasks are the slots.
 Fix: `-H node1:8,node2:8`, or a host file with slots=8.
 Fix, PBS: `select=2:ncpus=8:mpiprocs=8`.
-Fix, Slurm: as many tasks as ranks in the job file; `--oversubscribe` shares cores.
+Fix, Slurm: request as many tasks as ranks in the job file; `--oversubscribe` shares cores.
 
 directive-wrong, error: sbatch, srun or bsub refuses an option, or takes another thing from it than it seems
 to say.
@@ -653,17 +659,17 @@ Why, template: the file is a template, which somebody has to fill in.
 Why, LSF group: bsub's -g is the job group, which begins with a slash.
 Why, LSF time: bsub(1): -W takes hours and minutes.
 Why, PBS: a job has chunks, or the older form of requests.
-Fix: options as sbatch(1) spells them, values with blanks in quotes.
-Fix, word: the value in quotes, or `#` in front of a comment.
+Fix: write options as sbatch(1) spells them, and values with blanks in quotes.
+Fix, word: put the value in quotes, or `#` in front of a comment.
 Fix, first line: `#!/bin/bash` in the first line.
 Fix, comment: leave out the blank behind `#`.
-Fix, last one: one line, with everything that it lists.
-Fix, memory: the number with its unit.
+Fix, last one: write one line with everything that it lists.
+Fix, memory: write the number with its unit.
 Fix, exclusive: leave one of them out.
 Fix, template: write the value.
-Fix, LSF group: GPUs are asked for with `-gpu num=N`.
-Fix, LSF time: hours and minutes, `-W 4:00`.
-Fix, PBS: all of it in `select=`.
+Fix, LSF group: request GPUs with `-gpu num=N`.
+Fix, LSF time: write hours and minutes, `-W 4:00`.
+Fix, PBS: write all of it in `select=`.
 
 launcher-option-wrong, error: An option of the launcher is misspelt, empty or still a placeholder.
 Why, option: the launcher ends with a usage message.
@@ -674,11 +680,11 @@ Why, accelerate: accelerate takes one of --cpu, --multi_gpu, --tpu, --use_deepsp
 Why, rendezvous: torchrun has c10d, static, etcd and etcd-v2; the backend of the collectives, such as nccl,
 is named in the script.
 Why, port: with c10d torchrun reads `--rdzv-endpoint` alone.
-Fix: the option as the launcher spells it, with a value.
-Fix, placeholder: the value in its place.
-Fix, accelerate: one of these options, or none: the configuration file has the kind.
+Fix: write the option as the launcher spells it, with a value.
+Fix, placeholder: write the value in its place.
+Fix, accelerate: use one of these options, or none: the configuration file has the kind.
 Fix, rendezvous: `--rdzv-backend=c10d` with `--rdzv-endpoint`.
-Fix, port: the port in the endpoint.
+Fix, port: write the port in the endpoint.
 
 several-worlds, error: The launcher is started on several nodes without their number: each start forms a
 world of its own, or finds no place in the one world.
@@ -694,5 +700,5 @@ Fix, torchrun: `--nnodes=$SLURM_NNODES`, and `--rdzv-endpoint` with the first no
 Fix, accelerate: `--num_machines`, `--machine_rank` and `--main_process_ip`.
 Fix, DeepSpeed: start it once, on the first node and without srun, with `--hostfile`; or use torchrun.
 Fix, fairseq: `--distributed-port`.
-Fix, one endpoint: the number of nodes that start it, in the launcher's option.
+Fix, one endpoint: give the number of nodes that start it in the launcher's option.
 """

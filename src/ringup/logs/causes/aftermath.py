@@ -39,7 +39,7 @@ def peer_died_first(log: LogEvidence) -> Found:
 
     Why: a rank, the agent that hosts the store, a coordinator or a worker ended first, and these
     lines follow.
-    Fix: the log of the peer named here, its earliest line; then its host's kernel log.
+    Fix: read the log of the peer named here, from its earliest error; then its host's kernel log.
     In logs: `Connection closed by remote peer`, `Connection reset by peer`, `num_nodes_waiting` tracebacks.
     """
     zero = log.all("ddp-same-model", theirs="0")
@@ -170,8 +170,9 @@ def init_never_finished(log: LogEvidence) -> Found:
 
     Why: a peer never came, or the first connections between ranks go nowhere; the stage where it
     stops tells which.
-    Fix: the logs of all ranks with NCCL_DEBUG=INFO; stacks of those that wait; stop after `via P2P` points to
-    ACS or IOMMU, after `via NET` to the peer or the fabric, before Init START to the bootstrap network.
+    Fix: read the logs of all ranks with NCCL_DEBUG=INFO, and the stacks of those that wait. A stop after `via
+    P2P` points to ACS or IOMMU, after `via NET` to the peer or the fabric, before Init START to the bootstrap
+    network.
     In logs: `Init START` without `Init COMPLETE`.
     """
     if ended := ended_as(log, "init-never-finished"):

@@ -64,7 +64,7 @@ def gpu_out_of_memory(log: LogEvidence) -> Found:
     A rank (or NCCL on it) got no GPU memory.
 
     Why: model, batch or fragments of that rank; processes of an earlier run may still hold memory.
-    Fix: less memory on that rank (batch, sharding, checkpointing); end leftovers of earlier runs; against
+    Fix: use less memory on that rank (batch, sharding, checkpointing); end leftovers of earlier runs; against
     fragments `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
     In logs: `CUDA out of memory. Tried to allocate`, `Cuda failure 'out of memory'`.
     """

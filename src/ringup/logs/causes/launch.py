@@ -132,8 +132,8 @@ def device_ordinal_not_visible(log: LogEvidence) -> Found:
 
     Why: more ranks than visible GPUs, the global rank used as device on a second node, or one GPU
     bound per task.
-    Fix: as many ranks per node as visible devices; `torch.cuda.set_device(LOCAL_RANK)`; `--gpus-per-node`
-    rather than `--gpus-per-task`.
+    Fix: start as many ranks per node as visible devices; `torch.cuda.set_device(LOCAL_RANK)`;
+    `--gpus-per-node` rather than `--gpus-per-task`.
     In logs: `CUDA error: invalid device ordinal`.
     """
     # A peer's number that has no meaning here (transport/p2p) is another cause: GPUs hidden between ranks.

@@ -342,7 +342,8 @@ def uneven_batches(log: LogEvidence) -> Found:
     A rank ran out of data and left the loop; the others wait for it.
 
     Why: shards or iterable data sets of unequal length.
-    Fix: equal lengths, `drop_last=True`, the Join context, or end by a collective decision.
+    Fix: use equal lengths, `drop_last=True` or the Join context, or let all ranks decide together when to
+    end.
     In logs: step lines end on one rank, the others stop in the next all-reduce.
     """
     if ended := ended_as(log, "uneven-batches-between-ranks"):
@@ -472,7 +473,7 @@ def collective_stalled(log: LogEvidence) -> Found:
     blocked.
 
     Why: the transfer does not finish: a link, a GPU, a driver call; or one silent rank.
-    Fix: tests of the network (`ringup check`, `ringup bench`), native stacks (`ringup stacks`), the
+    Fix: test the network (`ringup check`, `ringup bench`); look at native stacks (`ringup stacks`) and the
     flight recorder.
     In logs: one SeqNum on all ranks, `watchdog got stuck for 480 seconds`.
     """
@@ -497,7 +498,7 @@ def model_differs(log: LogEvidence) -> Found:
     DDP found different parameters on different ranks.
 
     Why: another config, checkpoint or branch on one rank.
-    Fix: the same config and checkpoint everywhere; build the model from one seed.
+    Fix: use the same config and checkpoint everywhere; build the model from one seed.
     In logs: `DDP expects same model across all ranks`, `appears not to match sizes of the same param`.
     """
     counts = [e for e in log.all("ddp-same-model") if e.number("theirs") > 0]

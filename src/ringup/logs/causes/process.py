@@ -687,7 +687,7 @@ def terminal_closed(log: LogEvidence) -> Found:
     The launcher got SIGHUP: its terminal or ssh session ended.
 
     Why: a process of an interactive login is ended with it.
-    Fix: tmux, `setsid`, `systemd-run`, `sbatch`, or `ringup run --detach`.
+    Fix: use tmux, `setsid`, `systemd-run`, `sbatch`, or `ringup run --detach`.
     In logs: `Received 1 death signal`, `closing signal SIGHUP`.
     """
     events = log.all("sighup") + [e for number, e in exits(log) if number == 1]

@@ -70,8 +70,8 @@ def rdma_peer_unreachable(log: LogEvidence) -> Found:
     A queue pair to the peer cannot be brought up.
 
     Why: the RoCE addresses are not routed to each other, or the rails are not joined.
-    Fix: addresses and routes of the RoCE ports; `NCCL_CROSS_NIC=0` when only pairs across rails fail;
-    `ib_write_bw` on that pair.
+    Fix: check addresses and routes of the RoCE ports; set `NCCL_CROSS_NIC=0` when only pairs across rails
+    fail; test that pair with `ib_write_bw`.
     In logs: `ibv_modify_qp failed with error Connection timed out`.
     """
     if stuck := log.all("modify-qp", has=_NOT_ANSWERING):
@@ -120,7 +120,8 @@ def rdma_adapter_event(log: LogEvidence) -> Found:
 
     Why: a changed GID table means that addresses of a RoCE port changed under the job; a catastrophic event
     is the adapter's hardware or firmware.
-    Fix: stable addresses (no DHCP renewals, no container network edits); reset or replace the adapter.
+    Fix: keep the addresses stable (no DHCP renewals, no container network edits); reset or replace the
+    adapter.
     In logs: `Got async event : GID table change`, `local catastrophic error`, `device fatal`.
     """
     events = [e for e in log.all("async-event") if not re.search(_OF_A_PORT, e["event"])]

@@ -122,7 +122,7 @@ def fell_back_to_sockets(log: LogEvidence) -> Found:
     RDMA is available or requested, but data goes over TCP without an error.
 
     Why: NCCL takes the next network when one has no usable device; TCP is several times slower.
-    Fix: per reason: the device's name (NCCL_IB_HCA), its port's state, `/dev/infiniband` in the container,
+    Fix: check the device's name (NCCL_IB_HCA), its port's state, `/dev/infiniband` in the container,
     libibverbs, the plugin; prove it with `Using network IB`.
     In logs: `NET/IB : No device found`, then `Using network Socket`.
     """
@@ -253,7 +253,7 @@ def network_plugin_init_failed(log: LogEvidence) -> Found:
     The network plugin loaded and failed, or the requested network could not start.
 
     Why: no device or permission in the container, too little locked memory, or a libfabric that does not fit.
-    Fix: EFA devices and memlock in the container, the libfabric of the plugin; unset NCCL_NET to
+    Fix: check EFA devices and memlock in the container, and the libfabric of the plugin; unset NCCL_NET to
     see what works.
     In logs: `aws-ofi-nccl initialization failed`, `Error: network IB not found`.
     """

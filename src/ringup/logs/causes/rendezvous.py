@@ -147,7 +147,7 @@ def rendezvous_host_not_recognised(log: LogEvidence) -> Found:
 
     Why: torch compares the endpoint with the machine's own host name and with the addresses of that name; an
     address of another NIC, or a name that leads to one, belongs to no agent.
-    Fix: the head's own host name as endpoint; or `--rdzv-conf is_host=true` on the head only with
+    Fix: use the head's own host name as endpoint; or `--rdzv-conf is_host=true` on the head only with
     `--local-addr`; or the static backend with node ranks.
     In logs: `RendezvousConnectionError` and a 60 s client timeout on every node, the head too.
     """
@@ -318,7 +318,7 @@ def stale_rendezvous_state(log: LogEvidence) -> Found:
     A rendezvous file or store still holds the ids or counters of an earlier start.
 
     Why: the counter never equals the world size again, or the address in it belongs to no agent.
-    Fix: a fresh file per run, or a TCP store; restart against a new store.
+    Fix: use a fresh file per run, or a TCP store; restart against a new store.
     In logs: `File already exists:` before init, `worker_count` above `world_size`.
     """
     there, by_file = log.all("file-exists"), log.all("file-init")

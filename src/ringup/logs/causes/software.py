@@ -156,7 +156,7 @@ def gpu_architecture_not_built(log: LogEvidence) -> Found:
 
     Why: it was built for other compute capabilities: the GPU's generation is newer than the build, or so old
     that the build left it out.
-    Fix: a build for that compute capability: `torch.cuda.get_arch_list()` shows what the build holds,
+    Fix: install a build for that compute capability: `torch.cuda.get_arch_list()` shows what the build holds,
     `nvidia-smi --query-gpu=name,compute_cap --format=csv` what the GPU has.
     In logs: `no kernel image is available for execution on the device`, `invalid device function`.
     """
