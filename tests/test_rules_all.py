@@ -116,7 +116,9 @@ def test_the_text_says_what_why_and_how(name: str) -> None:
     assert problem.summary.endswith(".")
 
 
-NO_VERB = re.compile(r"(?:the|a|an|one|no|only|as|same|other|another|each|every|all|less|fewer|more|newer|double)\b")
+NO_VERB = re.compile(
+    r"(?:the|a|an|one|no|only|as|same|other|another|each|every|all|less|fewer|more|newer|double)\b"
+)
 
 
 def test_a_fix_begins_with_what_to_do() -> None:
