@@ -90,6 +90,7 @@ def test_a_field_of_a_later_version_is_skipped_and_a_missing_one_is_unknown() ->
         b"\xff\xfe\x00",
         b"[]",
         b"{}",
+        b'{"cluster": {}}',
         b'{"schema": 1, "cluster": null}',
         b'{"schema": 1, "cluster": {}}',
         b'{"schema": 1, "cluster": {"nodes": 7}}',

@@ -238,7 +238,7 @@ def test_ranks_with_one_error_and_pairs_with_one_rate_are_one_line() -> None:
     found = collective_report.test_lines(CorrectnessReport(tuple(ranks), ()))
     shown = "15 MiB (median of 0 MiB to 30 MiB) free of node0"
     assert found[0] == f"  ranks 0-30 on node0, node1, node2, node3: {shown}"
-    assert len(found) == 2 and "33 ranks right" in found[1]
+    assert len(found) == 2 and "33 ranks correct" in found[1]
     assert len(collective_report.test_lines(CorrectnessReport(tuple(ranks), ()), unfolded=True)) == 32
     pairs = [Pair((f"n{k}", f"n{k + 1}"), 2.5 if k == 7 else 11 + k / 100) for k in range(40)]
     assert collective_report._pair_lines([*pairs, Pair(("a", "b"), 1.0, 0.9)], False) == [

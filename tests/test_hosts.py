@@ -159,8 +159,9 @@ def test_a_broken_host_file_is_refused(text: str) -> None:
 
 
 def test_the_line_of_a_host_file_is_named() -> None:
-    with pytest.raises(NodesError, match="line 3"):
+    with pytest.raises(NodesError, match="line 3") as raised:
         hosts.read_hostfile("a\nb\nc;d\n")
+    assert raised.value.hint == "one node per line: node1 slots=8"
 
 
 def test_no_allocation_is_none() -> None:

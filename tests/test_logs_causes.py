@@ -531,8 +531,8 @@ def test_python_lacks_no_name_of_its_own_modules(
         ("huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1)", "hf auth login"),
         ("ImportError: /w/a.so: undefined symbol: _ZN3c104cuda9SetDeviceEi", "built for another torch"),
         ("RuntimeError: Failed to import a for:\n/w/a.so: undefined symbol: _ZN2at4_ops1aE", "another torch"),
-        ("ImportError: /w/a.so: undefined symbol: _ZN3foo1aE", "repair what the traceback says"),
-        ("OSError: no such table", "repair what the traceback says"),
+        ("ImportError: /w/a.so: undefined symbol: _ZN3foo1aE", "correct the error that the traceback shows"),
+        ("OSError: no such table", "correct the error that the traceback shows"),
         ("RuntimeError: world_size (4) is not divisible by 8", "sizes whose product divides the ranks"),
         (
             "AssertionError: Invalid parallel dims: dp(1) * tp(4) != WORLD_SIZE(16)",

@@ -48,7 +48,7 @@ def counting(folder: Path, options: tuple[str, ...], *faults: str, **env: str) -
 def test_without_restarts_a_failed_run_says_what_one_would_do(tmp_path: Path) -> None:
     run = counting(tmp_path, (), "kill:1:5")
     assert run.code == 137, run.stderr
-    assert "restart: may help, --max-restarts K tries it (`ringup explain rank-killed`)" in run.stderr
+    assert "restart: it may help; --max-restarts K tries it (`ringup explain rank-killed`)" in run.stderr
     (attempt,) = run.record["attempts"]
     assert (attempt["decision"], attempt["outcome"]) == ("stop", "rank-failed")
     assert (run.log_dir / "rank-00000-127.0.0.2.log").exists()

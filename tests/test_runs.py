@@ -218,7 +218,7 @@ def test_a_failed_run_ends_with_the_cause_that_logs_names(home: Path) -> None:
     assert any(line.startswith(f"error: {cause.rule} ({cause.confidence} confidence)") for line in last), last
     assert any("rank-00000" in line and "ValueError: bad batch" in line for line in last), last
     assert last[-1] == f"  more: ringup logs runs/{folder.name}"
-    again = "restart: may fail in the same way, --max-restarts K tries it once"
+    again = "restart: it may fail in the same way; --max-restarts K tries it once"
     assert f"{again} (`ringup explain {cause.rule}`)" in last
     assert json.loads((folder / "run.json").read_text())["cause"]["rule"] == cause.rule
 

@@ -142,7 +142,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
         (
             "explain address already in use",
             "ringup: no problem is named 'address already in use'",
-            "did you mean port-in-use, ephemeral-ports-exhausted?",
+            "did you mean port-in-use, ephemeral-ports-exhausted",
         ),
         (
             "explain xyzzy of nothing",
@@ -182,7 +182,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
         (
             "diff a",
             "ringup diff: missing arguments: B",
-            "usage: ringup diff A B (A: the one that worked: runs",
+            "usage: ringup diff A B (A: what worked: runs/RUN,",
         ),
         ("runs x", "ringup runs: unexpected argument x", "it takes options only: `ringup runs --help`"),
         ("runs --json=x", "ringup runs: --json: it takes no value", "--json: JSON on stdout"),

@@ -68,8 +68,8 @@ def from_json(data: bytes) -> Cluster:
     """The cluster in a file's content.  Raises BundleError for anything else, or a schema that is too new."""
     try:
         whole = msgspec.json.decode(data, type=_File)
-        if "cluster" not in whole:
-            raise BundleError("not a saved collection: it has no cluster", hint=HINT)
+        if missing := {"cluster", "schema"} - whole.keys():
+            raise BundleError(f"not a saved collection: it has no {min(missing)}", hint=HINT)
         if whole.get("schema") != SCHEMA:
             made_by = str(whole.get("ringup", "an unknown version"))[:40]
             raise BundleError(

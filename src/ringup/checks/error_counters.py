@@ -217,8 +217,7 @@ def bond_misconfigured(node: Node, cluster: Cluster, view: View) -> Iterator[Fin
 
     Why: with one link gone the bond carries half; in active-backup mode or with a hash of layer 2 alone all
     traffic between two nodes goes through one link anyhow.
-    Fix: repair the link that is down; use mode 802.3ad and `xmit_hash_policy=layer3+4` where the switch
-    allows it.
+    Fix: repair the link that is down; use 802.3ad and `xmit_hash_policy=layer3+4` if the switch allows it.
     """
     for bond in node.bonds:
         words = trouble(bond)

@@ -224,8 +224,7 @@ def pkey_table_empty(view: View) -> Iterator[Finding]:
     InfiniBand ports share no partition: a key is missing, differs, or both sides are limited members.
 
     Why: packets of another partition are dropped without a message; connecting times out.
-    Fix: correct the partition configuration of the subnet manager; or set NCCL_IB_PKEY, the index of a key
-    that all have.
+    Fix: correct the subnet manager's partitions; or set NCCL_IB_PKEY to the index of a key that all have.
     In logs: `ibv_modify_qp failed`, `Got completion ... status=12`.
     """
     keys: dict[tuple[str, str], int] = {}

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     pack(parts, target)
     terminal.say(*(f"left out: {words}" for words in left_out))
     files, shown = plural(len(parts), "file"), terminal.path_shown(target)
-    terminal.show(f"{shown}: {files}. Read them before you send them: tar tzf {shown}")
+    terminal.show(f"{shown}: {files}. Unpack and read them before you send it: tar xzf {shown}")
     return 0
 
 

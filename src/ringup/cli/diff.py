@@ -28,10 +28,9 @@ MOST_LINES, MOST_VARIANTS = 10, 3
 HINT = "name a run's folder (runs/RUN), a file of `check --save F`, or one with `env --json`"
 OPTIONS = (
     options.Row(
-        ("before",),
-        {"metavar": "A", "help": "the one that worked: runs/RUN, a file of `check --save` or `env --json`"},
+        ("before",), {"metavar": "A", "help": "what worked: runs/RUN, a file of --save or env --json"}
     ),
-    options.Row(("after",), {"metavar": "B", "help": "the one that does not work, of the same kind"}),
+    options.Row(("after",), {"metavar": "B", "help": "what does not work, of the same kind"}),
     options.group(
         "output",
         options.JSON,
@@ -107,8 +106,8 @@ def cells(one: FactChange, now: Side) -> tuple[str, ...]:
     what = one.name if one.topic in ("outcome", "node") else f"{one.topic} {one.name}"
     what = f"new {what}" if one.topic == "problem" and not one.before else what
     where = "" if set(one.nodes) == set(now.nodes) else node_set(printable(n, 64) for n in one.nodes)
-    before = one.before or "-"
-    after = one.after or ("not found any more" if one.topic == "problem" else "-")
+    before = one.before or "none"
+    after = one.after or ("not found any more" if one.topic == "problem" else "none")
     change = f" ({one.change:+.0%})" if one.change is not None else ""
     return (one.severity, *(printable(text, 300) for text in (what, where, before, after + change)))
 

@@ -232,8 +232,8 @@ JOB = group(
     value("--python", "PY", "interpreter on the nodes", ""),
     value("--chdir", "D", "directory on the nodes (default: this one)", ""),
     value("--setup", "CMD", "shell command to run first: module load ...", ""),
-    many("--env", "K=V", "set for the job (K alone: as it is here); repeatable"),
-    flag("--no-forward", "leave exported NCCL_*, TORCH*, HF_*, ... here"),
+    many("--env", "K=V", "set for the job (K alone: with its value here); repeatable"),
+    flag("--no-forward", "do not pass exported NCCL_*, TORCH*, HF_*, ... on"),
     choice("--backend", ("nccl", "gloo"), "backend that the script uses"),
     value("--link-gbit", "N", "link rate where it cannot be read", None, above_zero),
 )
@@ -245,7 +245,7 @@ COLLECTING = group(
 )
 STRICT = group("collecting", *COLLECTING.rows, flag("--strict", "exit 3 when something could not be checked"))
 """Like COLLECTING, for commands whose exit code judges the facts."""
-ALL = flag("--all", "every node, finding and path by itself, equal ones not folded", dest="unfolded")
+ALL = flag("--all", "list every node, finding and path, equal ones too", dest="unfolded")
 HTML = value("--html", "F", "also write a self-contained page", None, writable)
 OUTPUT = group("output", JSON, ALL, HTML, QUIET)
 CHECK = (NODES, JOB, STRICT, OUTPUT)

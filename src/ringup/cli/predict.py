@@ -194,5 +194,5 @@ def _with_better(known: Known, env: Mapping[str, str], made: Prediction) -> Pred
         return made
     out = ", ".join(f"{rdma_devices.shown(p)} ({p.rate_gbit_s:g} Gbit/s)" for p in left)
     value = rdma_devices.hca_value(chosen, known.node.rdma_ports)
-    why = f"which leaves out {out}, of another network than {chosen[0].name}"
+    why = f"which leaves out {out}, on another network than {chosen[0].name}"
     return dataclasses.replace(made, because=(*made.because, f"better: NCCL_IB_HCA='{value}', {why}"))

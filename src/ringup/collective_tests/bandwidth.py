@@ -268,7 +268,7 @@ def slow_nodes(pairs: Sequence[Pair]) -> tuple[tuple[Slow, ...], list[str]]:
         figures = f"{best[node]:.3g} GB/s, not {usual:.3g}"
         clear = {other for pair in shown for other in pair.nodes} - looks
         if len(clear) > 1 and all(pair in shown for pair in met[node] if pair.stage == AGAIN):
-            words = f"{node} is slow with {summarize_names(sorted(partners))}: {figures}"
+            words = f"{node} with {summarize_names(sorted(partners))}: {figures} as other pairs"
             found.append(Slow(node, words, best[node], usual))
         elif len(partners - looks) > 1:
             waited = max(pair.starved for pair in met[node])

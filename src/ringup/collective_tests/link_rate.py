@@ -50,7 +50,7 @@ def _between(cluster: Cluster, plan: Plan, backend: str) -> LinkRate:
     if stated:
         return LinkRate(stated, f"--link-gbit {stated:g}", _share(cluster, plan))
     if cluster.is_local:
-        return LinkRate(None, "nodes simulated on one machine share no link")
+        return LinkRate(None, "simulated nodes on one machine have no link between them")
     other = next((t for t in plan.transports if t.network not in ("IB", "Socket")), None)
     if backend == "nccl" and other:
         why = f"NCCL's network on {other.node} is unknown"

@@ -196,7 +196,8 @@ def read_hostfile(text: str) -> tuple[Host, ...]:
                 slots = int(value) if key == "slots" else slots
             hosts = expand(name)
         except NodesError as error:
-            raise NodesError(f"line {number}: {error}", hint=error.hint) from error
+            hint = "one node per line: node1 slots=8" if error.hint == _HINT else error.hint
+            raise NodesError(f"line {number}: {error}", hint=hint) from error
         for host in hosts:
             before = found.get(host.name)
             total = (before.slots or 1) + (slots or 1) if before else slots

@@ -172,8 +172,7 @@ def command_in_one_string(job: JobFile, document: Node) -> Found:
     Why: each entry is one word and no shell splits it: the container looks for a program of this whole name
     and ends with "no such file or directory".
 
-    Fix: write an entry for each word, `["torchrun", "--nproc-per-node=4", "train.py"]`, or `["bash", "-c",
-    "..."]`.
+    Fix: write each word as an entry: `["torchrun", "--nproc-per-node=4", "t.py"]` or `["bash", "-c", "..."]`.
     """
     for container in _in_pods(document, "containers"):
         first = next(iter(listed(node_at(container, "command"))), None)
@@ -768,8 +767,7 @@ def rank_starts_after_another(job: JobFile, document: Node) -> Found:
     Why: the first waits in the rendezvous for the second, which is started when the first is done: it times
     out, and the second is never started.
 
-    Fix: remove the condition (compose: `depends_on: [rank0]`; JobSet: `status: Ready`), as all ranks start at
-    once.
+    Fix: remove the condition (compose: `depends_on: [rank0]`; JobSet: `status: Ready`): ranks start together.
     """
     services = dict(pairs(node_at(document, "services")))
     replicated = listed(node_at(document, "spec", "replicatedJobs"))

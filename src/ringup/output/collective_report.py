@@ -32,7 +32,7 @@ def test_lines(report: CorrectnessReport, *, unfolded: bool = False) -> list[str
     fine = [r for r in report.ranks if r.ok]
     if fine:
         devices = sorted({r.device.partition(" ")[2] or r.device for r in fine})
-        lines.append(f"  {plural(len(fine), 'rank')} right, on {', '.join(devices)}")
+        lines.append(f"  {plural(len(fine), 'rank')} correct, on {', '.join(devices)}")
     if len(report.suspects) > 1:
         names = ", ".join(map(str, report.suspects))
         lines.append(f"  one of ranks {names} makes the results wrong; these ranks cannot show which one")

@@ -17,7 +17,7 @@ LABEL = 34
 """Columns that a group's name may take."""
 ROUNDS = 3
 """Rounds in which groups are split by the nodes that their members fail to reach."""
-LEGEND = "paths from row to column (ok all work, x none does, n/m some, . not tried):"
+LEGEND = "paths from row to column (ok: all work, x: none, n/m: n of m, .: not tried):"
 
 Column = tuple[str, int]
 """An interface of the nodes of a group."""

@@ -73,12 +73,12 @@ def would_lines(decision: Decision, rule: str) -> list[str]:
 
     why = f" (`ringup explain {rule}`)" if rule else ""
     if decision.stopped == "limit" and rule in ROWS and ROWS[rule].kind == "confirm":
-        return [f"restart: may fail in the same way, --max-restarts K tries it once{why}"]
+        return [f"restart: it may fail in the same way; --max-restarts K tries it once{why}"]
     if decision.stopped == "limit":
-        return [f"restart: may help, --max-restarts K tries it{why}"]
+        return [f"restart: it may help; --max-restarts K tries it{why}"]
     if decision.stopped == "will-fail-again":
-        return [f"restart: would fail again{why}"]
-    return [f"restart: would not help: {printable(decision.because, 300)}"]
+        return [f"restart: it would fail again{why}"]
+    return [f"restart: it would not help: {printable(decision.because, 300)}"]
 
 
 def end_lines(entries: Sequence[SavedAttempt], whole_s: float, decision: Decision | None) -> list[str]:

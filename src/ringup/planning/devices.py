@@ -43,7 +43,7 @@ def _devices(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
         elif left:
             out = ", ".join(f"{rdma_devices.shown(p)} {p.rate_gbit_s:g} Gbit/s" for p in left)
             value = rdma_devices.hca_value([p for p in taken if p not in left], node.rdma_ports)
-            why = f"NCCL would also take {out}, which is not of the network of {chosen[0].name}"
+            why = f"NCCL would also take {out}, which is on another network than {chosen[0].name}"
             reasons[node.name] = value, why
     notes += about_nodes(said)
     return _everywhere_or_each("NCCL_IB_HCA", cluster, reasons)

@@ -29,7 +29,7 @@ On 64 healthy hosts that share two CPUs none of 956 short connections retransmit
 dropped a sixth to a half of all did.
 """
 
-NO_GPU = "; no GPU found: only NCCL jobs need this (--backend gloo leaves it out)"
+NO_GPU = "; no GPU found: only NCCL jobs need this (with --backend gloo it is not set)"
 """Added to the reason of an NCCL variable if nothing shows that the job uses NCCL."""
 UNKNOWN_GPUS = "; GPUs could not be counted: only NCCL jobs need this"
 

@@ -33,8 +33,7 @@ In logs: `AER: ... PCIe Bus Error` in floods for one slot.
 
 xid-in-kernel-log, error: The NVIDIA driver reported a fault code.
 Why: it is the first message about a GPU that failed; 13, 31, 43 and 45 usually come from the application.
-Fix: read the code: 48, 63, 64, 94, 95 memory; 74 NVLink; 79 off the bus; 119, 120 GSP. Drain the node, reset
-the GPU, replace it if the code returns.
+Fix: see the code: 48, 63, 64, 94, 95 memory; 74 NVLink; 79 off the bus; 119, 120 GSP: drain, reset, replace.
 In logs: `NVRM: Xid (PCI:0000:3b:00): 79`.
 
 fabric-manager-not-running, error: An NVSwitch machine has no working fabric manager of the driver's version.
@@ -121,8 +120,7 @@ Fix: choose sizes whose product divides the number of ranks.
 launcher-argument-misread, error: The launcher does not know an option, or takes a value for something else.
 Why: an option of another launcher or release, or of the script; the first word that a launcher does not know
 is the script, and a flag that needs no value takes none.
-Fix: read the launcher's `--help` and the entrypoint that it prints; write options of the script behind its
-name.
+Fix: read the launcher's `--help` and the entrypoint it prints; write options of the script behind its name.
 In logs: `torchrun: error: unrecognized arguments: --nproc-per-nod`, `entrypoint : false`.
 
 rendezvous-ids-differ, error: Every node made its own run id, so each waits in its own rendezvous.
@@ -154,8 +152,7 @@ of torch's flight recorder that ends before the others'.
 
 collective-mismatch, error: Ranks are in different collectives, or in the same one with another size or order.
 Why: each rank's calls on a communicator are matched by order alone.
-Fix: call the same operations in the same order, with the same shapes, on all ranks;
-`TORCH_DISTRIBUTED_DEBUG=DETAIL` names both sides.
+Fix: make the same calls in the same order on all ranks; `TORCH_DISTRIBUTED_DEBUG=DETAIL` names both sides.
 In logs: `Detected mismatch between collectives on ranks`, other SeqNum, OpType or NumelIn in one group;
 another call under one `collective_seq_id` of torch's flight recorder dumps.
 
@@ -424,8 +421,7 @@ In logs: `Unable to resolve hostname to a (local) address. Using the loopback ad
 
 own-hostname-unresolvable, error: A node cannot resolve its own name.
 Why: torch's launcher looks it up and dies; Gloo falls back to loopback, where no peer finds it.
-Fix: put the name into the node's hosts file, with its address on the shared network, or set
-`GLOO_SOCKET_IFNAME`.
+Fix: put its name and address on the shared network into its hosts file, or set `GLOO_SOCKET_IFNAME`.
 In logs: `socket.gaierror: [Errno -3] Temporary failure in name resolution`, with no name in it.
 
 launcher-versions-differ, warning: The nodes have different versions of the requested launcher.
@@ -517,8 +513,7 @@ In logs: `pyxis: couldn't start container`, `task 3 launch failed`.
 sidecar-intercepts-ranks, error: The proxy of a service mesh takes the connections between ranks.
 Why: Istio's and Linkerd's sidecars redirect every connection of a pod to themselves; NCCL and Gloo then
 talk to 127.0.0.6 and read nothing.
-Fix: keep the sidecar out of these pods: annotation `sidecar.istio.io/inject: "false"` (`linkerd.io/inject:
-disabled`).
+Fix: annotate these pods: `sidecar.istio.io/inject: "false"` (`linkerd.io/inject: disabled`).
 In logs: a peer 127.0.0.6, `received 0 bytes instead of 4`.
 
 placement-not-possible, error: Ray has fewer free GPUs, CPUs or nodes than a placement asks for.
@@ -630,8 +625,7 @@ In logs: `FileNotFoundError` on some ranks only.
 
 shared-file-raced, error: A file on a shared path changed under some ranks.
 Why: several ranks create, move or delete the same path at once, or NFS shows it late.
-Fix: let only rank 0 create and delete (`exist_ok=True`), with a barrier after it; `ls` the path on every
-node.
+Fix: let only rank 0 create and delete (`exist_ok=True`), then a barrier; `ls` the path on every node.
 In logs: `Stale file handle`, `FileExistsError` on some ranks only.
 
 open-mpi-slots, error: Open MPI is given hosts without slots, and more ranks than hosts.

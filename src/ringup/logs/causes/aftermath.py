@@ -170,9 +170,8 @@ def init_never_finished(log: LogEvidence) -> Found:
 
     Why: a peer never came, or the first connections between ranks go nowhere; the stage where it
     stops tells which.
-    Fix: read the logs of all ranks with NCCL_DEBUG=INFO, and the stacks of those that wait. A stop after `via
-    P2P` points to ACS or IOMMU, after `via NET` to the peer or the fabric, before Init START to the bootstrap
-    network.
+    Fix: read all logs with NCCL_DEBUG=INFO, and stacks of the ranks that wait. A stop after `via P2P` points
+    to ACS or IOMMU, after `via NET` to the peer or the fabric, before Init START to the bootstrap network.
     In logs: `Init START` without `Init COMPLETE`.
     """
     if ended := ended_as(log, "init-never-finished"):

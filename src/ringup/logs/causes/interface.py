@@ -141,9 +141,8 @@ def _dialled_blindly(log: LogEvidence) -> bool:
 def _pin(host: HostNetworks) -> Fix:
     for name, address in host.sockets.values():
         if not (has_virtual_name(name) or is_link_local(address) or is_loopback(address)):
-            return Fix(
-                f"{assignment('NCCL_SOCKET_IFNAME', name)} on every process", env={"NCCL_SOCKET_IFNAME": name}
-            )
+            text = f"set {assignment('NCCL_SOCKET_IFNAME', name)} on every process"
+            return Fix(text, env={"NCCL_SOCKET_IFNAME": name})
     return Fix("name the routable interface, or exclude these: NCCL_SOCKET_IFNAME=^docker,br-,veth,virbr,lo")
 
 
@@ -182,9 +181,9 @@ def link_local_address_chosen(log: LogEvidence) -> Found:
 def _off_the_link(address: str) -> Fix:
     if address.startswith("169.254."):
         name = "NCCL_SOCKET_IFNAME (for UCX: UCX_NET_DEVICES)"
-        return Fix(f"{name} = an interface with a routable address, on every process")
+        return Fix(f"set {name} to an interface with a routable address, on every process")
     env = {"NCCL_SOCKET_FAMILY": "AF_INET"}
-    return Fix("NCCL_SOCKET_FAMILY=AF_INET, or name an interface with IPv4", env)
+    return Fix("set NCCL_SOCKET_FAMILY=AF_INET, or name an interface with IPv4", env)
 
 
 @cause("loopback-interface-chosen")
@@ -268,7 +267,7 @@ def peer_unreachable_on_interface(log: LogEvidence) -> Found:
         return None
     fix = _shared_fix(log)
     shown = ", ".join(f"{h.name} {' '.join(h.bootstrap)}" for h in log.hosts.values() if h.bootstrap)
-    text = f"hosts bootstrap on addresses of different networks ({shown}) and nobody got past it"
+    text = f"hosts bootstrap on addresses of different networks ({shown}) and no rank continued"
     if fix or log.outcome.hang:
         return report([*apart, log.outcome.hang], text, "medium", fix=fix)
     return report(apart, text, "low", severity="warning")
@@ -313,8 +312,8 @@ def _shared_fix(log: LogEvidence) -> Fix | None:
     shared = next((v for v in names.values() if len(v) == len(hosts) > 1), {})
     if len(set(shared.values())) > 1:
         each = ", ".join(f"{host}: {name}" for host, name in shared.items())
-        return Fix(f"NCCL_SOCKET_IFNAME = the interface of the network all hosts share ({each})")
+        return Fix(f"set NCCL_SOCKET_IFNAME to the interface of the network all hosts share ({each})")
     for value in shared.values():
-        text = f"{assignment('NCCL_SOCKET_IFNAME', value)} on every process (the network all hosts share)"
+        text = f"set {assignment('NCCL_SOCKET_IFNAME', value)} on every process (the network all hosts share)"
         return Fix(text, env={"NCCL_SOCKET_IFNAME": value, "GLOO_SOCKET_IFNAME": value})
     return None

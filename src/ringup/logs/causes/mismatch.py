@@ -342,8 +342,7 @@ def uneven_batches(log: LogEvidence) -> Found:
     A rank ran out of data and left the loop; the others wait for it.
 
     Why: shards or iterable data sets of unequal length.
-    Fix: use equal lengths, `drop_last=True` or the Join context, or let all ranks decide together when to
-    end.
+    Fix: use equal lengths, `drop_last=True` or the Join context, or let all ranks agree when to end.
     In logs: step lines end on one rank, the others stop in the next all-reduce.
     """
     if ended := ended_as(log, "uneven-batches-between-ranks"):

@@ -320,7 +320,7 @@ def rank_raised_exception(log: LogEvidence) -> Found:
     One rank ended with an exception that no other cause covers.
 
     Why: its traceback has the reason; closed or reset connections on the other ranks follow from it.
-    Fix: repair what the traceback says, on that rank and host.
+    Fix: correct the error that the traceback shows, on that rank and host.
     In logs: a traceback on one rank, peers that print closed or reset connections.
     """
     if of_a_thread := _thread_ended(log):

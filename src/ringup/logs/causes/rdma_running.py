@@ -120,8 +120,7 @@ def rdma_adapter_event(log: LogEvidence) -> Found:
 
     Why: a changed GID table means that addresses of a RoCE port changed under the job; a catastrophic event
     is the adapter's hardware or firmware.
-    Fix: keep the addresses stable (no DHCP renewals, no container network edits); reset or replace the
-    adapter.
+    Fix: keep addresses stable (no DHCP renewals, no container network edits); reset or replace the adapter.
     In logs: `Got async event : GID table change`, `local catastrophic error`, `device fatal`.
     """
     events = [e for e in log.all("async-event") if not re.search(_OF_A_PORT, e["event"])]
