@@ -335,6 +335,30 @@ def test_a_run_that_was_ended_as_hung_names_who_was_missing(
     assert "never came to all_reduce; the run was ended as hung" in first.text
 
 
+@pytest.mark.parametrize(
+    ("end", "rule"),
+    [
+        ("hung, ended 13 s after the start: rank 1 on node1 missing from all_reduce", "rank-fell-behind"),
+        (
+            "first failure: rank 3 on node1: ValueError: no (exit code 1), 2.3 s after the start\n"
+            "  | [rank3]: ValueError: no",
+            "rank-raised-exception",
+        ),
+        (
+            "first failure: rank 3 on node1: killed by SIGKILL (9): often the kernel's out-of-memory killer"
+            " (see `dmesg`), 2.3 s after the start",
+            "oom-killer-ran",
+        ),
+    ],
+)
+def test_a_node_that_was_short_of_memory_is_the_cause_only_if_a_rank_was_killed(
+    end: str, rule: str, tmp_path: Path
+) -> None:
+    counted = "ringup: node1: the kernel ended 1 process there for memory meanwhile (oom-killer-ran)\n"
+    first = diagnose(tmp_path, f"{counted}{end}\n").causes[0]
+    assert (first.rule, first.severity) == (rule, "error")
+
+
 def test_a_failure_whose_words_name_another_rank_is_no_first_one(tmp_path: Path) -> None:
     end = "first failure seen: rank 0 on node0: RuntimeError (exit code 1), 2.3 s after the start\n"
     assert not any("ended first, with" in c.text for c in diagnose(tmp_path, CLOSED + end).causes)

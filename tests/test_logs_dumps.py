@@ -160,7 +160,7 @@ def test_a_rank_that_stands_in_a_transfer_is_said_to_and_not_blamed_for_sure(tmp
     receives = dump([*STEPS, waits("recv 1<-0", 3, is_p2p=True, group="3:pp")])
     cause = first(diagnosed(tmp_path, {0: ahead, 1: receives, 2: ahead}))
     assert (cause.ranks, cause.confidence) == ((1,), "medium")
-    assert "rank 1 stands in recv 1<-0 [3] Float, train.py:85 of pp" in cause.text
+    assert "rank 1 is in recv 1<-0 [3] Float, train.py:85 of pp" in cause.text
 
 
 def test_two_groups_entered_in_another_order_name_both(tmp_path: Path) -> None:

@@ -120,6 +120,13 @@ def test_a_label_that_names_a_rank_gives_it(tmp_path: Path) -> None:
     assert (first.rule, first.ranks, first.nodes) == ("gpu-out-of-memory", (3,), ("node1",))
 
 
+def test_the_rank_in_an_actors_name_is_no_host(tmp_path: Path) -> None:
+    text = "\n".join(f"(PolicyWorker[rank={r}] pid=7{r}, ip=10.1.2.{r}) starting" for r in (3, 4) * 8)
+    text += "\n(PolicyWorker[rank=3] pid=73, ip=10.1.2.3) CUDA out of memory. Tried to allocate 2.00 GiB."
+    first = diagnose(tmp_path, text).causes[0]
+    assert (first.rule, first.ranks, first.nodes) == ("gpu-out-of-memory", (3,), ("10.1.2.3",))
+
+
 @pytest.mark.parametrize(
     "names", [("train2.py:88", "data.py:12"), ("trainer", "data"), ("src.train", "src.data2")]
 )

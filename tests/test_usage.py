@@ -184,7 +184,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
             "ringup diff: missing arguments: B",
             "usage: ringup diff A B (A: what worked: runs/RUN,",
         ),
-        ("runs x", "ringup runs: unexpected argument x", "it takes options only: `ringup runs --help`"),
+        ("runs x", "ringup runs: unexpected argument x", "options only: `ringup runs --help`"),
         ("runs --json=x", "ringup runs: --json: it takes no value", "--json: JSON on stdout"),
         (
             "script slurm --nproc",

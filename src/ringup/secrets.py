@@ -483,10 +483,9 @@ def _follows(line: str, gap: re.Match[str], start: int, name: str, opened: str) 
     if gap[0][-1] == "\t" or "|" in gap[0]:  # a table
         return True
     if inner != value and _OPENER.match(value):
-        if _bare(name) in ("password", "passphrase"):
-            return True
-        is_usual = _bare(name) in ("token", "key", "secret", "pass")
-        return not inner.isalpha() and (not is_usual or looks_random(inner))
+        if (bare := _bare(name)) in ("token", "key", "secret", "pass"):
+            return not inner.isalpha() and looks_random(inner)
+        return bare in ("password", "passphrase") or not inner.isalpha()
     # After HF_TOKEN or "with password" a value may follow without a separator.
     is_loud = name.isupper() and "_" in name
     is_loud = is_loud or (command in ("with", "using", "use") and _bare(name) == "password")

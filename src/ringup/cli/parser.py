@@ -116,8 +116,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(UsageError.exit_code, f"{self.prog}: {what}\nhint: {hint}\n")
 
     def error(self, message: str) -> NoReturn:
-        message = re.sub(r"^(--[\w-]+)(?:/--[\w-]+)+", r"\1", message.removeprefix("argument "))
         message = message.replace("the following arguments are required", "missing arguments")
+        message = re.sub(r"^(--[\w-]+)(?:/--[\w-]+)+", r"\1", message.removeprefix("argument "))
         is_file = " cannot be read: " in message or " cannot be written: " in message
         another = f"name another {'directory' if message.startswith('--log-dir') else 'file'}"
         message = re.sub(": ignored explicit argument .*", ": it takes no value", message)
@@ -131,18 +131,16 @@ class Parser(argparse.ArgumentParser):
         taken = [action for action in self._actions if not action.option_strings]
         names = " ".join(str(action.metavar) for action in taken)
         meanings = "; ".join(f"{action.metavar}: {action.help}" for action in taken)
-        help_ = f"`{self.prog} --help`"
-        return f"usage: {self.prog} {names} ({meanings})" if taken else f"it takes options only: {help_}"
+        return f"usage: {self.prog} {names} ({meanings})" if taken else f"options only: `{self.prog} --help`"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             from difflib import get_close_matches
 
-            choices, name = [*action.choices], (*action.option_strings, str(action.metavar))[0]
-            near = get_close_matches(str(value), choices, 1)
-            like = f"for example {self.prog} {name if action.option_strings else ''} {choices[0]}"
-            hint = f"did you mean {near[0]}?" if near else " ".join(like.split())
-            self._refuse(f"{name}: {value!r} is not one of {', '.join(choices)}", hint)
+            choices, name = [*action.choices], " ".join(action.option_strings[:1])
+            near = [f"did you mean {one}?" for one in get_close_matches(str(value), choices, 1)]
+            what = f"{name or action.metavar}: {value!r} is not one of {', '.join(choices)}"
+            self._refuse(what, "".join(near) or f"for example {self.prog} {name and name + ' '}{choices[0]}")
 
     def print_help(self, file: Any = None) -> None:
         """Raises OSError where it cannot be written; argparse's own drops that error."""

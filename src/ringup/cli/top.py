@@ -174,7 +174,8 @@ class Top:
             words = f"{plural(len(unseen), 'rank')} cannot be seen from here, so no hang is judged"
             return (words,), "warning"
         what = "printed" if self.printed.latest_s else "read, written or sent"
-        words = f"Nothing was {what} for {show_seconds(quiet_s)}; judged after {show_seconds(hang.window_s)}"
+        quiet, window = show_seconds(quiet_s), show_seconds(hang.window_s)
+        words = f"Nothing was {what} for {quiet}; a verdict follows after {window}"
         return (*(self.event.splitlines() or [words]),), "warning"
 
     def title(self) -> str:

@@ -62,5 +62,7 @@ def _lowered(cause: Cause, absent: list[str]) -> Cause:
     if cause.severity != "error" or (place(cause) < FIRST_INFERRED and not rests_on_code):
         return cause
     less = CONFIDENCES[min(CONFIDENCES.index(cause.confidence) + 1, len(CONFIDENCES) - 1)]
-    text = f"{cause.text}; the log is incomplete ({', '.join(absent)}): the missing part may name another"
+    text = (
+        f"{cause.text}; the log is incomplete ({', '.join(absent)}): the missing part may show another cause"
+    )
     return replace(cause, confidence=less, text=text)

@@ -35,7 +35,7 @@ _LEVEL = re.compile(
 """Words for a severity or a step, not for a process; and clocks."""
 _RANK = re.compile(r"(?i)(?<![a-z_])(?:global[_-]?)?(?:rank|rk|r)[ =:_-]{0,3}(\d{1,6})\b")
 _OWNER = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?|pod(?:[_-]?name)?|server)[=:] ?([\w.-]{1,63})")
-_SPLIT = re.compile(r"[\s,/|=@]+")
+_SPLIT = re.compile(r"[\s,/|=@()\[\]]+")
 
 _PAIR = re.compile(r'([\w.@-]{1,40})=(?:"((?:[^"\\]|\\.)*)"|([^\s"]*))(?:\s+|$)')
 MOST_PAIRS = 40

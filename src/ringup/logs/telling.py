@@ -363,7 +363,7 @@ def _of_a_clue(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Caus
 def described(log: LogEvidence, clue: Clue) -> Cause:
     where = f" ({len(clue.ranks)} ranks print it)" if len(clue.ranks) > 1 else ""
     meaning = next((text for pattern, text in MEANINGS if pattern.regex.search(clue.message)), "")
-    text, fix = f"no known cause fits; the first line that tells of a failure{where}", meaning or _AROUND
+    text, fix = f"no known cause fits; the first line that reports a failure{where}", meaning or _AROUND
     if clue.count >= BEATS and clue.form >= Form.WAIT:
         text = f"no known cause fits; the job makes no progress, this line repeats to the end{where}"
         fix = meaning if meaning and clue.severity == "error" else _ON_EACH_RANK

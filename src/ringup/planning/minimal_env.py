@@ -68,7 +68,7 @@ def with_nccl_debug(plan: Plan, cluster: Cluster, *, always: bool = False) -> Pl
         return plan
     if any(user_value(cluster.job, node, "NCCL_DEBUG") is not None for node in cluster.nodes):
         return plan
-    added = [EnvVar("NCCL_DEBUG", "INFO", f"tells which network NCCL takes; {APART}")]
+    added = [EnvVar("NCCL_DEBUG", "INFO", f"shows which network NCCL takes; {APART}")]
     if all(user_value(cluster.job, node, "NCCL_DEBUG_SUBSYS") is None for node in cluster.nodes):
         why = "only lines printed while communicators are created"
         added.append(EnvVar("NCCL_DEBUG_SUBSYS", SUBSYSTEMS if always else "INIT,ENV,NET", why))

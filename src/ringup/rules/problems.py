@@ -31,7 +31,7 @@ Why: every replay costs bandwidth, and the device may soon drop off the bus.
 Fix: reseat the device or riser, then replace it.
 In logs: `AER: ... PCIe Bus Error` in floods for one slot.
 
-xid-in-kernel-log, error: The NVIDIA driver reported a fault code.
+xid-in-kernel-log, error: The NVIDIA driver reported a fault code (Xid).
 Why: it is the first message about a GPU that failed; 13, 31, 43 and 45 usually come from the application.
 Fix: see the code: 48, 63, 64, 94, 95 memory; 74 NVLink; 79 off the bus; 119, 120 GSP: drain, reset, replace.
 In logs: `NVRM: Xid (PCI:0000:3b:00): 79`.
@@ -478,7 +478,7 @@ Fix: use one process per GPU and at most eight GPUs in a process (`CUDA_VISIBLE_
 `NCCL_P2P_DISABLE=1`.
 In logs: `CUDA error: peer mapping resources exhausted`.
 
-no-gpu-visible, error: The program wants a GPU, and its host or its build of torch has none.
+no-gpu-visible, error: The program needs a GPU, and its host or its build of torch has none.
 Why: a machine or container without GPUs or driver, or a build of torch without CUDA.
 Fix: `nvidia-smi -L` and `python -c "import torch; print(torch.version.cuda, torch.cuda.device_count())"` in
 the job's own shell; `--gpus-per-node` in Slurm, `--gpus all` in Docker; on CPUs, `backend="gloo"`.

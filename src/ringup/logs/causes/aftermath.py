@@ -168,8 +168,8 @@ def init_never_finished(log: LogEvidence) -> Found:
     """
     Some ranks started init and never completed it, and the log ends.
 
-    Why: a peer never came, or the first connections between ranks go nowhere; the stage where it
-    stops tells which.
+    Why: a peer never came, or the first connections between ranks fail; the stage where it stops
+    shows which.
     Fix: read all logs with NCCL_DEBUG=INFO, and stacks of the ranks that wait. A stop after `via P2P` points
     to ACS or IOMMU, after `via NET` to the peer or the fabric, before Init START to the bootstrap network.
     In logs: `Init START` without `Init COMPLETE`.
@@ -184,7 +184,7 @@ def init_never_finished(log: LogEvidence) -> Found:
     last: dict[tuple[int, str], Event] = {}  # the last set-up line of each file or process
     for event in log.all("bootstrap", "using-network", "init", "channel", "connected"):
         last[event.file, event.pid] = event
-    text = f"communicator init was begun and not completed; it stops {_stage(log)}"
+    text = f"NCCL's init began and did not complete; it stops {_stage(log)}"
     wanted = max((c.nranks for c in begun), default=0)
     absent = sorted(set(range(min(wanted, 100_000))) - {c.rank for c in log.communicators})
     if absent and len(absent) < wanted:

@@ -158,7 +158,7 @@ def xid_in_kernel_log(log: LogEvidence) -> Found:
         text = f"the driver reported code {', '.join(map(str, codes))}, which ends no process"
         return report(log.all("xid"), text, "low", severity="note")
     grave = log.has("sxid") or not PROGRAM_XIDS.issuperset(codes)
-    text = f"the driver reported fault code {', '.join(map(str, codes)) or 'without number'}"
+    text = f"the driver reported Xid {', '.join(map(str, codes)) or 'without number'}"
     text += "" if grave else " (usually the program's own fault)"
     return report(log.all("xid", "sxid"), text, "high" if grave else "low")
 

@@ -30,13 +30,13 @@ def interface_name_missing(log: LogEvidence) -> Found:
             text = "another rank published no address: its interface setting matches nothing, or it runs"
             text += " another NCCL; read that rank's log"
             return report(garbage, text, "low", nodes=(), ranks=())
-        text = "there is no address to make a socket for: no usable interface here"
+        text = "a socket has no address: there is no usable interface here"
         return report(log.all("no-address"), text, "medium")
     first = (nccl or gloo)[0]
     speaker = log.host(first)
     variable = "NCCL_SOCKET_IFNAME" if nccl else "GLOO_SOCKET_IFNAME"
     name = (gloo[0]["name"] if gloo else "") or speaker.value("NCCL_SOCKET_IFNAME")
-    text = f"no usable interface fits {variable}{'=' + name if name else ''}{on(first.host)}"
+    text = f"no usable interface matches {variable}{'=' + name if name else ''}{on(first.host)}"
     offered = [e for e in log.all("offered-interface") if e.host in ("", first.host)]
     down = log.all("ibdev2netdev", state="(?i)down", netdev=re.escape(name)) if name else []
     down += [e for e in offered if e["name"] == name and e["state"].lower() == "down"]
@@ -87,7 +87,7 @@ def virtual_interface_chosen(log: LogEvidence) -> Iterator[Cause | None]:
         yield report(bridges.values(), text, "low")
     dialled = log.all("nccl-connect", "gloo-connect", address=r"172\.17\..*")
     if "" not in log.hosts and not any(map(_boots_on_virtual, log.hosts.values())):
-        text = f"a rank dials {first_value(dialled, 'address')}, an address of Docker's default bridge"
+        text = f"a rank connects to {first_value(dialled, 'address')}, an address of Docker's default bridge"
         yield report(dialled, text, "medium")
 
 
@@ -256,7 +256,7 @@ def peer_unreachable_on_interface(log: LogEvidence) -> Found:
         text = f"{address} does not answer (SYN-SENT): a filter drops it, or no host has that address"
         return report(unanswered, text, "medium" if len(unanswered) > 1 or log.outcome.stopped else "low")
     if lost and not log.has("ssh-connect"):
-        text = "mpirun lost its daemon on a node: no way back to the first node's address?"
+        text = "mpirun lost its daemon on a node: can it reach the first node's address?"
         return report(lost, text, "low")
     if log.has("gloo-mesh") and not log.has("gloo-remote", "gloo-connect", "gloo-loopback"):
         text = (

@@ -266,7 +266,7 @@ def _silent(log: LogEvidence) -> Cause | None:
     # -1: none has ever completed one, and perhaps none can.
     is_first = bool(states) and all(e["completed"] == "-1" for e in states.values())
     if len(everyone) > 1 and 0 < len(missing) <= len(everyone) and not is_first:
-        text = f"{who} wait, {show_ranks(missing[:8])} silent: look there"
+        text = f"{who} wait, {show_ranks(missing[:8])} reports nothing: look there first"
         return report(events, text, "medium", ranks=missing[:64])
     if len(everyone) > 1 and not missing:
         return None
@@ -487,7 +487,7 @@ def _printed_stalled(log: LogEvidence) -> Cause | None:
     if len(waiting) < 2 or len(calls) > 1:
         return standing_together(log)
     ((seq, op),) = calls
-    text = f"{show_ranks(waiting)} stand in the same {op.lower()}{seq and f' #{seq}'}"
+    text = f"{show_ranks(waiting)} wait in the same {op.lower()}{seq and f' #{seq}'}"
     return report(waiting.values(), text, "low" if _missing_ranks(log, set(waiting)) else "medium")
 
 

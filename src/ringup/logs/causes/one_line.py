@@ -43,9 +43,9 @@ _MEDIUM: Confidence = "medium"
 
 ROWS = (
     # GPUs and the links between them.
-    Row("imex-not-working", "mnnvl-failed", "NVLink reaches other nodes, and IMEX keeps NCCL from it"),
+    Row("imex-not-working", "mnnvl-failed", "NVLink reaches other nodes, but IMEX does not let NCCL use it"),
     Row("peer-mappings-exhausted", "peers-exhausted", "a GPU cannot map the memory of one more GPU"),
-    Row("no-gpu-visible", "no-cuda", "the program wants a GPU, and its host or its build has none",
+    Row("no-gpu-visible", "no-cuda", "the program needs a GPU, and its host or its build of torch has none",
         unless="gpu-lost xid driver-library no-device"),
     Row("driver-library-mismatch", "driver-library",
         "the driver's kernel module and user library are of different releases"),
@@ -55,7 +55,7 @@ ROWS = (
     Row("rendezvous-variables-missing", "variable-unset",
         "{variable} is not set: the script runs without a launcher, or its launcher does not pass it on"),
     Row("port-privileged", "listen-denied", "only root may listen on port {port}: it is below 1024"),
-    Row("not-enough-slots", "no-slots", "more is asked for than the host list or the cluster has",
+    Row("not-enough-slots", "no-slots", "the job requests more slots than the host list or the cluster has",
         unsure="generic resource", until="job-allocated"),
     Row("placement-not-possible", "no-placement", "Ray has no room for what a placement asks for",
         lacks="'node:(?!__)[A-Za-z]", unsure="startup timed out|'node:", until="job-allocated"),

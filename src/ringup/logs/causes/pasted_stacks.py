@@ -79,10 +79,10 @@ def standing_together(log: LogEvidence) -> Cause | None:
     if len(every) < 2:
         # In any thread: autograd calls those of a backward pass in its own.
         there = [f for f in log.all("stack-frame") if _IN_A_COLLECTIVE.search(f["file"])]
-        text = f"the process whose stack is here stands in {first_value(there, 'function')}"
+        text = f"the process whose stack is here is in {first_value(there, 'function')}"
         return report(there[:1] if log.has("stack-thread") else [], text, "low")
     frames = [stack.collective for stack in every if stack.collective is not None]
     if len(frames) < len(every) or len({frame["function"] for frame in frames}) > 1:
         return None
-    text = f"all {len(every)} processes whose stacks are here stand in {frames[0]['function']}"
+    text = f"all {len(every)} processes whose stacks are here are in {frames[0]['function']}"
     return report(frames, text, "low")

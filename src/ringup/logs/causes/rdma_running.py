@@ -151,7 +151,7 @@ def memlock_too_low(log: LogEvidence) -> Found:
     text = "memory cannot be locked for RDMA: the process's memlock limit"
     if not limits:
         # ENOMEM from verbs is nearly always RLIMIT_MEMLOCK, but an exhausted adapter reports the same.
-        text += ", or the adapter has no more queues; `ulimit -l` in the job's shell tells"
+        text += ", or the adapter has no more queues; `ulimit -l` in the job's shell shows it"
     sure: Confidence = "high" if limits else "medium"
     return report([*limits, *memory, *bare], text, sure, severity="warning" if goes_on else None)
 
@@ -200,5 +200,5 @@ def gpudirect_module_missing(log: LogEvidence) -> Found:
         hosts = dict.fromkeys(e.host for e in slow)
         return report([*slow[:2], fast[0]], text, "high" if whole else "medium", nodes=hosts, ranks=who)
     able = log.all("gpu-datacentre")[:1]
-    text = "no channel uses GPUDirect: the peer-memory module is absent, or GPU and NIC stand too far apart"
+    text = "no channel uses GPUDirect: the peer-memory module is absent, or GPU and NIC are too far apart"
     return report([*paths[:2], *able], text, "low") if without and able else None

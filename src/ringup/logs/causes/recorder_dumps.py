@@ -46,7 +46,7 @@ def recorded_behind(log: LogEvidence) -> Cause | None:
             f"{show_ranks(sorted(one.usual))} {stood or 'entered it'}"
         )
         if elsewhere:
-            text += f"; rank {rank} stands in {elsewhere.call_at} of {show_group(elsewhere.group)}"
+            text += f"; rank {rank} is in {elsewhere.call_at} of {show_group(elsewhere.group)}"
         elif last and last.where:
             text += f"; rank {rank}'s last call there was at {last.where}"
         if stood is None:

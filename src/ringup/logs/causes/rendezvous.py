@@ -83,7 +83,7 @@ def store_unreachable(log: LogEvidence) -> Found:
 
     Why: the head is not started or late, a filter drops the port, or the address is not the head's.
     Fix: start the head first; open the port; use an address of the head that every node can route to.
-    `nc -vz HEAD PORT` from the node that complains tells refused (nobody listens) from dropped (filter).
+    `nc -vz HEAD PORT` from the node that complains shows refused (nobody listens) or dropped (filter).
     In logs: `client socket has timed out after 60s while trying to connect to (HOST, PORT)`.
     """
     failed = ["client-timeout", "client-failed-any", "tcpstore-retry", "store-errno"]
@@ -115,7 +115,7 @@ def store_unreachable(log: LogEvidence) -> Found:
     if shown and re.fullmatch(r"[\d.]+", head) and head not in shown:
         how += f"; {head} is not among the addresses shown here ({', '.join(shown[:4])})"
     only_refused = events and all(e.tag == "client-refused" and e["errno"] == "111" for e in events)
-    text = f"nobody answered at {peer}{how}; the log of rank 0's host tells why"
+    text = f"nobody answered at {peer}{how}; read the log of rank 0's host"
     if not events and 0 in ranks_of(e for e in jax if "RegisterTask" in e.text):
         # It answers when all have called it (jax 0.11, xla/pjrt/distributed/coordination).
         text = "the coordinator registered no process in time, not even its own: others cannot reach"
@@ -216,7 +216,7 @@ def name_looked_up_again_and_again(log: LogEvidence) -> Found:
     times = [e.time_s or 0 for e in asked]  # every rank does one lookup, all in the same second or two
     if log.outcome.went_on or len({e["host"] for e in asked}) != 1 or max(times) - min(times) < _AGAIN_S:
         return None
-    return report(asked, f"the name {asked[0]['host']} is asked for without end", "medium")
+    return report(asked, f"the name {asked[0]['host']} is looked up again and again", "medium")
 
 
 @cause("hostname-resolves-to-loopback", overcome=None)
@@ -228,10 +228,10 @@ def hostname_resolves_to_loopback(log: LogEvidence) -> Found:
     fell_back, listed = log.all("gloo-loopback"), log.all("getent-loopback")
     if elsewhere := log.all("gloo-name-not-here"):
         what = elsewhere[0]["name"] or elsewhere[0]["address"]
-        text = f"the host's own name leads to {what}, and no interface here has such an address"
+        text = f"the host's own name resolves to {what}, and no interface here has such an address"
         return report([*elsewhere, *fell_back, *listed], text, "medium")  # no loopback, or Gloo could bind it
     if dialled:
-        text = "a rank dials its own loopback: the host name maps to 127.x"
+        text = "a rank connects to its own loopback: the host name maps to 127.x"
         return report([*dialled, *fell_back, *listed], text)
     if log.outcome.went_on:
         return None
@@ -332,7 +332,7 @@ def stale_rendezvous_state(log: LogEvidence) -> Found:
     at_work = log.has("all-registered", "step", "loss", "closing-signal", "cancelled", "sighup", "work")
     ends = {e.place for e in log.all("exception", "exit", "exit-signal")}
     if closed and not at_work and ends <= {e.place for e in closed}:
-        text = "the first rendezvous finds a closed one: the state of an earlier run with the same id"
+        text = "the rendezvous is already closed: the state of an earlier run with the same id"
         return report([*closed, *log.all("run-id-shown")[:1]], text, "medium")
     text = "more workers checked in than the world has: the store's counter is an old one"
     is_unsure = _launchers_per_task(log) or any(map(_is_beyond, _overfull(log)))

@@ -22,7 +22,7 @@ _PLANNING = re.compile(
 @cause("nccl-versions-differ")
 def nccl_versions_differ(log: LogEvidence) -> Found:
     if refused := log.all("version-mismatch"):
-        return report(refused, "NCCL says itself that its releases differ between ranks")
+        return report(refused, "NCCL reports that its releases differ between ranks")
     bootstrap = log.all("bootstrap-truncated") + log.all("address-family", family="0*")
     absurd = [e for e in log.all("root-info", "root-count") if is_absurd(e)]
     proof = [*bootstrap, *absurd]
