@@ -443,7 +443,7 @@ def test_the_verdict_ripens_and_names_the_rank_that_is_missing() -> None:
     assert shown.verdict(began + 1.0) == ((), "")
     judged_at(shown, began + 6.0, began + 6.1)
     assert shown.verdict(began + 6.2)[0] == (
-        "Nothing was read, written or sent for 6.2 s; a verdict follows after 10 s",
+        "Nothing was read, written or sent for 6.2 s; verdict after 10 s",
     )
     judged_at(shown, *(began + at_s for at_s in (12.0, 12.1, 12.2, 12.3)))
     (first, *_), colour = shown.verdict(began + 12.4)

@@ -174,8 +174,7 @@ class Top:
             words = f"{plural(len(unseen), 'rank')} cannot be seen from here, so no hang is judged"
             return (words,), "warning"
         what = "printed" if self.printed.latest_s else "read, written or sent"
-        quiet, window = show_seconds(quiet_s), show_seconds(hang.window_s)
-        words = f"Nothing was {what} for {quiet}; a verdict follows after {window}"
+        words = f"Nothing was {what} for {show_seconds(quiet_s)}; verdict after {show_seconds(hang.window_s)}"
         return (*(self.event.splitlines() or [words]),), "warning"
 
     def title(self) -> str:
