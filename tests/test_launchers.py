@@ -113,6 +113,11 @@ def test_the_package_of_a_launcher_is_looked_for_on_the_nodes(name: str) -> None
     assert package in ("", *PACKAGES), "add it to PACKAGES in agent/facts/software.py: every node lacks it"
 
 
+def test_every_launcher_is_on_its_page() -> None:
+    page = (Path(__file__).parent.parent / "docs/how/launchers.md").read_text("utf-8")
+    assert [name for name in LAUNCHERS if f"| `{name}` |" not in page] == []
+
+
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_nothing_is_looked_up_on_path(name: str) -> None:
     for node in plan_of(healthy(), launcher=name).nodes:
