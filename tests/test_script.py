@@ -594,7 +594,7 @@ def test_a_file_that_means_no_one_job_is_refused(tmp_path: Path, text: str, why:
 )
 def test_a_limit_that_the_scheduler_does_not_read_is_wrong_usage(kind: str, limit: str) -> None:
     words = ["script", kind, "--nodes", "2", "--nproc", "8", "--time", limit, "--", "train.py"]
-    with pytest.raises(UsageError, match=f"--time {limit}: no time limit"):
+    with pytest.raises(UsageError, match=f"--time '{limit}' is not a time limit"):
         command_line.dispatch(words)
 
 

@@ -24,7 +24,7 @@ def local_nodes(count: int) -> tuple[Host, ...]:
     ['127.0.0.2', '127.0.0.3']
     """
     if not 1 <= count <= 200:
-        refuse(f"--local {count}", "1 to 200 nodes can be simulated on one machine")
+        refuse(f"--local {count} is out of range", "1 to 200 nodes can be simulated on one machine")
     return tuple(Host(name=a, local=True, address=a) for a in map("127.0.0.{}".format, range(2, count + 2)))
 
 

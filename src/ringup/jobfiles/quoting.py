@@ -131,7 +131,7 @@ def seconds(limit: str) -> str:
     match = re.fullmatch(r"(?:(\d{1,4})-)?(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})", limit)
     if not match:
         hint = "hours:minutes:seconds, for example --time 25:00:00"
-        raise UsageError(f"--time {printable(limit, 40)}: no time limit", hint=hint)
+        raise UsageError(f"--time {printable(limit, 40)!r} is not a time limit", hint=hint)
     days, hours, minutes, rest = (int(part or 0) for part in match.groups())
     return str(days * 86400 + hours * 3600 + minutes * 60 + rest)
 

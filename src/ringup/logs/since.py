@@ -29,7 +29,7 @@ def moment_s(text: str) -> float:
         hint = (
             'a time as in the log ("2026-11-20 08:30", "08:30:15"), or how long before its end ("10m", "2h")'
         )
-        raise UsageError(f"--since {text!r} is no time", hint=hint)
+        raise UsageError(f"--since {text!r} is not a time", hint=hint)
     return found
 
 
