@@ -64,9 +64,8 @@ def test_a_secret_in_the_jobs_environment_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_utf8_can_be_saved() -> None:
-    assert (
-        bundle.from_json(bundle.to_json(Cluster((), job=Job("tr\udce4in.py")))).job.script == "tr\\udce4in.py"
-    )
+    named = dataclasses.replace(cluster(), job=Job("tr\udce4in.py"))
+    assert bundle.from_json(bundle.to_json(named)).job.script == "tr\\udce4in.py"
 
 
 def test_a_field_of_a_later_version_is_skipped_and_a_missing_one_is_unknown() -> None:
@@ -99,8 +98,8 @@ def test_a_field_of_a_later_version_is_skipped_and_a_missing_one_is_unknown() ->
         b'{"schema": 1, "cluster": {"nodes": [{"name": "n", "interfaces": [{"kind": "warp"}]}]}}',
         b'{"schema": 1, "cluster": {"nodes": [{"name": "n", "gpu_count": 4611686018427387904}]}}',
         b'{"schema": 1, "cluster": {"nodes": [{"name": "n", "gpu_count": -1}]}}',
-        b'{"schema": 1, "cluster": {"nodes": [], "job": {"nproc": 4611686018427387904}}}',
-        b'{"schema": 1, "cluster": {"nodes": [], "job": {"backend": "carrier pigeon"}}}',
+        b'{"schema": 1, "cluster": {"nodes": [{"name": "n"}], "job": {"nproc": 4611686018427387904}}}',
+        b'{"schema": 1, "cluster": {"nodes": [{"name": "n"}], "job": {"backend": "carrier pigeon"}}}',
         b"[" * 100_000,
         b'{"schema": 1, "cluster": ' + b"[" * 3000 + b"]" * 3000 + b"}",
     ],
@@ -115,6 +114,12 @@ def test_a_refused_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "facts.json").write_text("")
     with pytest.raises(BundleError, match=r"facts\.json: not a saved collection"):
         bundle.load(tmp_path / "facts.json")
+
+
+@pytest.mark.parametrize("cluster", ["{}", '{"nodes": []}'])
+def test_a_file_without_nodes_is_refused(cluster: str) -> None:
+    with pytest.raises(BundleError, match="it has no nodes"):
+        bundle.from_json(f'{{"schema": 1, "cluster": {cluster}}}'.encode())
 
 
 def test_a_later_schema_names_the_version_that_wrote_it() -> None:

@@ -14,7 +14,7 @@ from ringup import bundle
 from ringup.cli.command_line import dispatch
 from ringup.differences import Amount, Side, compare, not_compared
 from ringup.differences.sides import step_s
-from ringup.errors import UsageError
+from ringup.errors import BundleError, UsageError
 from ringup.model import Cluster, Gpu, Limits, Space, Unreached
 from tests import clusters as c
 from tests import json_outputs
@@ -376,6 +376,9 @@ def test_what_is_none_of_them_is_one_clear_error(text: str, what: str, tmp_path:
         dispatch(["diff", good, str(tmp_path / "bad")])
     with pytest.raises(UsageError, match="No such file"):
         dispatch(["diff", good, str(tmp_path / "missing")])
+    (tmp_path / "bad").write_text('{"schema": 1, "cluster": {}}')
+    with pytest.raises(BundleError, match="bad: not a saved collection: it has no nodes"):
+        dispatch(["diff", good, str(tmp_path / "bad")])
 
 
 def test_a_run_is_also_named_by_its_id(

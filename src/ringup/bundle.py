@@ -77,7 +77,8 @@ def from_json(data: bytes) -> Cluster:
                 hint=f"read it with that version; {__version__} reads schema {SCHEMA}",
             )
         saved = msgspec.json.decode(whole["cluster"], type=_CLUSTER)
-        nodes = tuple(_node(saved_node) for saved_node in saved["nodes"])
+        if not (nodes := tuple(map(_node, saved.get("nodes", ())))):
+            raise ValueError("it has no nodes")
         job = _unlimited(saved.get("job", {}), Job)
         # Bounded like nodes' answers: checks and plans grow with GPUs and ranks.
         if job.backend not in ("", "nccl", "gloo"):

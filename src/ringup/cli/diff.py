@@ -73,7 +73,7 @@ def side(path: str) -> Side:
             data = opened.read(LARGEST_BYTES)
         keys = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         if "cluster" in keys:
-            judged = pipeline.judge(bundle.from_json(data))
+            judged = pipeline.judge(bundle.load(file))
             selected = [expected.prediction for expected in judged.report.predictions]
             found: list[Finding | Skipped] = [*judged.findings, *judged.skipped]
             return sides.of_facts(shown, judged.cluster, found, judged.plan, selected)
