@@ -12,22 +12,15 @@ from ringup.checks import paths
 from ringup.checks.paths import Edge, Fault
 from ringup.model import Cluster, Node, cpu_starvation, once
 from ringup.network.predictions import picks, uses_nccl
-from ringup.network.reachability import cut_pairs, networks
+from ringup.network.reachability import LOST_AT_LEAST, LOST_SHARE, cut_pairs, networks
 from ringup.rules import Finding, Place, Skipped, at, at_each, check, ssh
 from ringup.units import printable, summarize_names
 
 READS = paths.READS
 SHOWN = 4
 """Failing paths listed in a finding; the rest are counted."""
-LOST_AT_LEAST = 3
-LOST_WARNING = 0.1
 LOST_NOTE = 0.05
-"""
-Share of connections that retransmitted.
-
-Measured with 20 % of the packets dropped on one side of two hosts: a sixth to a half of all connections.  On
-64 healthy hosts that share two CPUs: none of 956 short ones.
-"""
+"""Share of connections that retransmitted, from which it is noted."""
 
 ROUND_S = 4.0
 """Shortest time limit for an attempt of the pair tests."""
@@ -297,7 +290,7 @@ def lossy_networks(cluster: Cluster) -> list[Lossy]:
         everywhere = 2 * affected / sum(map(len, ways.values()))
         alone = len(cluster.nodes) > 2 and worst >= LOST_AT_LEAST and share > 3 * median(shares.values())
         if affected >= LOST_AT_LEAST and (alone or everywhere >= LOST_NOTE):
-            severe = everywhere >= LOST_WARNING or (alone and share >= 2 * LOST_WARNING)
+            severe = everywhere >= LOST_SHARE or (alone and share >= 2 * LOST_SHARE)
             words = (
                 f"{worst} of {len(ways[way])} connections {way[2]} {way[0]} retransmitted packets"
                 f" ({affected} in all on {network})"

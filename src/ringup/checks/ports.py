@@ -8,12 +8,9 @@ from collections.abc import Iterator
 from ringup.checks import paths
 from ringup.checks.network_setup import listed, opening
 from ringup.checks.paths import Edge, routed
-from ringup.model import Cluster, Listener, Node, Process
+from ringup.model import DEFAULT_PORT, Cluster, Listener, Node, Process
 from ringup.rules import Finding, Skipped, at, check, ssh
 from ringup.units import grouped, printable, show_seconds
-
-DEFAULT_PORT = 29500
-"""torch's default for --master-port, which most instructions use."""
 
 
 def wanted_port(cluster: Cluster) -> int:

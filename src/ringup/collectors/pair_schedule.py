@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 from typing import Literal
 
-from ringup.model import Interface, Job, LinkPurpose, Node
+from ringup.model import DEFAULT_PORT, Interface, Job, LinkPurpose, Node
 
 ALL_PAIRS_MAX_NODES = 16
 """In a larger cluster every node tries only ring neighbours and doubling distances."""
@@ -30,9 +30,6 @@ WAYS_TO_EXPLAIN = 3
 
 NARROW_PORTS = 100
 """A smaller range of ports is too narrow to choose from."""
-
-DEFAULT_PORT = 29500
-"""torch.distributed.run's own default."""
 
 
 @dataclass(frozen=True)

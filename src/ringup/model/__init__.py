@@ -250,6 +250,8 @@ ReachFailure = Literal[
 """Why a node was not reached; each has a rule but the last: this machine was busy (`cpu_starvation`)."""
 
 
+DEFAULT_PORT = 29500
+"""torch's own for the rendezvous, which most instructions use."""
 RANK_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
     "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",

@@ -11,23 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ringup.hosts.folding import node_set
-from ringup.model import Cluster, Interpreter, left_over
+from ringup.model import DEFAULT_PORT, Cluster, Interpreter, left_over
 from ringup.network.predictions import predicted, uses_nccl
-from ringup.network.reachability import Network, networks, repeats
+from ringup.network.reachability import LOST_AT_LEAST, LOST_SHARE, Network, networks, repeats
 from ringup.planning import EnvVar, NodePlan, Plan, about_nodes, devices, joined, launchers, user_value
 from ringup.units import grouped, summarize_names
 
 LOOPBACK = "127.0.0.1"
-PORTS = (29500, *range(29501, 29517))
+PORTS = range(DEFAULT_PORT, DEFAULT_PORT + 17)
 """Rendezvous ports in order of preference: torch's default first, all below Linux's ephemeral range."""
-
-LOSSY_AT_LEAST, LOSSY_SHARE = 3, 0.1
-"""
-A network with at least this many retransmitting connections, and this share of them, is used last.
-
-On 64 healthy hosts that share two CPUs none of 956 short connections retransmitted; with 20 % of the packets
-dropped a sixth to a half of all did.
-"""
 
 NO_GPU = "; no GPU found: only NCCL jobs need this (with --backend gloo it is not set)"
 """Added to the reason of an NCCL variable if nothing shows that the job uses NCCL."""
@@ -91,7 +83,7 @@ def is_lossy(cluster: Cluster, network: Network) -> bool:
     counts = repeats(cluster).items()
     on_it = [count for (_, dst, address), count in counts if network.addresses.get(dst) == address]
     affected, tried = sum(a for a, _ in on_it), sum(t for _, t in on_it)
-    return affected >= LOSSY_AT_LEAST and affected / tried >= LOSSY_SHARE
+    return affected >= LOST_AT_LEAST and affected / tried >= LOST_SHARE
 
 
 def user_interfaces(cluster: Cluster) -> dict[str, str]:
