@@ -330,6 +330,7 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             {"a.yaml": STATEFUL.format("t", "t", "t-0.t-head")},
             {"a.yaml": STATEFUL.format("t", "t", "t-0.u.ns.svc.cluster.local")},
             {"a.yaml": JOBSET.format("subdomain: net", "v-node-0-0.v")},
+            {"a.yaml": JOBSET.format("subdomain: net", "v-other-0-0.net")},
         ],
         [
             {"a.yaml": STATEFUL.format("t-head", "t-head", "t-0.t-head")},

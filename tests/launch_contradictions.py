@@ -287,7 +287,10 @@ CONTRADICTIONS: dict[str, tuple[list[Files], list[Files]]] = {
         ],
     ),
     "open-mpi-slots": (
-        [{"a.pbs": "#PBS -l select=2:ngpus=4:mpiprocs=4\nmpirun -np 16 python t.py\n"}],
+        [
+            {"a.pbs": "#PBS -l select=2:ngpus=4:mpiprocs=4\nmpirun -np 16 python t.py\n"},
+            {"a.pbs": "#PBS -l select=2:mpiprocs=4\nmpirun -np 16 --hostfile $PBS_NODEFILE python t.py\n"},
+        ],
         [{"a.pbs": "#PBS -l select=2:ngpus=4:mpiprocs=4\nmpirun -np 8 python t.py\n"}],
     ),
     # RANDOM differs in each shell

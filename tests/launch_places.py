@@ -180,11 +180,16 @@ PLACES: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     # apptainer.conf: always use nv
     "image-without-gpus": (
-        [slurm("srun apptainer exec a.sif python t.py", asked=FOUR_GPUS)],
+        [
+            slurm("srun apptainer exec a.sif python t.py", asked=FOUR_GPUS),
+            shell("docker run --network host i torchrun --nnodes=2 --node_rank=$1 --master_addr=a t.py"),
+        ],
         [
             slurm("srun apptainer exec --nv a.sif python t.py", asked=FOUR_GPUS),
             slurm("srun apptainer exec rocm.sif python t.py", asked=FOUR_GPUS),
             slurm("export APPTAINER_NV=1", "srun apptainer exec a.sif python t.py", asked=FOUR_GPUS),
+            shell("docker run --gpus all i torchrun --nnodes=2 --node_rank=$1 --master_addr=a t.py"),
+            shell("docker run i python prepare.py"),
         ],
     ),
     # torch 2.13, elastic/rendezvous/utils.py

@@ -879,8 +879,27 @@ spec:
     workerTemplate: {spec: {containers: [{name: a, command: [bash, -c,
       "torchrun --nnodes=2 --node-rank=$LWS_WORKER_INDEX --master-addr=$LWS_LEADER_ADDRESS t.py"]}]}}
 """
+VERL = """python3 -m verl.trainer.main_ppo data.train_batch_size=256 trainer.n_gpus_per_node=8 trainer.nnodes=2 \\
+  actor_rollout_ref.actor.ppo_mini_batch_size=64
+"""
 OTHER_TRAPS = [
     ("a.sh", BY_HOST, "--network host ", "", "container-on-own-network"),
+    ("a.sh", SSH, "=n1", "=$h", "rendezvous-endpoint-own"),
+    ("a.sh", COUNTED, "=n1", "=${H[$i]}", "rendezvous-endpoint-own"),
+    ("a.sh", BARE, "RANK=$SLURM_PROCID", "RANK=$SLURM_NODEID", "node-rank-duplicate"),
+    ("a.sh", MACHINES, "processes 32", "processes 2", "launcher-option-wrong"),
+    ("a.sh", SLURM, "HEAD=$(", "HEAD =$(", "assignment-without-effect"),
+    ("a.sh", SLURM, "$HEAD:$PORT", "${HEAD:$PORT", "shell-reads-other-words"),
+    ("a.sh", SLURM, "torchrun ", "torchrun\u00a0", "shell-reads-other-words"),
+    ("a.sh", SLURM, "  fit.py", "  fit.py --name \u201ca b\u201d", "shell-reads-other-words"),
+    (
+        "a.sh",
+        SLURM,
+        "fit.py",
+        "fit.py --max-position-embeddings 2 --seq-length 4",
+        "parallel-sizes-do-not-divide",
+    ),
+    ("a.sh", VERL, "batch_size=64", "batch_size=512", "parallel-sizes-do-not-divide"),
     ("a.sh", BY_GCLOUD, "rank=1", "rank=0", "node-rank-duplicate"),
     ("a.yaml", CRON, "completionMode: Indexed", "suspend: false", "job-without-index"),
     ("a.yaml", ELASTIC, "minReplicas: 2", "minReplicas: 3", "gang-larger-than-job"),
@@ -1742,3 +1761,35 @@ def test_branches_that_a_known_value_rules_out_are_few_lines() -> None:
         (4, reason),
         (5, f"{reason}, and 4 later ones"),
     ]
+
+
+LWS_COUNTED = LWS.replace("--nnodes=4", "--nnodes=$LWS_GROUP_SIZE --nproc_per_node=8")
+READ_OTHERWISE = [
+    # LSF's blaunch(1): the command is one text for a shell; Hydra's options take NAME=VALUE, too
+    (
+        "a.sh",
+        "#BSUB -n 2\nblaunch -z 'n1 n2' 'cd w; torchrun --nnodes=2 --nproc_per_node=4 t.py'\n",
+        "torchrun",
+        2,
+        4,
+    ),
+    ("a.sh", "mpiexec.hydra -n 12 -ppn 6 -genv A=1 python t.py\n", "python", 2, 6),
+    ("a.sh", "mpiexec.hydra -n 12 -ppn 6 -genv A 1 python t.py\n", "python", 2, 6),
+    ("a.sh", "colossalai run --nproc_per_node 4 t.py\n", "colossalai", 1, 4),
+    ("a.yaml", LWS_COUNTED, "torchrun", 4, 8),
+]
+
+
+@pytest.mark.parametrize(("path", "text", "launcher", "nodes", "ranks"), READ_OTHERWISE)
+def test_forms_of_other_schedulers_are_read(
+    path: str, text: str, launcher: str, nodes: int, ranks: int
+) -> None:
+    (launch,) = launches(text, path)
+    assert (launch.launcher, launch.nodes_shown, launch.ranks_shown) == (launcher, nodes, ranks)
+
+
+@pytest.mark.parametrize("line", ["torchrun --nnodes 2", "torchrun --nproc_per_node {number of gpus} t.py"])
+def test_what_a_page_leaves_to_its_reader_is_no_error(line: str) -> None:
+    assert lint.examine({"a.sh": f"{line}\n"}).findings[0].severity == "error"
+    page = lint.examine({"README.md": f"```bash\n{line}\n```\n"})
+    assert {finding.severity for finding in page.findings} <= {"warning", "note"} and page.findings

@@ -487,6 +487,20 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [job("docker run –shm-size=1g image")],
         [job("echo a – b", "docker run --shm-size=1g i")],
     ),
+    "shell-reads-other-words": (
+        [
+            job("torchrun t.py --name \u201ca b\u201d"),
+            job("torchrun t.py\u00a0--lr"),
+            job("torchrun ${T t.py"),
+        ],
+        [
+            job(
+                "echo \u201cstart\u201d",
+                "torchrun t.py --name 'a \u201cb\u201d' --it don\u2019t --out \u201c , \u201d",
+            ),
+            job("torchrun t.py ${A:-b c} ${B:0:2} ${C} ${D:-", "}"),
+        ],
+    ),
     "unknown-nccl-variable": (
         [
             job("export GLOO_SOCKET_IFNAM=eth0"),

@@ -39,7 +39,7 @@ _STARTS = re.compile(
     r"|\b(?:srun|mpirun|mpiexec)\s[^\n]{0,300}?\bpython"
 )
 """Text under another key counts as a command if it contains one of these."""
-_SET_BY = {
+_SET_BY: dict[str, Mapping[str, str | None]] = {
     "PyTorchJob": dict.fromkeys(("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")),
     "TrainJob": dict.fromkeys(
         ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
@@ -57,6 +57,7 @@ _SET_BY = {
         "DSTACK_MASTER_NODE_IP": marks.FIRST_ADDRESS,
         "DSTACK_NODE_RANK": None,
     },
+    "LeaderWorkerSet": {"LWS_GROUP_SIZE": marks.NODE_COUNT},
     "Azure ML": dict.fromkeys(RANK_VARIABLES),
 }
 """Operator or service -> the variables that it sets, with their value's mark, if that is not their name."""

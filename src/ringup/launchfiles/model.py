@@ -241,7 +241,9 @@ class Launch:
             return self.number(self.nnodes_text)
         if self.is_opaque or self.unread_config or self.is_set_outside:
             return None
-        if self.launcher in ("axolotl", "trl", "colossalai") or self.launcher not in NODE_LAUNCHERS:
+        if self.launcher == "colossalai":
+            return None if self.has("host", "hostfile") else 1
+        if self.launcher in ("axolotl", "trl") or self.launcher not in NODE_LAUNCHERS:
             return None
         if self.launcher == "deepspeed":
             return None if self.option("hostfile") or "@" in self.option("include") else 1
@@ -346,7 +348,8 @@ class Launch:
         mark = self.job.marks.of(self.host)
         if mark and mark.name in (marks.OWN_NAME, marks.OWN_ADDRESS) and mark.site == "task":
             return self.job.marks.shown(self.host)
-        return ""
+        of_round = self.is_one_a_round and self.host and self._started_on.endswith(self.host)
+        return f"{self.job.marks.shown(self.host)}, another host in each round" if of_round else ""
 
     @property
     def node_rank_text(self) -> str:
@@ -455,11 +458,16 @@ class Launch:
     @property
     def is_one_a_round(self) -> bool:
         """Whether a loop starts it on another host in each round."""
+        is_in_loop = self.command.loop is not None
+        return is_in_loop and any(mark.site == "loop" for mark in self.job.marks.all_of(self._started_on))
+
+    @property
+    def _started_on(self) -> str:
+        """The host that a starter names; "" for none."""
         step = next((s for s in self.steps if s.role == "starter"), None)
-        if step is None or self.command.loop is None or step.program not in _ON_ONE_HOST:
-            return False
-        hosts = step.option(*_ON_ONE_HOST[step.program]) or " ".join(step.positionals)
-        return any(mark.site == "loop" for mark in self.job.marks.all_of(hosts))
+        if step is None or step.program not in _ON_ONE_HOST:
+            return ""
+        return step.option(*_ON_ONE_HOST[step.program]) or " ".join(step.positionals)
 
     # -- for people --------------------------------------------------------------------------------
 
@@ -670,11 +678,11 @@ def _placed(launch: Launch, step: Step) -> tuple[int | None, int | None]:
 
 
 def _host_count(text: str) -> int | None:
-    """Hosts in `a,b` or `n[1-4]`; None if it contains a mark or has another form."""
+    """Hosts in `a,b`, `a b` or `n[1-4]`; None if it contains a mark or has another form."""
     if has_mark(text) or text.startswith(("^", "@")) or len(text) > 4000:
         return None
     count, inside = 0, False
-    for part in text.replace("[", ",[").replace("]", ",]").split(","):
+    for part in text.replace("[", ",[").replace("]", ",]").replace(" ", ",").split(","):
         inside = part.startswith("[") or (inside and not part.startswith("]"))
         if inside:
             low, _, high = part.lstrip("[").partition("-")

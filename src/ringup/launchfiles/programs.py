@@ -65,8 +65,8 @@ OF_HYDRA = frozenset(_OF_HYDRA.split())
 """Options of Hydra that Open MPI refuses."""
 DASHES = "\u2010-\u2015\u2212"
 """Characters, for a pattern, that an editor or a page writes for hyphens."""
-QUOTES = "\u201c\u201d\u2018\u2019\u201e"
-"""The same for quotes."""
+QUOTES, BLANKS = "\u201c\u201d\u2018", "\u00a0\u2007\u202f\u3000"
+"""The same for quotes (opening, closing, opening) and for spaces."""
 MPI_OPTIONS = {
     "world_size": ("-np", "--np", "-n", "--n", "-c"),
     "nproc": ("-N", "-npernode", "--npernode", "-ppn", "--ppn", "-perhost"),
@@ -148,7 +148,7 @@ PROGRAMS: dict[str, Program] = {
     "gcloud": _program("starter"),
     "pbsdsh": _program("starter", "-n -h"),
     "pbs_tmrsh": _program("starter", "-n", positionals=1),
-    "blaunch": _program("starter", "-z -u", positionals=1),
+    "blaunch": _program("starter", "-z -u", positionals=1, is_text=True),
     "jsrun": _program("starter", flags="-h --immediate --stdio_append -I"),
     "lrun": _program("starter", "-N -n -T -p -g"),
     "aprun": _program("starter", "-n -N -d -j -cc -b -S"),

@@ -166,8 +166,9 @@ def options_of(words: Sequence[str], at: int, program: Program) -> tuple[list[Op
         if program.flags is not None and all(f"-{letter}" in program.flags for letter in word[1:]):
             pass  # -lu
         elif name in TWO_VALUES:
-            value = " ".join(words[at : at + 2])
-            at += 2
+            count = 1 if name.endswith("env") and "=" in "".join(words[at : at + 1]) else 2
+            value = " ".join(words[at : at + count])
+            at += count
         elif not equals and not is_long and len(word) > 2 and _is_glued(word, program):
             name, value = word[:2], word[2:]
         elif not equals and at < len(words) and program.takes_value(name):

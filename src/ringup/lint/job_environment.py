@@ -11,7 +11,7 @@ from ringup.launchfiles.directives import gpus_per_node, tasks_per_node
 from ringup.launchfiles.files import named
 from ringup.launchfiles.manifests import pairs, value_at
 from ringup.launchfiles.marks import has_mark
-from ringup.launchfiles.model import Launch, PodShare
+from ringup.launchfiles.model import NODE_LAUNCHERS, Launch, PodShare
 from ringup.launchfiles.passing import DOCKER, keeps
 from ringup.launchfiles.programs import MPI_OPTIONS, OF_HYDRA
 from ringup.launchfiles.shell import Command
@@ -330,23 +330,28 @@ _ROCM = re.compile(r"(?i)rocm|\bhip\b|\bamd\b|miopen|rccl|\blumi")
 @fault("image-without-gpus", SHELL, severity="warning")
 def image_without_gpus(job: JobFile) -> Iterator[Finding]:
     """
-    A job has GPUs, and apptainer (singularity) starts its image without them.
+    A job has GPUs, and apptainer (singularity) or docker starts its image without them.
 
     Why: without `--nv` the driver's libraries are missing inside: torch finds no GPU.  A site can make it the
-    default (`always use nv` in apptainer.conf); images for ROCm have their own libraries.
+    default (`always use nv` in apptainer.conf, docker's `default-runtime`); images for ROCm have their own
+    libraries.
 
-    Fix: `apptainer exec --nv IMAGE ...`.
+    Fix: `apptainer exec --nv IMAGE ...`, `docker run --gpus all IMAGE ...`.
     """
-    has_gpus = gpus_per_node(job.job.directives)[0] and not _ROCM.search(job.text)
-    for launch in job.launches if has_gpus else ():
+    has_gpus = gpus_per_node(job.job.directives)[0]
+    for launch in job.launches if not _ROCM.search(job.text) else ():
         for step in launch.steps:
-            is_one = posixpath.basename(step.program) in CONTAINERS and step.subcommand in ("exec", "run")
-            given = ("--nv", "--nvccli")
+            program, wanted = posixpath.basename(step.program), "--nv"
+            given: tuple[str, ...] = ("--nv", "--nvccli")
+            is_one = bool(has_gpus) and program in CONTAINERS and step.subcommand in ("exec", "run")
+            if program == DOCKER[0] and step.subcommand == "run" and (has_gpus or _several(launch)):
+                given, wanted = ("--gpus", "--runtime", "--device", "--privileged"), "--gpus all"
+                is_one = "NVIDIA_VISIBLE_DEVICES" not in job.text and launch.launcher in NODE_LAUNCHERS
             by_variable = re.search(r"(?:APPTAINER|SINGULARITY)_(?:NV|NVCCLI)\b", job.text)
             is_open = any(has_mark(option.name) for option in step.options)
             if is_one and not step.has(*given) and not by_variable and not is_open:
-                found = f"{posixpath.basename(step.program)} {step.subcommand} without --nv"
-                yield job.finding(launch.line, found, "--nv")
+                found = f"{program} {step.subcommand} without {wanted.split()[0]}"
+                yield job.finding(launch.line, found, wanted)
 
 
 @fault("docker-gpus-in-quotes", SHELL, each="job.commands")

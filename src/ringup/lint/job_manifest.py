@@ -701,7 +701,11 @@ def pod_name_unknown(job: JobFile) -> Found:
                 yield launch.line, found, f"{name}-{short}-0-0.{domain}"
                 continue
             is_own = pod.startswith(f"{name}-") and number_of.fullmatch(pod.removeprefix(f"{name}-"))
-            if domain and is_own and scalar(node) != domain:
+            is_of_none = kind == "JobSet" and not any(pod.startswith(f"{name}-{one}-") for one in jobs)
+            if domain and is_own and is_of_none and jobs:
+                found = f"{printable(pod)}: no part of the JobSet has this name"
+                yield launch.line, found, f"{name}-{jobs[0]}-0-0.{domain}"
+            elif domain and is_own and scalar(node) != domain:
                 own = f"{pod}.{scalar(node)}" if node is not None else ""
                 known = f"the pod's name is {printable(own)}" if own else "this pod has no subdomain"
                 found, wanted = (

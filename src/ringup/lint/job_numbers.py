@@ -180,7 +180,9 @@ def _slots_of_chunks(job: JobFile) -> Found:
         names = {option.name.lstrip("-") for option in step.options}
         is_open = step.program == "mpirun" and (is_module or (slots > 1 and names & OF_OPEN_MPI))
         count = step.option(*MPI_OPTIONS["world_size"]) or ""
-        if (is_open or each) and count.isdecimal() and int(count) > slots and not names & _HOST_OPTIONS:
+        by_list = any(re.fullmatch(r"\"?\$\{?PBS_NODEFILE\}?\"?", word.raw) for word in command.words)
+        is_other = bool(names & _HOST_OPTIONS) and not by_list
+        if (is_open or each) and count.isdecimal() and int(count) > slots and not is_other:
             found = f"{plural(int(count), 'rank')} on {plural(slots, 'slot')}: {printable(chunks[0], 60)}"
             found += "" if each else " has no mpiprocs"
             nodes = node_count(job.job.directives)[0]

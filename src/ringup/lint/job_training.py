@@ -308,10 +308,17 @@ def parallel_sizes_do_not_divide(job: JobFile, launch: Launch) -> Found:
         and not is_swift
     ):
         given.setdefault("tensor-model-parallel-size", 1)  # Megatron's default
+    for most, least in _NOT_BELOW:
+        high, low = given.get(most), given.get(least)
+        is_other = "micro-batch-size" not in given and "." not in most  # not Megatron
+        is_other |= f"{least.rpartition('.')[0]}.use-dynamic-bsz" in given
+        if high and low and high < low and not is_other:
+            yield launch.line, f"{_shown(given, most)}, and {_shown(given, least)}", f"{low} or more"
     for whole, by, unless in _DIVIDED:
         left, right = _product(given, whole), _product(given, by)
         is_apart = unless is not None and any(map(unless.search, given))
-        may_grow = is_default and whole == "ranks" and left and right % left == 0
+        of_ranks = whole == "ranks" and not right % (left or 1)
+        may_grow = is_default and (of_ranks or right == launch.world_size)
         if left and right and left % right and not (is_apart or may_grow):
             yield launch.line, f"{_shown(given, whole)}, and {_shown(given, by)}", f"a multiple of {right}"
             break
@@ -365,6 +372,11 @@ _UNEVEN = re.compile(
     "|custom-pipeline|schedule-method|pp-partition-method|hybrid-|^deepspeed$"
 )
 _GPUS = "trainer.nnodes? trainer.n-gpus-per-node"
+_NOT_BELOW = (
+    # Megatron: training/arguments.py; verl: workers/config/actor.py
+    ("max-position-embeddings", "seq-length"),
+    ("data.train-batch-size", "actor-rollout-ref.actor.ppo-mini-batch-size"),
+)
 _MEGATRON = re.compile(r"\.(?:strategy|megatron)")
 _SPLIT = re.compile("ring-attn-size|ds-tensor-parallel-size")
 _DIVIDED = (

@@ -11,6 +11,7 @@ from itertools import pairwise
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import TORCH, Launch
 from ringup.launchfiles.programs import (
+    BLANKS,
     DASHES,
     LAUNCHERS,
     MODULES,
@@ -19,12 +20,13 @@ from ringup.launchfiles.programs import (
     OF_OPEN_MPI,
     OPTIONS,
     PROGRAMS,
+    QUOTES,
     meaning_of,
 )
 from ringup.launchfiles.shell import Command, Word
 from ringup.launchfiles.start import ASSIGNED, PYTHON
 from ringup.lint.job_environment import text_of
-from ringup.lint.job_file import PLACEHOLDER, JobFile
+from ringup.lint.job_file import JobFile
 from ringup.lint.job_programs import mpi_modules
 from ringup.lint.rule import SHELL, Found, fault, lines
 from ringup.nccl.variables import TABLE
@@ -69,6 +71,40 @@ def dash_is_no_hyphen(job: JobFile) -> Found:
     for command in job.commands:
         if bad := [w for w in command.words if _TYPED_DASH.match(w.raw)]:
             yield bad[0].line, f"`{bad[0].raw[:40]}`{lines([w.line for w in bad])}", "two hyphens"
+
+
+_TYPED = re.compile(rf"[^\"'{QUOTES}]{{0,999}}([{QUOTES}](?=[\w./-])|(?<=\w){QUOTES[1]}\Z|[{BLANKS}])")
+_UNCLOSED = re.compile(r"(\$\{[A-Za-z_]\w{0,60})(?=[ \t\"':]|\Z)(?!:[-=?+])[^{}]*\Z")
+
+
+@fault("shell-reads-other-words", SHELL)
+def shell_reads_other_words(job: JobFile) -> Found:
+    """
+    A typographic quote or blank, or a missing brace, makes other words of a command than it shows.
+
+    Why, quote: the shell knows straight quotes alone: “a b” is two words with quotes in them.
+
+    Why, blank: a non-breaking space is a character of the word, and no program or option has this name.
+
+    Why, brace: the shell takes what follows for a part of `${NAME`, up to the next brace, and refuses it.
+
+    Fix, quote: type the quotes again: `"` or `'`.
+
+    Fix, blank: type the space again.
+
+    Fix, brace: `}` behind the name.
+    """
+    for command in job.commands:
+        pairs = ((w, m[1]) for w in command.words if (m := _TYPED.match(w.raw)))
+        for word, sign in [] if command.texts[0] in ("echo", "printf") else [*pairs][:1]:
+            case, wanted = ("quote", "straight quotes") if sign in QUOTES else ("blank", "a space")
+            name = {"quote": "typographic quote", "blank": "non-breaking space"}[case]
+            found = f"a {name} (U+{ord(sign):04X}) in `{printable(word.raw, 60)}`"
+            yield word.line, found, wanted, case
+    for launch in job.launches:
+        written = "\n".join(job.lines[launch.command.line - 1 : launch.command.last_line])
+        if open_end := _UNCLOSED.search(written.replace("\\\n", " ")):
+            yield launch.line, f"`{open_end[1]}` has no closing brace", open_end[1] + "}", "brace"
 
 
 @fault("backslash-before-space", SHELL)
@@ -154,7 +190,9 @@ def command_cut_short(job: JobFile) -> Found:
             if word.line not in odd and (is_quoted or not above_it.endswith("\\")):
                 has = f"line {before} has {'two backslashes' if is_quoted else 'no backslash'}"
                 found = f"`{printable(word.raw, 40)}` is run as a command: {has}"
-                yield word.line, found, "a backslash at the end of the line above"
+                is_part = job.is_page and "..." in map(str.strip, texts)  # of a command
+                wanted = "a backslash at the end of the line above"
+                yield job.finding(word.line, found, wanted, is_sure=not is_part)
 
 
 @fault("export-takes-further-words", SHELL, each="commands")
@@ -229,8 +267,10 @@ def assignment_without_effect(job: JobFile) -> Found:
             shown = printable(second.raw, 60)
             found = f"export {shown}: what {shown.partition('=')[0]} holds"
             yield command.line, found, f"export {shown[1:]}", "form"
-        elif second.raw == "=" and re.fullmatch("[A-Z][A-Z0-9_]{1,60}", first.raw):
-            yield command.line, f"`{first.raw} =` runs a command {first.raw}", f"{first.raw}=...", "form"
+        elif second.raw[:1] == "=" and second.raw[1:2] != "=" and re.fullmatch(r"\w{2,60}", first.raw):
+            is_read = re.search(rf"\$\{{?{first.raw}\b", job.text) is not None
+            if is_read or (first.raw.isupper() and second.raw == "="):
+                yield command.line, f"`{first.raw} =` runs a command {first.raw}", f"{first.raw}=...", "form"
 
 
 _HOLDS_A_START = re.compile(r"\b(?:torchrun|accelerate launch|deepspeed|torch\.distributed\.(?:run|launch)) ")
@@ -314,7 +354,8 @@ def launcher_argument_misread(job: JobFile, launch: Launch) -> Found:
         found = f"{launch.launcher} takes `{printable(program, 60)}` for the script: Python runs it"
         yield launch.line, found, "--config_file" if launch.launcher == "accelerate" else "the script first"
     elif not (start.script or launch.is_opaque or _is_cut(job, launch) or launch.has("help")):
-        yield launch.line, f"{launch.launcher} is given no script", "the script behind the options"
+        found, wanted = f"{launch.launcher} is given no script", "the script behind the options"
+        yield job.finding(launch.line, found, wanted, is_sure=not job.is_page)
 
 
 _AS_MODULE = {
@@ -414,9 +455,7 @@ def launcher_option_wrong(job: JobFile) -> Found:
                 continue
             elif _is_no_count(meaning_of(launch.launcher, option.name), option.value):
                 found = f"{option.name} is {printable(option.value, 60)!r}"
-                is_open = PLACEHOLDER.fullmatch(option.value) or option.value.isupper()
-                severity = "warning" if job.is_page and is_open else "error"
-                yield job.finding(line, found, "a number", severity=severity, case="value")
+                yield job.finding(line, found, "a number", is_sure=not job.is_page, case="value")
 
 
 def _placeholders(job: JobFile) -> Found:
@@ -467,6 +506,11 @@ def _refused_by_accelerate(job: JobFile) -> Found:
             yield launch.line, found, "no --multi_gpu", "accelerate"
         elif given == ["multi-gpu"] and launch.start.option("num-processes") in ("0", "1"):
             yield launch.line, "--multi_gpu for one process", "two or more, or no --multi_gpu", "accelerate"
+        machines, total = launch.nnodes or 1, launch.number(launch.option("num-processes")) or 0
+        if launch.launcher == "accelerate" and total and total % machines:
+            found = f"--num_processes {total} on {machines} machines: {total // machines} on each"
+            wanted = "the total of all machines, a multiple of their number"
+            yield job.finding(launch.line, found, wanted, is_sure=total < machines, case="accelerate")
 
 
 _COUNTS = {

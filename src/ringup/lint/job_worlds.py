@@ -407,7 +407,10 @@ def node_rank_not_read(job: JobFile) -> Found:
             found = f"{len(ranks)} launches of one world, and each is node {ranks[0]}"
             yield launch.line, found, "--node-rank, another for each"
         own = launch.job.marks.of(launch.env.get("RANK", "")) if launch.launcher == "python" else None
-        if own and own.name in ("SLURM_LOCALID", *LOCAL_RANKS[1:]) and (launch.nodes or 0) > 1:
+        each, of_nodes = launch.per_node or 0, own is not None and own.name == "SLURM_NODEID"
+        if of_nodes and each > 1:
+            yield launch.line, f"RANK=$SLURM_NODEID: the {each} tasks of a node are one rank", "SLURM_PROCID"
+        elif own and own.name in ("SLURM_LOCALID", *LOCAL_RANKS[1:]) and (launch.nodes or 0) > 1:
             found = f"RANK=${own.name}, the task's number on its node: {launch.nodes} tasks are rank 0"
             yield launch.line, found, "RANK=$SLURM_PROCID" if launch.srun else "the rank among all nodes"
         old = launch.launcher == "llamafactory" and launch.env.get("RANK")

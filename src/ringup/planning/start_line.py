@@ -21,16 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringup.errors import UsageError
 from ringup.launchfiles import start
-from ringup.launchfiles.programs import (
-    DASHES,
-    FLAG,
-    LAUNCHERS,
-    MPI_OPTIONS,
-    OPTIONS,
-    PASSED,
-    QUOTES,
-    meaning_of,
-)
+from ringup.launchfiles.programs import DASHES, FLAG, LAUNCHERS, MPI_OPTIONS, OPTIONS, PASSED, meaning_of
 from ringup.launchfiles.start import PYTHON, Kind
 from ringup.model import CONTAINERS, RANK_VARIABLES
 
@@ -209,7 +200,7 @@ def take_apart(words: Sequence[str]) -> StartLine:
 
 
 _TYPED_DASH = re.compile(rf"-?[{DASHES}][{DASHES}-]?(?=[A-Za-z][\w-]{{0,60}}(?:=|\Z))")
-_TYPED_QUOTE = re.compile(rf"(?:[\w-]{{0,60}}=)?[{QUOTES}]|[^{QUOTES}]{{0,999}}[{QUOTES}]\Z")
+_TYPED_QUOTE = re.compile(r"(?:[\w-]{0,60}=)?[\u201c\u2018][^\s\u201d\u2019]*\Z|[^\s\u201c\u2018]*\u201d\Z")
 _BEHIND_BLANK = re.compile(r"\s+--?[A-Za-z]")
 
 
