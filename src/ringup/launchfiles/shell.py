@@ -101,7 +101,7 @@ _AT_THE_END = re.compile(
 """A placeholder at a line's end, or before a comment, with a remark in parentheses."""
 _OF_TEMPLATE = re.compile(rb"(?<![$\w{])\{\{-? ?[A-Za-z_][\w.]{0,60}(?: ?\| ?[\w.]{1,40}){0,3} ?-?\}\}")
 """A value that a template is filled with: `{{ nodes }}`."""
-_BACKTICKS = re.compile(rb"(?<=[\w/.,:-])`([^`\\\n'\"#]{1,200})`")
+_BACKTICKS = re.compile(rb"(?<=[\w/.,:=-])`([^`\\\n'\"#]{1,200})`")
 """A command whose output goes on a word, at which the grammar begins a new one."""
 _CONTINUED = re.compile(rb"(?m)^([^#\n]{0,999}[\w,:=/.}])((?:\\\n[^\s\\;|&()<>#'\"`]{1,200}){1,99})")
 """A word that goes on at the beginning of the next lines: the grammar ends it at the backslash."""

@@ -180,8 +180,8 @@ def _slots_of_chunks(job: JobFile) -> Found:
         names = {option.name.lstrip("-") for option in step.options}
         is_open = step.program == "mpirun" and (is_module or (slots > 1 and names & OF_OPEN_MPI))
         count = step.option(*MPI_OPTIONS["world_size"]) or ""
-        by_list = any(re.fullmatch(r"\"?\$\{?PBS_NODEFILE\}?\"?", word.raw) for word in command.words)
-        is_other = bool(names & _HOST_OPTIONS) and not by_list
+        named = job.job.marks.of(step.option(*MPI_OPTIONS["hostfile"]) or "")
+        is_other = bool(names & _HOST_OPTIONS) and (named is None or named.name != "PBS_NODEFILE")
         if (is_open or each) and count.isdecimal() and int(count) > slots and not is_other:
             found = f"{plural(int(count), 'rank')} on {plural(slots, 'slot')}: {printable(chunks[0], 60)}"
             found += "" if each else " has no mpiprocs"
