@@ -103,10 +103,8 @@ def _adding_files(path: Path) -> int:
     return 0 if os.access(place, os.W_OK | os.X_OK) else errno.EACCES
 
 
-readable, listable = (
-    path_that(_reading, "read"),
-    path_that(lambda path: os.scandir(path).close(), "read"),
-)
+readable = path_that(_reading, "read")
+listable = path_that(lambda path: os.scandir(path).close(), "read")
 writable, folder = path_that(_writing, "written"), path_that(_adding_files, "written")
 
 

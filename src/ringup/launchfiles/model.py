@@ -162,9 +162,8 @@ class Launch:
 
     def setting(self, option: str) -> str:
         """An option of torchrun, or its variable PET_..."""
-        return self.option(option) or self.env.get(
-            TORCHRUN_PREFIXES[0] + option.upper().replace("-", "_"), ""
-        )
+        name = TORCHRUN_PREFIXES[0] + option.upper().replace("-", "_")
+        return self.option(option) or self.env.get(name, "")
 
     @cached_property
     def arguments(self) -> Mapping[str, str]:
@@ -657,9 +656,8 @@ def _placed(launch: Launch, step: Step) -> tuple[int | None, int | None]:
     if step.program == "jsrun":
         return _by_jsrun(launch, step)
     if step.program == "flux":
-        hosts, total = (
-            launch.number(step.option(*names) or "") for names in (("-N", "--nodes"), ("-n", "--ntasks"))
-        )
+        hosts = launch.number(step.option("-N", "--nodes") or "")
+        total = launch.number(step.option("-n", "--ntasks") or "")
         return hosts, total // hosts if total and hosts else None
     if step.program == "gcloud" and (step.option("--worker") or "0") != "0":
         return None, 1
@@ -809,10 +807,8 @@ def not_read(job: Job, found: Sequence[Launch]) -> list[NotRead]:
         program = posixpath.basename(texts[0]) if texts else ""
         if texts and is_mark(texts[0]) and len(texts) > 1:
             name = job.marks.shown(texts[0])
-            return [
-                *left,
-                NotRead(job.path, command.line, f"{name} is the command, and this file does not set it"),
-            ]
+            reason = f"{name} is the command, and this file does not set it"
+            return [*left, NotRead(job.path, command.line, reason)]
         rest = command.start.rest or (command.start.script,)
         box = next((s for s in command.start.steps[-1:] if s.subcommand == "run"), None)
         if box and box.program in DOCKER and rest[0][:1] in ("", "-") and not box.has("--entrypoint"):

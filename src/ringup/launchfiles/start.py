@@ -195,11 +195,8 @@ def _is_glued(word: str, program: Program) -> bool:
 def _begins(words: Sequence[str], at: int) -> bool:
     """Whether a command begins at this word, so that it is not an option's value."""
     word = posixpath.basename(words[at])
-    return (
-        word in LAUNCHERS
-        or (word in PROGRAMS and word not in ("time", "env", "ray"))
-        or bool(PYTHON.fullmatch(word))
-    )
+    is_starter = word in PROGRAMS and word not in ("time", "env", "ray")
+    return word in LAUNCHERS or is_starter or bool(PYTHON.fullmatch(word))
 
 
 def _step(made: CommandLine, words: Sequence[str], at: int, program: str) -> int:

@@ -297,9 +297,8 @@ def wrong_world(written: tuple[str, int, int], world_size: int) -> list[Finding]
     where, rank, size = written
     if world_size < 2 or (rank < 0 and size in (-1, world_size)):
         return []
-    number = (
-        f"world_size={size} is written in the code" if rank < 0 else f"every rank calls itself rank {rank}"
-    )
+    code, every = f"world_size={size} is written in the code", f"every rank calls itself rank {rank}"
+    number = code if rank < 0 else every
     found = Finding(where, f"{number}; this run has {world_size} ranks", "what the launcher sets")
     return [complete(found, SCRIPT["world-size-in-code"][0])]
 

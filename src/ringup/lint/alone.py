@@ -106,10 +106,8 @@ def _imports(tree: ast.Module, here: str, folder: str) -> Iterator[tuple[str, st
         if isinstance(node, ast.Import):
             names, level = [alias.name for alias in node.names], 0
         elif isinstance(node, ast.ImportFrom):
-            names, level = (
-                [f"{node.module or ''}.{alias.name}".strip(".") for alias in node.names],
-                node.level,
-            )
+            names = [f"{node.module or ''}.{alias.name}".strip(".") for alias in node.names]
+            level = node.level
         else:
             continue
         base = posixpath.normpath(posixpath.join(here, *[".."] * (level - 1))) if level else folder

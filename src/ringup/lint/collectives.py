@@ -105,11 +105,8 @@ class Sides:
         """Whether a call outside a class gathers the state of a model that FSDP certainly has sharded."""
         options = call.argument("options", 2 if call.name == FULL_STATE[0] else 1)
         if isinstance(options, ast.Name):
-            same = [
-                n.value
-                for n in self.script.of_kind(ast.Assign)
-                if options.id in map(self.script.dotted, n.targets)
-            ]
+            named = self.script.of_kind(ast.Assign)
+            same = [n.value for n in named if options.id in map(self.script.dotted, n.targets)]
             options = same[0] if len(same) == 1 else None
         is_full = isinstance(options, ast.Call) and any(
             k.arg == "full_state_dict" and getattr(k.value, "value", None) is True for k in options.keywords
@@ -142,11 +139,8 @@ class Sides:
         passed = set(found)
         for function in self.script.functions.values() if found else ():
             calls = [c for c in self.script.calls if c.name == function.name]
-            stored = {
-                n.id
-                for n in ast.walk(function)
-                if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
-            }
+            names = (n for n in ast.walk(function) if isinstance(n, ast.Name))
+            stored = {n.id for n in names if not isinstance(n.ctx, ast.Load)}
             for at, name in enumerate(parameters(function)):
                 given = [(c.inside, ast.unparse(a)) for c in calls if (a := c.argument(name, at))]
                 if len(given) == len(calls) > 0 and name not in stored and found.issuperset(given):

@@ -476,9 +476,8 @@ def _slots_of_mpi(job: JobFile, launch: Launch) -> Found:
         total = launch.number(step.option("-np", "-n", "--np", "--n", "-c") or "") or 0
         text = text_of(job, name)
         hosts = [match[1] for line in lines_of(text) if (match := _SLOTS.match(line.strip()))]
-        by_hydra = step.program == "mpiexec.hydra" or any(
-            o.name.lstrip("-") in OF_HYDRA for o in step.options
-        )
+        named = {o.name.lstrip("-") for o in step.options}
+        by_hydra = step.program == "mpiexec.hydra" or bool(named & OF_HYDRA)
         if hosts and by_hydra:
             found = f"{printable(name, 80)} has slots=, which is Open MPI's form: Hydra refuses it"
             yield launch.line, found, "HOST:N on every line", "Hydra"
@@ -529,9 +528,7 @@ def _contents(job: JobFile, launch: Launch, name: str, text: str) -> Found:
     for part in launch.option("include").split("@"):
         host, _, listed = part.partition(":")
         if [n for n in listed.split(",") if n.isdecimal() and int(n) >= slots.get(host, 1 << 20)]:
-            found = (
-                f"--include {printable(part, 60)}, and {printable(name, 80)} gives {host} {slots[host]} slots"
-            )
+            found = f"--include {printable(part, 60)}; {printable(name, 80)} gives {host} {slots[host]} slots"
             yield launch.line, found, f"slots from 0 to {slots[host] - 1}", "DeepSpeed"
     each = launch.ranks_per_node or 0
     few = min((int(match[2]) for line in lines if (match := _SLOTS.match(line))), default=each)

@@ -299,10 +299,8 @@ def compose_refused(job: JobFile) -> Found:
                 count = number(scalar(given.get("count"))) or 0
                 if copies > 1 and count:
                     taken = "GPU 0" if count == 1 else f"the first {count} GPUs"
-                    found, fix = (
-                        f"{copies} replicas, each on {taken}",
-                        "a service for each, with its device_ids",
-                    )
+                    found = f"{copies} replicas, each on {taken}"
+                    fix = "a service for each, with its device_ids"
                     why = "docker gives every container the first"
                     yield device, found, "device_ids, one service for each", why, fix
                 if {"count", "device_ids"} <= given.keys():
@@ -364,10 +362,8 @@ def manifest_refused(job: JobFile) -> Found:
         wanted = {k: scalar(v) for k, v in pairs(node_at(document, "spec", "selector", "matchLabels"))}
         labels = {k: scalar(v) for k, v in pairs(node_at(template, "metadata", "labels"))}
         if kind in ("Deployment", "StatefulSet") and labels and not wanted.items() <= labels.items():
-            found, selector = (
-                "the selector does not fit the pods' labels",
-                node_at(document, "spec", "selector"),
-            )
+            found = "the selector does not fit the pods' labels"
+            selector = node_at(document, "spec", "selector")
             yield selector, found, "the same labels in both", "selector"
         yield from _pods_refused(document)
 
@@ -550,10 +546,8 @@ def accelerate_config_wrong(job: JobFile) -> Found:
             yield from _settings_of_another_kind(job, document)
             yield from _offload_without_stage(job, dict(pairs(node_at(document, "deepspeed_config"))))
         machines = number(value_at(document, "num_machines")) or 1
-        total, ids = (
-            number(value_at(document, "num_processes")) or 0,
-            value_at(document, "gpu_ids").split(","),
-        )
+        total = number(value_at(document, "num_processes")) or 0
+        ids = value_at(document, "gpu_ids").split(",")
         each = total // machines
         if all(map(str.isdecimal, ids)) and each not in (0, len(ids)):
             found = f"{each} processes on this machine, and gpu_ids has {len(ids)}"
@@ -617,9 +611,7 @@ def _values_of_accelerate(given: Mapping[str, Any]) -> Found:
         yield given["machine_rank"], found, "one of these", "value"
     backend = scalar(given.get("rdzv_backend"))
     if (machines or 1) > 1 and backend == "c10d" and scalar(given.get("same_network")).lower() == "true":
-        found = (
-            "same_network with c10d: torchrun gets no endpoint, and each machine meets itself at localhost"
-        )
+        found = "same_network with c10d: torchrun gets no endpoint; each machine meets itself at localhost"
         yield given["same_network"], found, "same_network: false, or rdzv_backend: static", "network"
     kind, ids = scalar(given.get("distributed_type")), scalar(given.get("gpu_ids"))
     if kind == "MULTI_GPU" and ids.isdecimal() and (machines or 1) == 1:
@@ -708,10 +700,8 @@ def pod_name_unknown(job: JobFile) -> Found:
             elif domain and is_own and scalar(node) != domain:
                 own = f"{pod}.{scalar(node)}" if node is not None else ""
                 known = f"the pod's name is {printable(own)}" if own else "this pod has no subdomain"
-                found, wanted = (
-                    f"{printable(pod)}.{printable(domain)}: {known}",
-                    own or f"subdomain: {domain}",
-                )
+                found = f"{printable(pod)}.{printable(domain)}: {known}"
+                wanted = own or f"subdomain: {domain}"
                 yield launch.line, found, wanted
             searched = {"dnsConfig", "hostAliases"} & dict(pairs(node_at(template, "spec"))).keys()
             is_bare = is_own and not rest and pod not in services and kind != "JobSet"
@@ -734,16 +724,11 @@ def _unserved(
     elsewhere = any(wanted in re.findall(r"\bname: {0,4}[\"']?([\w.-]{1,99})", text) for text in others)
     if wanted in services and not elsewhere:
         chosen = {key: scalar(value) for key, value in services[wanted].items()}
-        apart = [
-            key
-            for key, value in chosen.items()
-            if labels.get(key) != value and not _GIVEN_TO_PODS.search(key)
-        ]
+        given = chosen.items()
+        apart = [k for k, value in given if labels.get(k) != value and not _GIVEN_TO_PODS.search(k)]
         if apart and labels:
             key = apart[0]
-            found = (
-                f"the Service {printable(wanted)} selects {key}: {printable(chosen[key])}, and no pod has it"
-            )
+            found = f"the Service {printable(wanted)} selects {key}: {printable(chosen[key])}; no pod has it"
             why = "A Service without pods has no addresses: the names of its pods do not resolve."
             fix = "the same label in the Service's selector and in the pods' template"
             wanted_label = f"{key}: {labels.get(key) or 'a label of the pods'}"

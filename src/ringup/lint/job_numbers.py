@@ -359,9 +359,7 @@ def port_used_twice(job: JobFile) -> Found:
         hosts = launch.option("hostfile") if launch.launcher == "deepspeed" else ""
         if launch.launcher == "python" and _MANY_GPUS & launch.arguments.keys():
             # detectron2 and the like start their ranks themselves, at this address.
-            own = next(
-                (launch.arguments[n] for n in ("dist-url", "init-method") if n in launch.arguments), ""
-            )
+            own = next((v for n in ("dist-url", "init-method") if (v := launch.arguments.get(n))), "")
             own = own if _LOOPBACK.match(own) else ""
             port, is_single = own.rpartition(":")[2], True
         is_open = launch.is_away or not (is_single or hosts)
@@ -426,10 +424,8 @@ def gpus_left_idle(job: JobFile, launch: Launch) -> Found:
     }
     if launch.launcher == "python" and gpus > 1 and is_by_list and not tasks_per_node(job.job.directives):
         found = f"1 rank on each node of {gpus} GPUs: without mpiprocs PBS lists each node once"
-        why, fix = (
-            "a chunk of PBS has one process without mpiprocs",
-            Fix(f"`select=N:...:mpiprocs={gpus}`"),
-        )
+        why = "a chunk of PBS has one process without mpiprocs"
+        fix = Fix(f"`select=N:...:mpiprocs={gpus}`")
         wanted = f"mpiprocs={gpus} in the select of qsub"
         yield job.finding(launch.line, found, wanted, severity="warning", why=why, fix=fix)
     machines, total = launch.nnodes or 1, launch.number(launch.option("num-processes"))

@@ -114,9 +114,7 @@ def gpus_of_nccl_tests(job: JobFile) -> Found:
         has = gpus_per_node(job.job.directives)[0]
         is_bound = start.step.program == "srun" and _ONE_GPU.search(f"{asked} {own}")
         if is_bound and not _NOT_BOUND.search(job.text):
-            found = (
-                f"each task sees one GPU, number 0, and {start.program} takes the GPU of the task's number"
-            )
+            found = f"each task sees one GPU, number 0; {start.program} takes the GPU of the task's number"
             yield line, found, "--gpus-per-node", "Slurm"
         elif has and each * gpus > has and not start.step.has("--gres", "--gpus-per-node", "-G", "--gpus"):
             found = f"{plural(each, 'process')} a node with {gpus} GPUs each, and a node has {has}"
@@ -149,7 +147,6 @@ _INSTALLS = re.compile(r"(?m)(?:^|[ \t])(?:- )?((?:lib)?(?:openmpi|mpich)(?:-bin
 def mpi_modules(job: JobFile) -> tuple[bool, bool]:
     """Whether the file loads a module of Open MPI, and one of an MPI that Hydra starts."""
     images = (text for path, text in job.others.items() if _IMAGE.search(path))
-    loaded = " ".join(
-        [*_LOADS.findall(job.text), *(word for text in images for word in _INSTALLS.findall(text))]
-    )
+    words = _LOADS.findall(job.text) + [word for text in images for word in _INSTALLS.findall(text)]
+    loaded = " ".join(words)
     return bool(re.search(r"(?i)\b(?:open-?mpi|hpcx)\b", loaded)), bool(_HYDRA.search(loaded))

@@ -209,9 +209,7 @@ _MEMORY = {"mem": 1000, "mem-per-cpu": 128, "mem-per-gpu": 512}
 def _refused_by_slurm(job: JobFile, read: Sequence[Directive]) -> Found:
     texts = ["", *job.lines]
     for one in read:
-        written = next(
-            (w for w in texts[one.line].split() if w.partition("=")[0].lstrip("-") == one.name), ""
-        )
+        written = next((w for w in texts[one.line].split() if w.split("=")[0].lstrip("-") == one.name), "")
         name, equals, value = written.partition("=")
         if equals and not value and one.name in FORMS:
             yield one.line, f"{name}= has no value: sbatch refuses it", FORMS[one.name][1], "option"

@@ -488,10 +488,8 @@ def variable_of_other_scheduler(job: JobFile) -> Found:
     """
     for number, written in enumerate(job.lines, 1) if job.launches else ():
         if (read := _LIST_READ.search(written)) and not written.lstrip().startswith("#"):
-            why, found = (
-                "Slurm's list is a text, n[01-02]; PBS has a file",
-                f"{read[1]} ${read[2]}: a list of names, not a file",
-            )
+            why = "Slurm's list is a text, n[01-02]; PBS has a file"
+            found = f"{read[1]} ${read[2]}: a list of names, not a file"
             yield number, found, "$(scontrol show hostnames)", why, "scontrol show hostnames"
     yield from _index_of_array(job)
     own = {SCHEDULERS[d.scheduler] for d in job.job.directives if d.scheduler in SCHEDULERS}

@@ -283,9 +283,8 @@ def _never_run(job: JobFile) -> Found:
     last = max(job.job.assigned, key=lambda word: word.line)
     name, _, value = last.text.partition("=")
     value = value if re.match(r"\w+=[\"']", last.raw) else ""
-    behind = [
-        c for c in job.job.commands if c.line > last.line and c.texts[0] not in ("echo", "export", "exit")
-    ]
+    plain = ("echo", "export", "exit")
+    behind = [c for c in job.job.commands if c.line > last.line and c.texts[0] not in plain]
     is_start = ".py" in value and _HOLDS_A_START.search(value[:4000])
     name_of_it = posixpath.basename(job.path)
     is_sourced = any(name_of_it in text for path, text in job.others.items() if path != job.path)
@@ -300,9 +299,8 @@ def _kept_by_the_shell(job: JobFile) -> Found:
     """Variables that only programs read, assigned without `export`."""
     if job.job.directives or re.search(r"(?m)^[ \t]{0,20}(?:set -\w{0,9}a|set -o allexport)\b", job.text):
         return  # Slurm exports CUDA_VISIBLE_DEVICES itself
-    used = {
-        word for pair in _READ_OR_EXPORTED.findall(job.text) for word in re.findall(r"\w+", " ".join(pair))
-    }
+    found = _READ_OR_EXPORTED.findall(job.text)
+    used = {word for pair in found for word in re.findall(r"\w+", " ".join(pair))}
     for launch in job.launches:
         for name in sorted(launch.command.variables.keys() - launch.env.keys() - used):
             here = next((w.line for w in job.job.assigned if w.text.startswith(f"{name}=")), 0)
@@ -500,9 +498,8 @@ def _refused_by_accelerate(job: JobFile) -> Found:
             first, second = (f"--{name.replace('-', '_')}" for name in given[:2])
             yield launch.line, f"{first} beside {second}", "one of them", "accelerate"
         elif given == ["multi-gpu"] and launch.config.get("distributed_type") in ("FSDP", "DEEPSPEED"):
-            found = (
-                f"--multi_gpu: accelerate leaves out the configuration's {launch.config['distributed_type']}"
-            )
+            kind = launch.config["distributed_type"]
+            found = f"--multi_gpu: accelerate leaves out the configuration's {kind}"
             yield launch.line, found, "no --multi_gpu", "accelerate"
         elif given == ["multi-gpu"] and launch.start.option("num-processes") in ("0", "1"):
             yield launch.line, "--multi_gpu for one process", "two or more, or no --multi_gpu", "accelerate"

@@ -198,10 +198,8 @@ def rendezvous_endpoint_missing(job: JobFile, launch: Launch) -> Found:
         ignored = "; torchrun does not read MASTER_ADDR" if launch.env.get("MASTER_ADDR") else ""
         missing, wanted = "no --master-addr", "--master-addr, an address of the first node"
         if "master-addr" in launch.arguments:
-            missing, wanted = (
-                "--master-addr behind the script goes to the script",
-                "it in front of the script",
-            )
+            missing = "--master-addr behind the script goes to the script"
+            wanted = "it in front of the script"
         # An operator may set both: torchrun reads PET_NODE_RANK and PET_MASTER_ADDR.
         is_open = launch.started_by == "shell" and not launch.node_rank_text and "MASTER" not in job.text
         found = f"{missing}: every node takes 127.0.0.1{' without PET_MASTER_ADDR' * is_open}{ignored}"
