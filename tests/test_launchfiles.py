@@ -879,12 +879,34 @@ spec:
     workerTemplate: {spec: {containers: [{name: a, command: [bash, -c,
       "torchrun --nnodes=2 --node-rank=$LWS_WORKER_INDEX --master-addr=$LWS_LEADER_ADDRESS t.py"]}]}}
 """
+UNCOUNTED = """N=0
+for h in $(awk '{print $1}' hosts); do
+  ssh $h "torchrun --nnodes=$(wc -l < hosts) --node_rank=$N --nproc_per_node=8 --master_addr=n1 --master_port=1 t.py" &
+  N=$((N + 1))
+done
+wait
+"""
+INCLUDED = "deepspeed --include=n1:0,1@n2:0,1 --hostfile=hosts t.py\n"
+TRAIN = """kind: TrainJob
+spec:
+  trainer:
+    numNodes: 2
+    numProcPerNode: 8
+    command: [torchrun, t.py]
+    resourcesPerNode: {limits: {nvidia.com/gpu: 8}}
+"""
 VERL = """python3 -m verl.trainer.main_ppo data.train_batch_size=256 trainer.n_gpus_per_node=8 trainer.nnodes=2 \\
   actor_rollout_ref.actor.ppo_mini_batch_size=64
 """
 OTHER_TRAPS = [
     ("a.sh", BY_HOST, "--network host ", "", "container-on-own-network"),
     ("a.sh", SSH, "=n1", "=$h", "rendezvous-endpoint-own"),
+    ("a.sh", UNCOUNTED, "=n1", "=$h", "rendezvous-endpoint-own"),
+    ("a.sh", UNCOUNTED, "  N=$((N + 1))\n", "", "node-rank-duplicate"),
+    ("a.sh", SLURM, "$HEAD:$PORT", "${HEAD[0]:$PORT", "shell-reads-other-words"),
+    ("a.sh", SLURM, "$HEAD:$PORT", "$HEAD :29500", "launcher-argument-misread"),
+    ("a.sh", INCLUDED, "--include=", "--exclude=n2 --include=", "deepspeed-options-exclude"),
+    ("a.yaml", TRAIN, "Node: 8", "Node: 16", "nproc-exceeds-gpus"),
     ("a.sh", COUNTED, "=n1", "=${H[$i]}", "rendezvous-endpoint-own"),
     ("a.sh", BARE, "RANK=$SLURM_PROCID", "RANK=$SLURM_NODEID", "node-rank-duplicate"),
     ("a.sh", MACHINES, "processes 32", "processes 2", "launcher-option-wrong"),
@@ -1775,6 +1797,8 @@ READ_OTHERWISE = [
     ),
     ("a.sh", "mpiexec.hydra -n 12 -ppn 6 -genv A=1 python t.py\n", "python", 2, 6),
     ("a.sh", "mpiexec.hydra -n 12 -ppn 6 -genv A 1 python t.py\n", "python", 2, 6),
+    ("a.sh", "deepspeed --include=n1:0@n2:0 --num_gpus=1 t.py\n", "deepspeed", 2, 1),
+    ("-", "root@n0:/w# torchrun --nnodes=2 --nproc_per_node=8 t.py\n", "torchrun", 2, 8),
     ("a.sh", "colossalai run --nproc_per_node 4 t.py\n", "colossalai", 1, 4),
     ("a.yaml", LWS_COUNTED, "torchrun", 4, 8),
 ]

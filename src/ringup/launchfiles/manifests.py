@@ -205,7 +205,7 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
     if kind == "TrainJob" and (nodes := number(scalar(items.get("numNodes")))):
         ranks = scalar(items.get("numProcPerNode"))
         given = {"PET_NNODES": str(nodes)} | ({"PET_NPROC_PER_NODE": ranks} if ranks.isdecimal() else {})
-        around = around._replace(given=given)
+        around = around._replace(given=given, pod=PodShare(0, True, has_rdma=True, can_lock=True))
     if kind == "Job" and "tasks" in items and items["tasks"].id == "sequence":
         counts = [number(value_at(t, "replicas")) or 1 for t in items["tasks"].value]
         for task, own in zip(items["tasks"].value, counts, strict=True):
@@ -325,7 +325,8 @@ def _of_workers(document: Node, launch: Launch) -> tuple[int | None, int | None]
 
 def _of_container(pod: PodShare, container: Node) -> PodShare:
     """A pod's share with the limits of one of its containers."""
-    limits = dict(pairs(dict(pairs(dict(pairs(container)).get("resources"))).get("limits")))
+    limits = dict(pairs(node_at(container, "resources", "limits")))
+    limits |= pairs(node_at(container, "resourcesPerNode", "limits"))
     counts = [number(scalar(value)) or 0 for name, value in limits.items() if name.endswith("/gpu")]
     has_rdma = pod.has_rdma or any(map(_RDMA.search, limits))
     return replace(pod, gpu_count=max(counts, default=0), has_rdma=has_rdma)

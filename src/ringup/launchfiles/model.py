@@ -245,7 +245,7 @@ class Launch:
         if self.launcher in ("axolotl", "trl") or self.launcher not in NODE_LAUNCHERS:
             return None
         if self.launcher == "deepspeed":
-            return None if self.option("hostfile") or "@" in self.option("include") else 1
+            return None if self.option("hostfile") else len(self.option("include").split("@"))
         return 1
 
     @property

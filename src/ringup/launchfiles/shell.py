@@ -112,7 +112,7 @@ PASTED = ("-", ".md", ".mdx", ".rst", ".txt")
 """Ends of the names of texts that may be a page with a file in it: its first line is unknown."""
 _PROMPT = re.compile(
     rb"(?m)^[ \t]{0,9}(?:[(\[][^\n$#>()\[\]]{1,60}[)\]] ?){0,2}"
-    rb"(?:[\w.-]{1,40}@[\w.-]{1,60}[^\n$#>]{0,80})?\$ (?=\S)"
+    rb"(?:(?:[\w.-]{1,40}@[\w.-]{1,60}[^\n$#>]{0,80})?\$|[\w.-]{1,40}@[\w.-]{1,60}:[^\s$#>]{0,80}#) (?=\S)"
 )
 """A shell's prompt in a pasted session: `$ `, `(env) me@host:~$ `, `[me@host ~]$ `."""
 _SECOND_PROMPT = re.compile(rb"(?<=\\\n)> ?")

@@ -280,14 +280,15 @@ def deepspeed_options_exclude(job: JobFile, launch: Launch) -> Found:
     """
     DeepSpeed is given --include or --exclude together with --num_gpus or --num_nodes, or --node_rank alone.
 
-    Why, GPUs: its runner refuses them together (`Cannot specify num_nodes/gpus with include/exclude`).
+    Why, GPUs: its runner refuses them together (`Cannot specify num_nodes/gpus with include/exclude`), and
+    --include beside --exclude (`mutually exclusive`).
 
     Why, MPI: with several hosts its MPI launchers refuse both (`multinode_runner.py`, validate_args).
 
     Why, node rank: DeepSpeed reads --node_rank with --no_ssh alone (0.19.8 `launcher/runner.py`).  Without
     --no_ssh a start on each node launches on all nodes of the host file, or ends where there is none.
 
-    Fix, GPUs: leave out --num_gpus and --num_nodes; --include names the nodes and their GPUs.
+    Fix, GPUs: --include alone names the nodes and their GPUs.
 
     Fix, MPI: use a host file with the hosts and slots, and none of these options.
 
@@ -297,6 +298,8 @@ def deepspeed_options_exclude(job: JobFile, launch: Launch) -> Found:
     if launch.launcher == "deepspeed" and count and launch.has("include", "exclude"):
         found = f"--include or --exclude beside --{count.replace('-', '_')}"
         yield launch.line, found, "one of the two", "GPUs"
+    elif launch.launcher == "deepspeed" and launch.has("include") and launch.has("exclude"):
+        yield launch.line, "--include beside --exclude", "one of the two", "GPUs"
     elif count and launch.option("launcher").lower() in ("openmpi", "mpich", "impi", "mvapich"):
         found = f"--{count.replace('-', '_')} with --launcher {launch.option('launcher')}"
         yield job.finding(launch.line, found, "a host file alone", severity="warning", case="MPI")

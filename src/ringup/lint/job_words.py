@@ -74,7 +74,7 @@ def dash_is_no_hyphen(job: JobFile) -> Found:
 
 
 _TYPED = re.compile(rf"[^\"'{QUOTES}]{{0,999}}([{QUOTES}](?=[\w./-])|(?<=\w){QUOTES[1]}\Z|[{BLANKS}])")
-_UNCLOSED = re.compile(r"(\$\{[A-Za-z_]\w{0,60})(?=[ \t\"':]|\Z)(?!:[-=?+])[^{}]*\Z")
+_UNCLOSED = re.compile(r"(\$\{[A-Za-z_]\w{0,60}(?:\[[\w@*]{1,60}\])?)(?=[ \t\"':]|\Z)(?!:[-=?+])[^{}]*\Z")
 
 
 @fault("shell-reads-other-words", SHELL)
@@ -251,7 +251,7 @@ def assignment_without_effect(job: JobFile) -> Found:
         first, second = command.words[:2]
         steps = command.start.steps
         for step, end in zip(steps, [*(s.at for s in steps[1:]), command.start.at], strict=False):
-            word = command.words[max(end - 1, 0)]
+            word = command.words[max(min(end, len(command.words)) - 1, 0)]
             is_value = any(option.written.endswith(word.text) for option in step.options)
             if step.program in _RUNS and end - 1 > step.at and _SETS.match(word.text) and not is_value:
                 shown = printable(word.raw, 60)
@@ -362,7 +362,7 @@ _AS_MODULE = {
     "deepspeed": "deepspeed.launcher.runner",
 }
 _HOSTS_OR_COUNT = re.compile(
-    r"(?i)(?:\w{0,40}[-_.])?(?:host|machine|node)_?(?:file|list|s)?(?:\.txt)?|\d{1,9}"
+    r"(?i)(?:\w{0,40}[-_.])?(?:host|machine|node)_?(?:file|list|s)?(?:\.txt)?|:?\d{1,9}"
 )
 
 

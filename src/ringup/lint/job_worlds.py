@@ -237,7 +237,8 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
         if launch.started_by == "manifest" and launch.env.get("RANK") and "network_mode" not in job.text:
             count = launch.number(launch.env.get("WORLD_SIZE", ""))
         is_own_world = launch.start.option("standalone") is not None
-        if launch.launcher in ("colossalai", "deepspeed") or is_own_world or (count or 0) < 2:
+        is_one = (count or 0) < 2 and not (count is None and launch.is_one_a_round)
+        if launch.launcher in ("colossalai", "deepspeed") or is_own_world or is_one:
             continue
         if (own := launch.host_is_own) and not on_this_machine(job, launch):
             found = f"the ranks meet at {own}: each node connects only to itself"
@@ -343,7 +344,8 @@ def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset(
     is_open = is_open or (launch.is_set_outside and launch.start.option("node-rank") is None)
     is_open = is_open or (launch.unread_config and launch.start.option("machine-rank") is None)
     on_one = launch.srun is not None and launch.srun.has("-w", "--nodelist") and not launch.is_one_a_round
-    if not is_static or not launch.is_away or one or on_one or is_open or (launch.nnodes or 0) < 2:
+    is_one_node = (launch.nnodes or 0) < 2 and not (launch.nnodes is None and launch.is_one_a_round)
+    if not is_static or not launch.is_away or one or on_one or is_open or is_one_node:
         return ""
     text = launch.node_rank_text
     if not text and launch.launcher in BY_ENVIRONMENT and launch.srun is None:
