@@ -281,7 +281,7 @@ def deepspeed_options_exclude(job: JobFile, launch: Launch) -> Found:
     DeepSpeed is given --include or --exclude together with --num_gpus or --num_nodes, or --node_rank alone.
 
     Why, GPUs: its runner refuses them together (`Cannot specify num_nodes/gpus with include/exclude`), and
-    --include beside --exclude (`mutually exclusive`).
+    --include together with --exclude (`mutually exclusive`).
 
     Why, MPI: with several hosts its MPI launchers refuse both (`multinode_runner.py`, validate_args).
 
@@ -299,7 +299,7 @@ def deepspeed_options_exclude(job: JobFile, launch: Launch) -> Found:
         found = f"--include or --exclude beside --{count.replace('-', '_')}"
         yield launch.line, found, "one of the two", "GPUs"
     elif launch.launcher == "deepspeed" and launch.has("include") and launch.has("exclude"):
-        yield launch.line, "--include beside --exclude", "one of the two", "GPUs"
+        yield launch.line, "--include together with --exclude", "one of the two", "GPUs"
     elif count and launch.option("launcher").lower() in ("openmpi", "mpich", "impi", "mvapich"):
         found = f"--{count.replace('-', '_')} with --launcher {launch.option('launcher')}"
         yield job.finding(launch.line, found, "a host file alone", severity="warning", case="MPI")
