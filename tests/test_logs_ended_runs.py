@@ -13,13 +13,16 @@ CASES = [
     # name, cause, confidence, ranks, words of the first evidence
     ("sigabrt", "rank-crashed", "medium", (1,), "exitcode  : -6"),
     ("sigfpe-terminate", "rank-crashed", "medium", (1,), "std::length_error"),
-    ("os-exit-3", "rank-raised-exception", "medium", (1,), "exitcode  : 3"),
+    ("os-exit-3", "rank-raised-exception", "medium", (1,), "(exitcode: 3)"),
     ("cpu-limit", "rank-killed", "high", (1,), "exitcode  : -24"),
     ("readonly-fs", "rank-raised-exception", "high", (0,), "[Errno 30] Read-only file system"),
     ("data-url", "rank-raised-exception", "high", (0,), "urlopen error"),
     ("stdout-closed", "rank-raised-exception", "high", (0,), "BrokenPipeError"),
     ("tool-fails", "rank-raised-exception", "high", (0,), "CalledProcessError"),
     ("thread-raises", "rank-raised-exception", "medium", (1,), "record 17 of shard-001.bin"),
+    ("restart-then-other", "rank-killed", "high", (1,), "(exitcode: -9)"),
+    ("jax-missing-process", "store-unreachable", "low", (), "JAX distributed service detected fatal errors"),
+    ("mpi-raises", "rank-raised-exception", "high", (1,), "ZeroDivisionError"),
 ]
 
 
@@ -28,6 +31,50 @@ def test_the_first_cause(name: str, rule: str, confidence: str, ranks: tuple[int
     one = read_logs([str(RECORDED / f"{name}.log")]).causes[0]
     assert (one.rule, one.confidence, one.ranks) == (rule, confidence, ranks)
     assert words in one.evidence[0].text
+
+
+def test_a_worker_whose_task_ray_retries_is_no_failure() -> None:
+    assert not read_logs([str(RECORDED / "ok-ray-retries.log")]).causes
+
+
+def test_after_a_restart_gloo_meets_the_addresses_of_the_attempt_before(tmp_path: Path) -> None:
+    log = (RECORDED / "restart-then-other.log").read_text(encoding="utf-8")
+    for address in ("10.20.0.4", "127.0.0.1"):
+        (tmp_path / "run.log").write_text(log.replace("10.20.0.4", address), encoding="utf-8")
+        causes = read_logs([str(tmp_path / "run.log")]).causes
+        assert [one.rule for one in causes] == ["rank-killed", "stale-rendezvous-state"]
+        assert causes[1].fix and "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in causes[1].fix.text
+
+
+OF_A_NODE = """\
+[W1129 10:42:{0}.493702481 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3
+[W1129 10:42:{0}.602798342 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3
+{1}
+train.py FAILED
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-29_10:42:{2}
+  host      : gpu-a0{3}
+  rank      : {3} (local_rank: 0)
+  exitcode  : 1 (pid: 22)
+"""  # noqa: E501
+REFUSED = (
+    "RuntimeError: Gloo connectFullMesh failed with [/gloo/transport/tcp/pair.cc:152] timed out connecting: "
+    "SO_ERROR: Connection refused, remote=[127.0.0.1]:11688$0"
+)
+
+
+@pytest.mark.parametrize(("begins", "is_one"), [(49, True), (58, False)])
+def test_logs_of_nodes_that_ran_at_the_same_time_are_one_run(
+    tmp_path: Path, begins: int, is_one: bool
+) -> None:
+    timeout = (
+        "RuntimeError: Gloo connectFullMesh failed with [/gloo/transport/tcp/pair.h:311] Connect timeout"
+    )
+    log = OF_A_NODE.format(48, REFUSED, 54, 0) + OF_A_NODE.format(begins, timeout, 59, 1)
+    (tmp_path / "run.log").write_text(log, encoding="utf-8")
+    rules = [one.rule for one in read_logs([str(tmp_path / "run.log")]).causes]
+    assert ("hostname-resolves-to-loopback" in rules) == is_one
 
 
 def test_threads_that_still_ran_abort_a_rank_that_was_already_ending(tmp_path: Path) -> None:

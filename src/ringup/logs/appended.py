@@ -21,6 +21,7 @@ _FAILS = re.compile(
     rb"|exit ?(?:ed|s|code|status)|CANCELLED|Killed|Aborted|Segmentation fault|core dumped",
     re.MULTILINE,
 )
+_STAMP = re.compile(rb"(?:\d{4}-(\d\d)-(\d\d)[ T_]|[IWEF](\d\d)(\d\d) )(\d\d:\d\d:\d\d)")
 _RANK = re.compile(rb"\[rank(\d{1,6})\]")
 _AGAIN = re.compile(rb"(?i)\brestart|\brequeue|\bretry(?! to connect|allocator)|\battempt")
 _END_BYTES = 16 << 10
@@ -65,19 +66,23 @@ def _last_run(data: bytes) -> LastRun:
             groups.append([])
         groups[-1].append(at)
     sizes = [len(group) for group in groups]
-    begin = groups[-1][0] if len(set(sizes)) == 1 and not _of_two_ranks(data, groups) else 0
+    begin = groups[-1][0] if len(set(sizes)) == 1 and not _of_one_run(data, groups) else 0
     if not begin and sizes.count(1) >= MOSTLY * len(sizes) >= FEWEST_RUNS * MOSTLY:
         begin = groups[-1][-1]  # one start a run, some of which ended without a word
     return LastRun(begin, data[:begin].count(b"\n") + 1, len(groups)) if begin else LastRun()
 
 
-def _of_two_ranks(data: bytes, groups: list[list[int]]) -> bool:
-    """Whether the last two parts are other ranks' output, as `cat rank*.log` leaves it."""
+def _of_one_run(data: bytes, groups: list[list[int]]) -> bool:
+    """Whether the last two parts are other ranks' or nodes' output, as `cat rank*.log` leaves it."""
     if len(groups) < 2:
         return False
     (before, *_), (last, *_) = groups[-2:]
     ranks = [set(_RANK.findall(part)) for part in (data[before:last], data[last:])]
-    return all(len(own) == 1 for own in ranks) and ranks[0] != ranks[1]
+    if all(len(own) == 1 for own in ranks) and ranks[0] != ranks[1]:
+        return True
+    ended = _STAMP.findall(data, max(before, last - _END_BYTES), last)[-1:]
+    begun = [found.groups(b"") for found in [_STAMP.search(data, last)] if found]
+    return any(b"".join(one) < b"".join(other) for one in begun for other in ended)
 
 
 def _starts(data: bytes, fixed: bytes, head: list[bytes]) -> Iterator[int]:

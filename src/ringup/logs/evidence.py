@@ -274,8 +274,9 @@ class LogEvidence:
         """The ranks of processes in the launcher's table of those that ended."""
         spoken: dict[int, set[int]] = defaultdict(set)
         for event in events:
-            if event.tag == "exit" and event.rank is not None and event["pid"]:
+            if event.tag == "exit" and event.rank is not None:
                 self._ended[event.file, event["pid"]].add(event.rank)
+                self._ended[event.file, f"local {event['local']}"].add(event.rank)
             if (number := _number_of(event)) is not None:
                 self._numbers[event.file].add(number)
             if event.rank is not None:
@@ -307,7 +308,8 @@ class LogEvidence:
         if rank is None and event.label:
             rank = _only(self._label_ranks.get(key, ()))
         if rank is None and event["pid"]:
-            rank = _only(self._ended.get((event.file, event["pid"]), ()))
+            known = (self._ended.get((event.file, of)) for of in (event["pid"], f"local {event['local']}"))
+            rank = _only(next(filter(None, known), ()))
         if rank is None and (number := _number_of(event)) in self._numbers.get(event.file, ()):
             rank = number
         if rank is None and event.file < len(self._file_ranks):

@@ -200,6 +200,7 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
     came_up = came_up and not at_the_end
     is_weak = place(first) == 8 or first.confidence == "low"
     wraps = not is_weak and bool(own) and all(map(follows, own)) and best.event.file == own[0].event.file
+    wraps = wraps and best.form != Form.ENDED and best.event.line < own[-1].event.line
     is_generic = first.rule in GENERIC and first.confidence == "low" and not came_up
     own_words = best.form > Form.ERRNO or bool(_OF_THE_SCRIPT.match(best.message))
     if is_generic and first.rule == "rank-raised-exception" and not own_words:
@@ -208,6 +209,8 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
         text = f"{first.text}; first failure: {best.message[:160]}"
         led = replace(first, evidence=(best.event, *first.evidence)[:MAX_EVIDENCE], text=text)
         return [*causes[:at], led, *causes[at + 1 :]]
+    if best.form == Form.ENDED and place(first) < 8 and all(c.event.line < best.event.line for c in own):
+        return causes  # the bare end of a process, after the lines of a cause
     most = SURE if first.confidence == "low" else Form.PROGRAM
     if not came_up and not (is_weak and best.form <= most):
         return causes

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from ringup.addresses import has_virtual_name, is_loopback, subnet
-from ringup.logs.causes.symptoms import first_value, on
+from ringup.logs.causes.symptoms import first_value, of_an_earlier_attempt, on
 from ringup.logs.evidence import HostNetworks, LogEvidence, is_link_local
 from ringup.logs.lines import Event
 from ringup.logs.patterns import OF_ROLE
@@ -234,7 +234,8 @@ def peer_unreachable_on_interface(log: LogEvidence) -> Found:
         address = first_value(foreign, "address") or "NCCL_COMM_ID's address"
         text = f"no interface here is in the network of {address}, which NCCL_COMM_ID names"
         return report(foreign, text)
-    dialled = log.all("nccl-connect", "gloo-connect")
+    again = of_an_earlier_attempt(log)
+    dialled = [e for e in log.all("nccl-connect", "gloo-connect") if e not in again]
     dialled = [e for e in dialled if not (is_link_local(a := e["address"].strip("[]")) or is_loopback(a))]
     hard = [e for e in dialled if "retrying" not in e.text] or (dialled if not log.outcome.set_up else [])
     if log.has("file-init"):  # the address is in a file, and may be that of an earlier run

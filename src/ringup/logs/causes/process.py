@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import PurePath
 
 from ringup.logs.causes.symptoms import (
@@ -38,7 +39,7 @@ WRAPPERS = re.compile(
     r"|CalledProcessError|ActorDiedError|RayActorError|SIGTERMException|RayTaskError\S{0,99}|"
     r"ProcessRaisedException|ProcessExitedException|Rendezvous\w{0,99}|SystemExit|KeyboardInterrupt"
     r"|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|"
-    r"ConnectionAbortedError|EOFError|SignalException|EngineDeadError|WorkerCrashedError"
+    r"ConnectionAbortedError|EOFError|SignalException|EngineDeadError|WorkerCrashedError|KilledWorker"
     r"|TimeoutExpired|CancelledError|RemoteError|XlaRuntimeError|"
     r"EngineCore\w{0,99}|WorkerGroupError|TrainingFailedError|NodeDiedError|GeneratorExit|BackendCompilerFailed)$"
 )
@@ -115,8 +116,8 @@ def _ended_by_itself(log: LogEvidence, ends: list[Event]) -> list[Event]:
 def _who(events: list[Event]) -> str:
     if ranks := ranks_of(events):
         return show_ranks(ranks)
-    local = first_value(events, "local")
-    return f"local rank {local}" if local else "a rank"
+    local, index = first_value(events, "local"), first_value(events, "index")
+    return f"local rank {local}" if local else f"process {index} of the spawned" if index else "a rank"
 
 
 _ABOVE = "; that rank's output above has the reason"
@@ -418,6 +419,9 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     traced = [e for e in own if e["traceback"] or re.search(r"\[rank\d+\]: ", e.text)]
     uncaught = [e for e in traced if e["uncaught"]]
     first = next((e for e in uncaught or traced or own if not e["carried"]), own[0])
+    aborts = (e for e in log.all("exit", has="(?i)errorcode") if e.file == first.file)  # mpi4py's run
+    if first.rank is None and (by := [e for e in aborts if 0 < e.line - first.line < _BELOW_A_TITLE]):
+        first = replace(first, rank=by[0].rank)
     kind = first["type"].rpartition(".")[2]
     inner = _inside(log, first)
     text = f"{_who([first])} raised {kind}: {printable(first['text'], 120)}".rstrip(": ")

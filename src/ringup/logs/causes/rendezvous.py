@@ -11,6 +11,7 @@ from ringup.logs.causes.symptoms import (
     bars_at_a_limit,
     first_value,
     is_absurd,
+    of_an_earlier_attempt,
     of_the_web,
     waits_of_the_program,
 )
@@ -125,6 +126,8 @@ def store_unreachable(log: LogEvidence) -> Found:
         text = f"{text}, or fewer processes came than num_processes says"
         only_refused = True
     cut = log.all("recv-vector") if log.has("tcpstore-retry") else []
+    above = {(e.file, e.line - by) for e in jax for by in range(1, 4)}
+    cut += [e for e in log.all("jax-died", has="Terminating process because") if e.place in above]
     return report([*cut[:1], *events, *jax, *unanswered], text, "low" if only_refused else "medium")
 
 
@@ -225,13 +228,15 @@ def hostname_resolves_to_loopback(log: LogEvidence) -> Found:
     dialled = [e for e in log.all("gloo-connect") if is_loopback(e["address"])]
     remote = [e for e in log.all("gloo-remote") if is_loopback(e["address"])]
     dialled += [e for e in remote if e.place in near_mesh]
+    again = {e.place for e in of_an_earlier_attempt(log)}
+    dialled = [e for e in dialled if e.place not in again]
     fell_back, listed = log.all("gloo-loopback"), log.all("getent-loopback")
     if elsewhere := log.all("gloo-name-not-here"):
         what = elsewhere[0]["name"] or elsewhere[0]["address"]
         text = f"the host's own name resolves to {what}, and no interface here has such an address"
         return report([*elsewhere, *fell_back, *listed], text, "medium")  # no loopback, or Gloo could bind it
     if dialled:
-        text = "a rank connects to its own loopback: the host name maps to 127.x"
+        text = "a rank connects to its own loopback: its host name maps to 127.x, or GLOO_SOCKET_IFNAME names lo"
         return report([*dialled, *fell_back, *listed], text)
     if log.outcome.went_on:
         return None
@@ -312,6 +317,11 @@ def _is_beyond(event: Event) -> bool:
     return event.number("rank") >= event.number("size")
 
 
+_A_STORE_EACH = Fix(
+    "`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` for torchrun: every attempt gets a store of its own."
+)
+
+
 @cause("stale-rendezvous-state")
 def stale_rendezvous_state(log: LogEvidence) -> Found:
     """
@@ -328,6 +338,9 @@ def stale_rendezvous_state(log: LogEvidence) -> Found:
     if by_file and dead and not log.outcome.went_on:
         text = "the file of init_method names an address nobody answers at"
         return report([*by_file, *dead], text, "medium")
+    if again := of_an_earlier_attempt(log):
+        text = "after a restart Gloo dials an address of the attempt before, which the store still holds"
+        return report(again, text, "medium", fix=_A_STORE_EACH, ranks=())
     closed = log.all("rdzv-closed", has="RendezvousClosedError")
     at_work = log.has("all-registered", "step", "loss", "closing-signal", "cancelled", "sighup", "work")
     ends = {e.place for e in log.all("exception", "exit", "exit-signal")}

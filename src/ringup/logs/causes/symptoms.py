@@ -143,6 +143,23 @@ def on(host: str) -> str:
     return f" on {host}" if host else ""
 
 
+def of_an_earlier_attempt(log: LogEvidence) -> list[Event]:
+    """
+    Gloo's refused connections after an elastic agent started its ranks again.
+
+    torch 2.13 gives all attempts the agents' store without a prefix: it still holds the addresses of the
+    processes that have ended (torch/distributed/rendezvous.py).
+    """
+    ended = log.all("exit", has=r"failed \(exitcode")
+    over = log.all("child-failed")
+    return [
+        e
+        for e in log.all("gloo-connect", "gloo-mesh")
+        if "refused" in e.text and ended and ended[0].file == e.file and ended[0].line < e.line
+        if not any(c.file == e.file and c.line < e.line for c in over)
+    ]
+
+
 _WEB = re.compile(
     r"(?i)https?:|HTTPS?Connection|urllib3|requests\.exceptions|aiohttp|hugging|hf_hub|wandb|modelscope|mlflow"
     r"|urlopen error|clearml|comet|\bpip\b|conda|registry|github|NameResolutionError|MaxRetryError|\b40[13]\b"

@@ -15,6 +15,7 @@ TAGS = (
         r"Barrier timed out(?!.{0,80}proceeding).*|TPU backend initialization is taking more than|Wait_for_all_tasks_to_register|Timed out task names?:|cluster registration failed|barrier .{0,60}(?:timed out(?!.{0,80}proceeding)|DEADLINE)|Shutdown barrier|GetKeyValue\(\) timed out"),
     tag("jax-died", "consequence",
         r"Failed to send RPC to coordination service|JAX distributed service detected fatal errors|(?:leader )?task .{0,30}(?:died|preempted|crashed)|[Tt]ask \S+ heartbeat timeout|(?P<peer>/job:\S{1,80}) unexpectedly tried to connect with a different incarnation|[Tt]he tasks? (?:have|has) crashed|coordination service .{0,60}(?:unavailable|shut ?down|stopped)|Connection reset by peer.{0,40}grpc|(?<!ZMQ )\bSocket closed\b|CollectiveExecutor::StartAbort (?:UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED)|PollForError|(?<!one of the )tasks? .{0,40}unhealthy"),
+    tag("ray-retried", "", r"retries remaining, so the task will be retried"),
     tag("ray-died", "consequence",
         r"A worker died or was killed|ActorDiedError|RayActorError|WorkerCrashedError|The actor (?:died|is dead)|EngineCore (?:failed|encountered|died|crashed)|EngineDeadError|actor .{0,40}died (?:unexpectedly|because)|Worker unexpectedly exits|owner .{0,20}has died|AsyncEngineDeadError|raylet .{0,20}died|Raylet failed\b|Worker exit type|has been marked dead because|mistakenly (?:been )?marked (?:as )?dead|(?:Engine core|WorkerProc) initialization failed"),
     tag("horovod-down", "consequence", r"Horovod has been shut down|HorovodInternalError"),
