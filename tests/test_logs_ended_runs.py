@@ -13,8 +13,8 @@ CASES = [
     # name, cause, confidence, ranks, words of the first evidence
     ("sigabrt", "rank-crashed", "medium", (1,), "exitcode  : -6"),
     ("sigfpe-terminate", "rank-crashed", "medium", (1,), "std::length_error"),
-    ("os-exit-3", "rank-raised-exception", "medium", (1,), "(exitcode: 3)"),
-    ("cpu-limit", "rank-killed", "high", (1,), "exitcode  : -24"),
+    ("os-exit-3", "rank-raised-exception", "medium", (1,), "exitcode  : 3"),
+    ("cpu-limit", "rank-killed", "medium", (1,), "exitcode  : -24"),
     ("readonly-fs", "rank-raised-exception", "high", (0,), "[Errno 30] Read-only file system"),
     ("data-url", "rank-raised-exception", "high", (0,), "urlopen error"),
     ("stdout-closed", "rank-raised-exception", "high", (0,), "BrokenPipeError"),
@@ -22,6 +22,10 @@ CASES = [
     ("thread-raises", "rank-raised-exception", "medium", (1,), "record 17 of shard-001.bin"),
     ("restart-then-other", "rank-killed", "high", (1,), "(exitcode: -9)"),
     ("jax-missing-process", "store-unreachable", "low", (), "JAX distributed service detected fatal errors"),
+    ("sys-exit-msg", "rank-raised-exception", "medium", (0,), "exitcode  : 1"),
+    ("sigterm-one-rank", "rank-killed", "medium", (1,), "exitcode  : -15"),
+    ("double-free", "rank-crashed", "medium", (1,), "double free detected"),
+    ("group-exception", "rank-raised-exception", "high", (1,), "ValueError: shard 2: bad magic"),
     ("mpi-raises", "rank-raised-exception", "high", (1,), "ZeroDivisionError"),
 ]
 
@@ -31,6 +35,13 @@ def test_the_first_cause(name: str, rule: str, confidence: str, ranks: tuple[int
     one = read_logs([str(RECORDED / f"{name}.log")]).causes[0]
     assert (one.rule, one.confidence, one.ranks) == (rule, confidence, ranks)
     assert words in one.evidence[0].text
+
+
+def test_an_exception_is_named_with_the_one_from_which_it_was_raised() -> None:
+    one = read_logs([str(RECORDED / "chained.log")]).causes[0]
+    assert "raised RuntimeError: cannot build batch 4 at" in one.text
+    assert one.text.endswith(", from OSError: [Errno 5] Input/output error: 'data/shard-3.tar'")
+    assert [e.text.partition("Error")[0] for e in one.evidence] == ["[rank1]: Runtime", "[rank1]: OS"]
 
 
 def test_a_worker_whose_task_ray_retries_is_no_failure() -> None:

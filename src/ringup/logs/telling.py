@@ -199,8 +199,7 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
     came_up = first.rule == "rank-raised-exception" and best.form < Form.EXCEPTION <= strongest
     came_up = came_up and not at_the_end
     is_weak = place(first) == 8 or first.confidence == "low"
-    wraps = not is_weak and bool(own) and all(map(follows, own)) and best.event.file == own[0].event.file
-    wraps = wraps and best.form != Form.ENDED and best.event.line < own[-1].event.line
+    wraps = not is_weak and _wraps(own, best)
     is_generic = first.rule in GENERIC and first.confidence == "low" and not came_up
     own_words = best.form > Form.ERRNO or bool(_OF_THE_SCRIPT.match(best.message))
     if is_generic and first.rule == "rank-raised-exception" and not own_words:
@@ -209,15 +208,22 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
         text = f"{first.text}; first failure: {best.message[:160]}"
         led = replace(first, evidence=(best.event, *first.evidence)[:MAX_EVIDENCE], text=text)
         return [*causes[:at], led, *causes[at + 1 :]]
-    if best.form == Form.ENDED and place(first) < 8 and all(c.event.line < best.event.line for c in own):
-        return causes  # the bare end of a process, after the lines of a cause
     most = SURE if first.confidence == "low" else Form.PROGRAM
-    if not came_up and not (is_weak and best.form <= most):
+    is_bare = best.form == Form.ENDED and place(first) < 8 and _is_below(best, own)
+    if not came_up and (is_bare or not is_weak or best.form > most):
         return causes
     holder = next((one for one in errors[1:] if best in _clues_of(log, one)), None)
-    if holder:
-        return [*causes[:at], holder, *(one for one in causes[at:] if one is not holder)]
-    return [*causes[:at], described(log, best), *causes[at:]]
+    better = holder or described(log, best)
+    return [*causes[:at], better, *(one for one in causes[at:] if one is not better)]
+
+
+def _wraps(own: list[Clue], best: Clue) -> bool:
+    is_above = bool(own) and best.event.file == own[0].event.file and not _is_below(best, own)
+    return is_above and all(map(follows, own)) and best.form != Form.ENDED
+
+
+def _is_below(clue: Clue, others: list[Clue]) -> bool:
+    return all(other.event.line < clue.event.line for other in others)
 
 
 def _clues_of(log: LogEvidence, cause: Cause) -> list[Clue]:

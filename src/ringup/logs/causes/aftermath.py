@@ -28,9 +28,6 @@ _OF_ANY_END = _MAY_BE_ALIVE | {"reset-by-peer", "ray-died"}
 _FAILED_CALL = re.compile(r"Call to (\w+) failed with error ([^,;.\n]{1,80})")
 
 
-_TO_THE_RETRY = 4
-"""Ray reports the end of a worker, and just below it that the task will be retried."""
-
 _ABOVE_AN_END = 60
 """Lines of the ranks that lost one, above the line of their launcher on its end."""
 
@@ -54,8 +51,7 @@ def peer_died_first(log: LogEvidence) -> Found:
     after = [(x.file, range(x.line - _ABOVE_AN_END, x.line)) for x in passed]
     lost = [e for e in lost if not any(e.file == file and e.line in lines for file, lines in after)]
     lost = [e for e in lost if e.tag != "store-get" or not re.search(r"(?i)time", e["reason"])]
-    again = {(e.file, e.line - by) for e in log.all("ray-retried") for by in range(1, _TO_THE_RETRY)}
-    lost = [e for e in lost if e.place not in again]
+    lost = [e for e in lost if not any(_after(r, e) and r.line - e.line < 4 for r in log.all("ray-retried"))]
     # A peer that has ended closes its connections at once: who waits in vain waits for one that lives.
     late = log.all("gloo-recv-timeout")
     lost = [e for e in lost if not (e.tag.startswith("gloo-") and any(_after(e, w) for w in late))]

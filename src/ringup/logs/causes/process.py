@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from ringup.logs.causes.symptoms import (
+    A_TRACEBACK,
     LAUNCHER_FRAMES,
     OWN_MODULES,
     UNBACKED,
@@ -21,8 +22,7 @@ from ringup.logs.causes.symptoms import (
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, actor_of, ranks_of
 from ringup.logs.outcome import RANK_PROGRAMS, made_do
-from ringup.logs.patterns import OF_ROLE
-from ringup.logs.patterns.forms import PROGRAM_XIDS
+from ringup.logs.patterns import OF_ROLE, forms
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix, Severity
 from ringup.units import first_of_each, printable, show_ranks
@@ -33,42 +33,6 @@ _SIGNALS = {f"SIG{name}": number for number, name in enumerate(_NAMES.split(), 1
 _SIGNALS |= {"HANGUP": 1, "ILLEGAL INSTRUCTION": 4, "ABORTED": 6, "BUS ERROR": 7, "KILLED": 9}
 _SIGNALS |= {"FLOATING POINT EXCEPTION": 8, "OUT OF MEMORY": 9, "SEGMENTATION FAULT": 11, "TERMINATED": 15}
 """Numbers on Linux; srun prints the words, launchers the names."""
-
-WRAPPERS = re.compile(
-    r"(?i)(?:^|\.)(?:ChildFailedError|DistBackendError|DistError|DistStoreError|DistNetworkError"
-    r"|CalledProcessError|ActorDiedError|RayActorError|SIGTERMException|RayTaskError\S{0,99}|"
-    r"ProcessRaisedException|ProcessExitedException|Rendezvous\w{0,99}|SystemExit|KeyboardInterrupt"
-    r"|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|"
-    r"ConnectionAbortedError|EOFError|SignalException|EngineDeadError|WorkerCrashedError|KilledWorker"
-    r"|TimeoutExpired|CancelledError|RemoteError|XlaRuntimeError|"
-    r"EngineCore\w{0,99}|WorkerGroupError|TrainingFailedError|NodeDiedError|GeneratorExit|BackendCompilerFailed)$"
-)
-"""Exceptions that only carry another failure: the wrapped one counts."""
-
-_EITHER_WAY = (
-    r"(?i)(?:common|likely|possible|potential) (?:root )?(?:causes|reasons)"
-    r"|\(\d\) the (?:process|worker) |may have been (?:killed|terminated)"
-)
-"""Sentences that list possible causes (Ray prints one for every dead worker): they prove nothing."""
-
-_ONLY_NAMED = r"(?:avoid|unsafe|prevent|may|might|can|could|to) .{0,60}(?:SIG|[Ss]egfault|[Ss]egmentation)"
-"""A signal that somebody else's process got, or that is to be avoided."""
-_OF_A_HANDLER = (
-    r"pyxis:|^(?!.{0,300}: line \d{1,6}: {1,4}\d{1,10} [A-Z]).*?(?:\bhandlers?\b(?! called)|\b(?:un)?regist"
-    r"|\binstall|\bignor|\btrap(?:s|ping)\b|\bmask)"
-)
-"""
-Sentences on the effect of a signal that may come: none has; and pyxis' log of a container's start.
-
-A shell prints the command of the process that ended: its words are none of these.
-"""
-
-_OF_A_HANDLER_CALLED = re.compile(
-    r"(?i)caught signal|\*{3}|fatal python error|signal:? ?(?:\d|\(|seg|bus)|\breceived"
-    r"|segfault (?:at|encountered)|general protection|loader|corrupt|malloc\(|smashing"
-    r"|: {1,4}\d+ (?:segm|bus|ill)|died|exit"
-)
-"""How those print it that saw the signal: handlers, shells that name the process, the kernel, launchers."""
 
 
 def signal_of(event: Event) -> int:
@@ -93,6 +57,13 @@ def exits(log: LogEvidence) -> list[tuple[int, Event]]:
     """Every exit with a signal or a code above 0, as (signal, event)."""
     found = [(signal_of(e), e) for e in log.all("exit", "exit-signal")]
     return [(number, e) for number, e in found if number or e.number("code") > 0]
+
+
+def _first_ended(log: LogEvidence) -> list[tuple[int, Event]]:
+    """Ends that a launcher reports as the first failure, as (signal, event)."""
+    titles = [(t.file, t.line) for t in log.all("child-failed", has="Root Cause")]
+    below = {(file, line + by) for file, line in titles for by in range(1, _BELOW_A_TITLE)}
+    return [(number, e) for number, e in exits(log) if e["first"] or e.place in below]
 
 
 def _ended_by_itself(log: LogEvidence, ends: list[Event]) -> list[Event]:
@@ -127,7 +98,7 @@ _COUNTED = re.compile(r"(?i)Detected \d+ oom")
 @cause("oom-killer-ran", overcome=None)
 def oom_killer_ran(log: LogEvidence) -> Found:
     lines = log.all("oom-kill", lacks=r"CUDA out of memory|torch\.")
-    lines = [e for e in lines if not re.search(_EITHER_WAY, e.text) or _COUNTED.search(e.text)]
+    lines = [e for e in lines if not re.search(forms.EITHER_WAY, e.text) or _COUNTED.search(e.text)]
     lines = [e for e in lines if not log.outcome.overcome(e)]
     victims = {name for e in lines if (name := e["victim"] or e["victim2"])}
     known = {e.pid for e in log.events if e.pid} | {e["pid"] for e in log.all("exit", "exit-signal")} - {""}
@@ -193,14 +164,10 @@ _OF_A_CRASH = (4, 5, 6, 7, 8, 11)
 
 _WHO_ENDS_A_RANK = Fix(
     "find who ended it at that time: the scheduler's accounting of that job (`sacct -j JOB`), other users'"
-    " `pkill`, the script's own signals and timers."
+    " `pkill`, the script's own signals and timers; SIGXCPU, SIGXFSZ: a limit of `ulimit -a`."
 )
 
 
-_LIMITS = {24: "CPU time (SIGXCPU, `ulimit -t`)", 25: "a file's size (SIGXFSZ, `ulimit -f`)"}
-_LIMIT = Fix(
-    "raise that limit in the job's script or in /etc/security/limits.conf; `ulimit -a` lists all limits."
-)
 _MORE_TIME = Fix("a longer --save-grace, or a handler of the signal that saves, and then exits, sooner.")
 
 
@@ -224,7 +191,7 @@ def rank_killed(log: LogEvidence) -> Found:
     other = r"|kill(?:ed|ing)? (?:by|all|old|existing|(?:sub)?process)|Killing|sigkill_handler|forcefully"
     other += "|force-kill|ing with SIGKILL"
     words = log.all(
-        "killed-word", lacks=f"{_EITHER_WAY}{other}|Sending|{_OF_A_HANDLER}|{_OF_ANOTHER_COMMAND}"
+        "killed-word", lacks=f"{forms.EITHER_WAY}{other}|Sending|{forms.OF_A_HANDLER}|{_OF_ANOTHER_COMMAND}"
     )
     words = [e for e in log.outcome.before_the_end(words) if not log.outcome.overcome(e)]
     words = _ended_by_itself(log, words)
@@ -236,23 +203,17 @@ def rank_killed(log: LogEvidence) -> Found:
             f"a worker of {_who(workers)}'s data loader was killed with SIGKILL; the log does not say by whom"
         )
         return report(workers, text, "medium", ranks=ranks_of(workers))
-    roots = log.all("child-failed", has="Root Cause")
-    ended = [e for number, e in exits(log) if e["first"] and number not in (0, *_OF_A_CRASH)][:1]
-    ended += [e for n, e in exits(log) if n in _LIMITS and _is_below(e, roots)][:1]
+    sent = {e["pid"] for e in log.all("closing-signal")} - {""}
+    ended = [e for number, e in _first_ended(log) if number not in (0, *_OF_A_CRASH)][:1]
+    ended = [e for e in ended if e["first"] or not (e["pid"] in sent or log.outcome.from_outside)]
     if ended and not (killed or words):
         if log.ended and log.ended.outcome == "not-saved":
             text = f"{_who(ended)} had not saved its state when the time for it was over, and ringup ended it"
             return report(ended, text, "high", fix=_MORE_TIME, ranks=ranks_of(ended))
-        how = "a SIGTERM from outside" if (name := ended[0]["name"]) == "SIGTERM" else name
-        text = f"{_who(ended)} ended first, by {how}; the log does not say who sent it"
-        if limit := _LIMITS.get(signal_of(ended[0])):
-            return report(
-                ended,
-                f"{_who(ended)} reached its limit of {limit}",
-                "high",
-                ranks=ranks_of(ended),
-                fix=_LIMIT,
-            )
+        name = ended[0]["name"] or f"SIG{_NAMES.split()[signal_of(ended[0]) - 1]}"
+        how = "a SIGTERM from outside" if name == "SIGTERM" else name
+        how += "" if name.startswith("SIGX") else "; the log does not say who sent it"
+        text = f"{_who(ended)} ended first, by {how}"
         return report(ended, text, "medium", fix=_WHO_ENDS_A_RANK, ranks=ranks_of(ended))
     text = f"{_who(killed)} was killed with SIGKILL; the log does not say by whom"
     ranks = ranks_of(killed)
@@ -276,12 +237,15 @@ def rank_crashed(log: LogEvidence) -> Found:
     fatal = [e for n, e in exits(log) if n in (4, 5, 8, 11) or (n == 7 and not unbacked)]
     fatal = _ended_by_itself(log, fatal)
     other = r"|DataLoader|\bworkers? (?:\(pid|process|is)|bus error .{0,20}worker\b|shared memory|\babort|"
-    words = log.all("crash-word", lacks=f"{_EITHER_WAY}{other}{UNBACKED}|{_OF_A_HANDLER}|{_ONLY_NAMED}")
+    words = log.all(
+        "crash-word", lacks=f"{forms.EITHER_WAY}{other}{UNBACKED}|{forms.OF_A_HANDLER}|{forms.ONLY_NAMED}"
+    )
     words = _ended_by_itself(log, words + log.all("loader-killed", signal="(?i)segmentation|sigsegv"))
     if fatal or words:
-        is_sure = bool(fatal) or any(_OF_A_HANDLER_CALLED.search(e.text) for e in words)
-        text = f"{_who(fatal)} died of a fatal signal of its own"
-        return report([*fatal, *words], text, "high" if is_sure else "medium")
+        is_sure = bool(fatal) or any(forms.OF_A_HANDLER_CALLED.search(e.text) for e in words)
+        died = fatal or [e for number, e in _first_ended(log) if number == 6]
+        text = f"{_who(died)} died of a fatal signal of its own"
+        return report([*fatal, *words], text, "high" if is_sure else "medium", ranks=ranks_of(died) or None)
     if log.all("abort-word", has=_ENDS_ALREADY) and not log.has("cpp-what"):
         return None
     if first := _aborted_first(log):
@@ -303,15 +267,13 @@ def rank_crashed(log: LogEvidence) -> Found:
 
 def _aborted_first(log: LogEvidence) -> Cause | None:
     """The rank that ended first aborted, and its own log has nothing of another's end."""
-    roots = log.all("child-failed", has="Root Cause")
-    first = [e for number, e in exits(log) if number == 6 and (e["first"] or _is_below(e, roots))][:1]
+    first = [e for number, e in _first_ended(log) if number == 6][:1]
     of_others = log.all(*OF_ROLE["consequence"], "work", "work-aborted", "watchdog-stuck", "exception")
     ranks = {e.rank for e in of_others if not log.tags_at(e) & {"abort-word", "child-failed"}}
-    if not first or first[0].rank in ranks or (roots and None in ranks):
+    own = {e.rank for e in first} | ({None} if not first or not first[0]["first"] else set())
+    if not first or own & ranks:
         return None
-    said = [
-        e for e in log.all("cpp-what", "abort-word") if e.rank in {first[0].rank, *([None] if roots else [])}
-    ]
+    said = [e for e in log.all("cpp-what", "abort-word") if e.rank in own]
     said = [e for e in said if not log.tags_at(e) & {"exit", "exit-signal"}]
     if any(log.tags_at(e) - {"cpp-what", "abort-word"} - OF_ROLE["context"] for e in said):
         return None  # another cause has its reason
@@ -430,6 +392,8 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
         text = f"{_who([first])} raised {kind}, and inside it {inner['type']}: {words}"
     if first["frame"] and "site-packages" not in first["frame"]:
         text += f" at {first['frame']}"
+    source = _raised_from(log, first)
+    text += "".join(f", from {e['type']}: {printable(e['text'], 120)}" for e in source)
     below = [c for c in log.clues if c.event.place == (first.file, first.line + 1)]
     below = below if first["text"].endswith(":") else []  # what an exception says goes on there
     text += "".join(f": {clue.message[:160]}" for clue in below)
@@ -442,7 +406,7 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     settled = log.has("exit", "child-failed", "gloo-closed", "gloo-reset", "closed-by-peer")
     same = [first, *(e for e in own if e["type"] == first["type"] and e is not first)]
     sure: Confidence = "high" if traced and settled else "low" if mild else "medium"
-    evidence = [*([inner] if inner else ()), *same[:1], *(clue.event for clue in below), *same[1:]]
+    evidence = [*([inner] if inner else ()), *same[:1], *source, *(clue.event for clue in below), *same[1:]]
     # Nothing below it, not even its end: it may as well be the output's last line before the process ended.
     goes_on = made_do(first) or log.outcome.from_outside or log.outcome.work_after(first)
     is_last = log.files[first.file].lines - first.line < MOST_BELOW and not goes_on
@@ -452,41 +416,9 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
         rename = Fix(f"give {hiding} another name, and delete its __pycache__.")
         return report(evidence, text, sure, severity=severity, fix=rename)
     words = " ".join([f"{kind}: {first['text']}", *(clue.message for clue in below)])
-    fix = next((fix for said, fix in _FIXES.items() if said.search(words)), None)
-    return report(evidence, text, sure, severity=severity, fix=fix)
-
-
-_FIXES = {
-    re.compile("^EOFError: EOF when reading a line"): Fix(
-        "a rank has no terminal for `input()`: pass the answer as an argument of the script."
-    ),
-    re.compile("^GatedRepoError: |^OSError: You are trying to access a gated repo"): Fix(
-        "ask for access on the model's page; then `hf auth login` on that node, or HF_TOKEN in the job."
-    ),
-    re.compile("^OSError: .Errno 30. Read-only file system"): Fix(
-        "on that node `findmnt -T PATH`: mounted read-only, or made so after an error of the disk (`dmesg`)."
-    ),
-    re.compile("^BrokenPipeError: .Errno 32. Broken pipe"): Fix(
-        "the program that reads its output ended first (`| head`, `tee`, a terminal): write into a file."
-    ),
-    re.compile("^(?:HfHub)?HTTPError: 429 "): Fix(
-        "the hub refuses that many requests: `hf download` once, then HF_HUB_OFFLINE=1 for all ranks."
-    ),
-    re.compile("^OSError: We couldn't connect to |^LocalEntryNotFoundError: "): Fix(
-        "this node does not reach the hub: `hf download` on one that does, into an HF_HOME that all nodes"
-        " share; then HF_HUB_OFFLINE=1."
-    ),
-    re.compile(r"undefined symbol: _ZNK?(?:3c10|2at|5torch)\d"): Fix(
-        "this package was built for another torch: install or build it for the installed one."
-    ),
-    # Megatron, vLLM, verl, torchtitan, torch's DeviceMesh and accelerate.
-    re.compile(
-        r"(?i)world[_ ]size.{0,30}(?:divisible by|equal to .{0,40}parallel)|parallel dims: "
-        r"|Mesh should not be bigger|(?:divisible by|multiple of).{0,60}(?:parallel|micro|tensor|pipeline)"
-        r"|match num_processes \(\d|multiplied should equal the world"
-    ): Fix("parallel sizes whose product divides the ranks; `ringup explain parallel-sizes-do-not-divide`."),
-}
-"""The fix of exceptions that name what is missing, by words of Python, huggingface_hub and the linker."""
+    known = (*forms.FIXES, *(forms.MEANINGS if " [Errno " in words else ()))
+    fixes = (Fix(f"{text}.") for one, text in known if one.regex.search(words))
+    return report(evidence, text, sure, severity=severity, fix=next(fixes, None))
 
 
 _OF_AN_IMPORT = re.compile(
@@ -510,6 +442,14 @@ def _hides_a_module(event: Event) -> str:
     return file if found["file"] or own else ""
 
 
+def _raised_from(log: LogEvidence, outer: Event) -> list[Event]:
+    """The exception that Python reports as the direct cause of another."""
+    links = [e.line for e in log.all("direct-cause") if (e.file, e.rank) == (outer.file, outer.rank)]
+    links = [line for line in links if 0 < outer.line - line < A_TRACEBACK]
+    before = [e for e in log.all("exception") if (e.file, e.rank) == (outer.file, outer.rank)]
+    return [e for e in before if links and e.line < links[-1]][-1:]
+
+
 MOST_BELOW = 3
 """The last lines of a file, an exception's own among them."""
 
@@ -521,7 +461,7 @@ def _inside(log: LogEvidence, outer: Event) -> Event | None:
         return None
     later = (e for e in log.all("exception") if e.file == outer.file and e.line > outer.line)
     inner = next((e for e in later if (e.rank, e.label) == (outer.rank, outer.label)), None)
-    if inner is None or inner.pid != outer.pid or WRAPPERS.search(inner["type"]):
+    if inner is None or inner.pid != outer.pid or forms.WRAPPERS.search(inner["type"]):
         return None
     is_same = (inner["type"], inner["text"]) == (outer["type"], outer["text"])  # of another rank
     return None if is_same else inner
@@ -530,7 +470,7 @@ def _inside(log: LogEvidence, outer: Event) -> Event | None:
 def _kernel_failed(log: LogEvidence) -> Cause | None:
     """A GPU kernel of the program itself broke; NCCL's watchdog only reports it."""
     faults = [e for e in broken_kernels(log) if not made_do(e) and "cuda-failure" not in log.tags_at(e)]
-    if log.has("sxid", "ecc") or not PROGRAM_XIDS.issuperset(xid_codes(log)):
+    if log.has("sxid", "ecc") or not forms.PROGRAM_XIDS.issuperset(xid_codes(log)):
         return None
     asserted = any("assert" in e.text for e in faults)
     gpu, cuda = (
@@ -550,10 +490,6 @@ _REFUSES_ARGUMENTS = re.compile(
 """Of Python's argparse, which exits with 2."""
 _BELOW_A_TITLE = 12
 """Lines of an elastic agent's table of one failure."""
-
-
-def _is_below(event: Event, titles: list[Event]) -> bool:
-    return any(event.file == t.file and 0 < event.line - t.line < _BELOW_A_TITLE for t in titles)
 
 
 _OF_A_PROGRAM = r"(?:subprocess\.)?(?:CalledProcessError|TimeoutExpired)|BrokenPipeError"
@@ -578,7 +514,7 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
             return report([last, *proven], said, "medium", fix=_ITS_OUTPUT)
         return report(proven, f"{text}; no line here says why", "medium", fix=_ITS_CODE)
     roots = log.all("child-failed", has="Root Cause")
-    first = [e for e in codes if _is_below(e, roots)]
+    first = [e for _, e in _first_ended(log) if e in codes]
     first = first or [e for e in codes if e.rank is not None] or codes
     # The others' lost connections follow from the rank whose end the launcher saw first.
     lost = log.has(*OF_ROLE["consequence"])
@@ -588,10 +524,12 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
     if None not in {e.rank for e in log.all(*OF_ROLE["consequence"]) if e.tag not in OF_ROLE["weak"]}:
         # Each lost connection shows its rank, so a rank of the world without one printed none.
         heard |= {e.number("rank") for e in log.all("rank-of-world")}
+    nameless = [e for e in log.all("exception") if e.rank is None and "child-failed" not in log.tags_at(e)]
+    if roots and not nameless:
+        heard |= ranks_of(first)  # torch puts the rank before every line of an exception
     silent = [e for e in first if roots and lost and not own and e.rank in heard - spoke]
-    if reasons := [
-        e for e in log.all("exception", type=_OF_A_PROGRAM) if e.rank in ranks_of(first) and roots
-    ]:
+    reasons = [e for e in log.all("exception", type=_OF_A_PROGRAM) if e.rank in ranks_of(first) and roots]
+    if reasons:
         return _raised(log, reasons)
     if lost and not (silent or own):
         # Python's code for an exception, also for one that follows from another's end, is 1.
@@ -600,7 +538,7 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
         return None
     if not first or log.has("illegal-access"):
         return None
-    if not silent and not all(WRAPPERS.search(e["type"]) for e in log.all("exception")):
+    if not silent and not all(forms.WRAPPERS.search(e["type"]) for e in log.all("exception")):
         return None
     text = f"{_who(first[:1])} ended first with exit code {first[0]['code']}: read its own output"
     return report(first[:1], text, "medium" if silent else "low")
@@ -678,7 +616,7 @@ def _is_of_the_program(log: LogEvidence, event: Event) -> bool:
     # Python prints no colon without a message: this one of torch's spawn begins on the next line.
     if event["type"] == "Exception" and not event["text"]:
         return False
-    if (WRAPPERS.search(event["type"]) and not empty_file) or _HARMLESS.search(event.text):
+    if (forms.WRAPPERS.search(event["type"]) and not empty_file) or _HARMLESS.search(event.text):
         return False
     if event["type"] == "KeyError" and "logging/__init__.py" in event["frame"]:
         return False  # a level that logging has not seen, which it handles

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 
 from ringup.addresses import is_loopback
 from ringup.logs.causes.symptoms import (
+    A_TRACEBACK,
     SHELL_TEXT,
     bars_at_a_limit,
     first_value,
@@ -177,10 +178,6 @@ _NO_SUCH_FAMILY = ("5", "9")
 """EAI_NODATA and EAI_ADDRFAMILY of glibc: the name is known, and has no such address."""
 
 
-_A_TRACEBACK = 60
-"""Lines between an exception and that of the library above it, which names the service."""
-
-
 @cause("hostname-unresolvable-from-peer", overcome=None)
 def hostname_unresolvable(log: LogEvidence) -> Found:
     hosts = {e.place: e["host"] for e in log.all("name-tried")}
@@ -192,7 +189,7 @@ def hostname_unresolvable(log: LogEvidence) -> Found:
         # torch tries IPv6 first, then IPv4: a name without IPv6 is reported, but is fine.
         ipv6 = _OF_IPV6.search(event.text)
         fine = ipv6 and (ipv6["code"] in _NO_SUCH_FAMILY or host not in unmet)
-        below = (e for e in raised if e.file == event.file and 0 <= e.line - event.line < _A_TRACEBACK)
+        below = (e for e in raised if e.file == event.file and 0 <= e.line - event.line < A_TRACEBACK)
         return not (fine or SHELL_TEXT.search(host) or any(map(of_the_web, (event, *below))))
 
     refused = {(e.file, e.line - by) for e in log.all("bad-setting") for by in range(1, 4)}
@@ -228,15 +225,16 @@ def hostname_resolves_to_loopback(log: LogEvidence) -> Found:
     dialled = [e for e in log.all("gloo-connect") if is_loopback(e["address"])]
     remote = [e for e in log.all("gloo-remote") if is_loopback(e["address"])]
     dialled += [e for e in remote if e.place in near_mesh]
-    again = {e.place for e in of_an_earlier_attempt(log)}
-    dialled = [e for e in dialled if e.place not in again]
+    dialled = [e for e in dialled if e.place not in {a.place for a in of_an_earlier_attempt(log)}]
     fell_back, listed = log.all("gloo-loopback"), log.all("getent-loopback")
     if elsewhere := log.all("gloo-name-not-here"):
         what = elsewhere[0]["name"] or elsewhere[0]["address"]
         text = f"the host's own name resolves to {what}, and no interface here has such an address"
         return report([*elsewhere, *fell_back, *listed], text, "medium")  # no loopback, or Gloo could bind it
     if dialled:
-        text = "a rank connects to its own loopback: its host name maps to 127.x, or GLOO_SOCKET_IFNAME names lo"
+        text = (
+            "a rank connects to its own loopback: its host name maps to 127.x, or GLOO_SOCKET_IFNAME names lo"
+        )
         return report([*dialled, *fell_back, *listed], text)
     if log.outcome.went_on:
         return None
@@ -317,9 +315,7 @@ def _is_beyond(event: Event) -> bool:
     return event.number("rank") >= event.number("size")
 
 
-_A_STORE_EACH = Fix(
-    "`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` for torchrun: every attempt gets a store of its own."
-)
+_A_STORE_EACH = Fix("`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` for torchrun: a store for each attempt.")
 
 
 @cause("stale-rendezvous-state")

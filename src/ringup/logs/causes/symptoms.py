@@ -147,18 +147,16 @@ def of_an_earlier_attempt(log: LogEvidence) -> list[Event]:
     """
     Gloo's refused connections after an elastic agent started its ranks again.
 
-    torch 2.13 gives all attempts the agents' store without a prefix: it still holds the addresses of the
-    processes that have ended (torch/distributed/rendezvous.py).
+    In torch 2.13 all attempts share the agents' store, which still holds the addresses of the earlier ones.
     """
-    ended = log.all("exit", has=r"failed \(exitcode")
-    over = log.all("child-failed")
-    return [
-        e
-        for e in log.all("gloo-connect", "gloo-mesh")
-        if "refused" in e.text and ended and ended[0].file == e.file and ended[0].line < e.line
-        if not any(c.file == e.file and c.line < e.line for c in over)
-    ]
+    ended, over = log.all("exit", has=r"failed \(exitcode")[:1], log.all("child-failed")[:1]
+    dialled = log.all("gloo-connect", "gloo-mesh", has="refused")
+    later = [e for e in dialled if any(x.file == e.file and x.line < e.line for x in ended)]
+    return [e for e in later if not any(x.place < e.place for x in over)]
 
+
+A_TRACEBACK = 60
+"""Lines of one, below an exception that led to another."""
 
 _WEB = re.compile(
     r"(?i)https?:|HTTPS?Connection|urllib3|requests\.exceptions|aiohttp|hugging|hf_hub|wandb|modelscope|mlflow"

@@ -159,9 +159,11 @@ MEANINGS = (
     (Pattern("meaning", r"closing signal"), "the launcher ends its other workers: one of them failed first, above this line or on another node"),
     (Pattern("meaning", r"no space left|quota exceeded"), "a file system, /dev/shm or a quota is full: `df -h`, `df -i` and `df -h /dev/shm` on that host"),
     (Pattern("meaning", r"permission denied|not permitted|unauthorized|forbidden"), "the process may not do that: compare user, container privileges and file modes with a node where it works"),
-    (Pattern("meaning", r"undefined symbol|cannot open shared object|version `"), "two versions of a library are mixed: compare LD_LIBRARY_PATH and the installed versions with a node where it works"),
+    (Pattern("meaning", r"cannot open shared object"), "that library is not installed there, or LD_LIBRARY_PATH does not lead to it: `ldconfig -p`"),
+    (Pattern("meaning", r"undefined symbol|version `"), "two versions of a library are mixed: compare LD_LIBRARY_PATH and the installed versions with a node where it works"),
     (Pattern("meaning", r"no such file|not found|does(?: not|n't) exist"), "a file or command is missing on that host or in that container: compare with a node where it is there"),
-    (Pattern("meaning", r"input/output error|remote i/o|stale file|read-only file"), "storage or a device failed below the program: read the kernel log of that host (`dmesg -T`)"),
+    (Pattern("meaning", r"read-only file"), "the file system is mounted read-only there, or became so after an error of its disk: `findmnt -T PATH`, `dmesg -T`"),
+    (Pattern("meaning", r"input/output error|remote i/o|stale file"), "storage or a device failed below the program: read the kernel log of that host (`dmesg -T`)"),
     (Pattern("meaning", r"connection refused"), "nothing listens at that address and port: check that the server runs, and on which address"),
     (Pattern("meaning", r"timed out|times out|timeout|deadline|no route|unreachable"), "the other side did not answer in time: read its log around the same time, then test the path between the two hosts"),
     (Pattern("meaning", r"not known|name resolution|could not resolve|gai error"), "a host name does not resolve there: `getent hosts NAME` on that host"),
@@ -172,5 +174,25 @@ MEANINGS = (
     (Pattern("meaning", r"segmentation|signal 11|sigsegv|bus error|core dumped"), "native code crashed: the backtrace below the line names the library"),
     (Pattern("meaning", r"cuda|hip failure|cudnn|cublas"), "a CUDA call failed: run with CUDA_LAUNCH_BLOCKING=1, and read the kernel log of that host for Xid lines"),
 )
-# fmt: on
 """General meaning of an error, of any program, and where to look next."""
+FIXES = (
+    (Pattern("fix", r"^EOFError: EOF when reading a line"), "a rank has no terminal for `input()`: pass the answer as an argument of the script"),
+    (Pattern("fix", r"^GatedRepoError: |^OSError: You are trying to access a gated repo"), "ask for access on the model's page; then `hf auth login` on that node, or HF_TOKEN in the job"),
+    (Pattern("fix", r"^BrokenPipeError: .Errno 32. Broken pipe"), "the program that reads its output ended first (`| head`, `tee`, a terminal): write into a file"),
+    (Pattern("fix", r"^(?:HfHub)?HTTPError: 429 "), "the hub refuses that many requests: `hf download` once, then HF_HUB_OFFLINE=1 for all ranks"),
+    (Pattern("fix", r"^OSError: We couldn't connect to |^LocalEntryNotFoundError: "), "this node does not reach the hub: `hf download` on one that does, into an HF_HOME that all nodes share; then HF_HUB_OFFLINE=1"),
+    (Pattern("fix", r"undefined symbol: _ZNK?(?:3c10|2at|5torch)\d"), "this package was built for another torch: install or build it for the installed one"),
+    # Megatron, vLLM, verl, torchtitan, torch's DeviceMesh and accelerate.
+    (Pattern("fix", r"world[_ ]size.{0,30}(?:divisible by|equal to .{0,40}parallel)|parallel dims: |Mesh should not be bigger|(?:divisible by|multiple of).{0,60}(?:parallel|micro|tensor|pipeline)|match num_processes \(\d|multiplied should equal the world"),
+     "parallel sizes whose product divides the ranks; `ringup explain parallel-sizes-do-not-divide`"),
+)
+"""The fix of exceptions that name what is missing, by words of Python, huggingface_hub and the linker."""
+WRAPPERS = re.compile(r"(?i)(?:^|\.)(?:ChildFailedError|DistBackendError|DistError|DistStoreError|DistNetworkError|CalledProcessError|ActorDiedError|RayActorError|SIGTERMException|RayTaskError\S{0,99}|ProcessRaisedException|ProcessExitedException|Rendezvous\w{0,99}|SystemExit|KeyboardInterrupt|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|EOFError|(?:Base)?ExceptionGroup|SignalException|EngineDeadError|WorkerCrashedError|KilledWorker|TimeoutExpired|CancelledError|RemoteError|XlaRuntimeError|EngineCore\w{0,99}|WorkerGroupError|TrainingFailedError|NodeDiedError|GeneratorExit|BackendCompilerFailed)$")
+"""Exceptions that only carry another failure: the wrapped one counts."""
+EITHER_WAY = r"(?i)(?:common|likely|possible|potential) (?:root )?(?:causes|reasons)|\(\d\) the (?:process|worker) |may have been (?:killed|terminated)"
+"""Sentences that list possible causes (Ray prints one for every dead worker): they prove nothing."""
+OF_A_HANDLER = r"pyxis:|^(?!.{0,300}: line \d{1,6}: {1,4}\d{1,10} [A-Z]).*?(?:\bhandlers?\b(?! called)|\b(?:un)?regist|\binstall|\bignor|\btrap(?:s|ping)\b|\bmask)"
+"""Sentences on the effect of a signal that may come: none has; and pyxis' log of a container's start. A shell prints the command of the process that ended: its words are none of these."""
+OF_A_HANDLER_CALLED = re.compile(r"(?i)caught signal|\*{3}|fatal python error|signal:? ?(?:\d|\(|seg|bus)|\breceived|segfault (?:at|encountered)|general protection|loader|corrupt|malloc\(|smashing|: {1,4}\d+ (?:segm|bus|ill)|died|exit")
+"""How those print it that saw the signal: handlers, shells that name the process, the kernel, launchers."""
+# fmt: on

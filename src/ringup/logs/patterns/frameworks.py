@@ -38,6 +38,7 @@ TAGS = (
         r"^(?P<type>(?:[a-z_]\w*\.){1,12}(?:exc|exceptions|errors)\.(?-i:[A-Z])\w*)(?::(?: (?P<text>.*))?)?$",
         keep=16),
     tag("ignored", "", r"Exception ignored in|^--- Logging error ---|^Error in (?:site|user)customize;"),
+    tag("direct-cause", "", r"^The above exception was the direct cause"),
     tag("call-stack", "", r"^Call stack:$"),
     tag("thread", "", r"(?:^|\) )Exception in thread \S"),
     tag("traceback", "context", r"Traceback \(most recent call last\)"),
