@@ -26,6 +26,8 @@ CASES = [
     ("sigterm-one-rank", "rank-killed", "medium", (1,), "exitcode  : -15"),
     ("double-free", "rank-crashed", "medium", (1,), "double free detected"),
     ("group-exception", "rank-raised-exception", "high", (1,), "ValueError: shard 2: bad magic"),
+    ("script-option", "rank-raised-exception", "high", (0,), "unrecognized arguments: --lr-shedule"),
+    ("slow-save", "rank-busy-while-others-wait", "medium", (0,), "saving checkpoint to"),
     ("mpi-raises", "rank-raised-exception", "high", (1,), "ZeroDivisionError"),
 ]
 
@@ -42,6 +44,21 @@ def test_an_exception_is_named_with_the_one_from_which_it_was_raised() -> None:
     assert "raised RuntimeError: cannot build batch 4 at" in one.text
     assert one.text.endswith(", from OSError: [Errno 5] Input/output error: 'data/shard-3.tar'")
     assert [e.text.partition("Error")[0] for e in one.evidence] == ["[rank1]: Runtime", "[rank1]: OS"]
+
+
+def test_a_process_number_in_a_label_is_no_part_of_the_host(tmp_path: Path) -> None:
+    lines = (
+        "*** Process received signal ***",
+        "Signal: Segmentation fault (11)",
+        *(f"[{n:2}] /lib/libc.so.6(+0x3c050)[0x7fa4b625a050]" for n in range(16)),
+    )
+    log = "".join(f"[gpu-a04:00013] {line}\n" for line in lines)
+    ended = (
+        "prterun noticed that process rank 1 with PID 13 on node gpu-a04 exited on\nsignal 11 (Segmentation"
+    )
+    (tmp_path / "run.log").write_text(f"{log}{ended} fault).\n", encoding="utf-8")
+    one = read_logs([str(tmp_path / "run.log")]).causes[0]
+    assert (one.rule, one.ranks, one.nodes) == ("rank-crashed", (1,), ("gpu-a04",))
 
 
 def test_a_worker_whose_task_ray_retries_is_no_failure() -> None:

@@ -179,7 +179,7 @@ def owner_in(label: str) -> str:
 
 def words_in(label: str) -> Iterator[str]:
     """The words of a label that may be a host's name."""
-    return (word for word in _SPLIT.split(label) if not _RANK.fullmatch(word))
+    return (re.sub(r"(?<=\w):\d+$", "", word) for word in _SPLIT.split(label) if not _RANK.fullmatch(word))
 
 
 _ROW = re.compile(r'"?(\d[\dT:. /+-]{7,40}Z?)"?,(?!\d{3}\b)(?:[^ ].{0,400},)?"[^"]')

@@ -386,10 +386,11 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
         first = replace(first, rank=by[0].rank)
     kind = first["type"].rpartition(".")[2]
     inner = _inside(log, first)
-    text = f"{_who([first])} raised {kind}: {printable(first['text'], 120)}".rstrip(": ")
+    who = _who([first, *(e for e in own if (e["type"], e["text"]) == (first["type"], first["text"]))])
+    text = f"{who} raised {kind}: {printable(first['text'], 120)}".rstrip(": ")
     if inner:
         words = printable(inner["text"], 120)
-        text = f"{_who([first])} raised {kind}, and inside it {inner['type']}: {words}"
+        text = f"{who} raised {kind}, and inside it {inner['type']}: {words}"
     if first["frame"] and "site-packages" not in first["frame"]:
         text += f" at {first['frame']}"
     source = _raised_from(log, first)
@@ -541,7 +542,10 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
     if not silent and not all(forms.WRAPPERS.search(e["type"]) for e in log.all("exception")):
         return None
     text = f"{_who(first[:1])} ended first with exit code {first[0]['code']}: read its own output"
-    return report(first[:1], text, "medium" if silent else "low")
+    if refused := [c for c in log.clues if _REFUSES_ARGUMENTS.search(c.message) and first[0]["code"] == "2"]:
+        text = f"{_who(first[:1])} refused its arguments: {refused[0].message[:160]}"
+        return report([refused[0].event, *first[:1]], text, "high", fix=_ITS_ARGUMENTS)
+    return report(first[:1], text, "medium" if silent else "low", fix=_ITS_CODE)
 
 
 def _thread_ended(log: LogEvidence) -> Cause | None:
