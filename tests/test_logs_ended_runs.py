@@ -119,3 +119,16 @@ def test_a_key_that_nobody_sets_names_no_rank(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text(f"[rank1]: torch.distributed.{waits}", encoding="utf-8")
     one = read_logs([str(tmp_path / "run.log")]).causes[0]
     assert (one.rule, one.ranks) == ("rank-busy-while-others-wait", ())
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("job.sh: line 3: MASTER_ADDR: unbound variable", "rendezvous-variables-missing"),
+        ("job.sh: 3: DATA_DIR: parameter not set", "unnamed-failure"),
+    ],
+)
+def test_a_shell_that_ends_for_an_unset_variable_is_a_failure(tmp_path: Path, line: str, rule: str) -> None:
+    (tmp_path / "run.log").write_text(f"start\n{line}\n", encoding="utf-8")
+    one = read_logs([str(tmp_path / "run.log")]).causes[0]
+    assert (one.rule, one.evidence[0].text) == (rule, line)

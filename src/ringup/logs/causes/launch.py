@@ -103,7 +103,9 @@ def launcher_argument_misread(log: LogEvidence) -> Found:
     raised = log.all("exception", type="ValueError|AssertionError")
     raised = [e for e in raised if LAUNCHER_FRAMES.search(e["frame"]) and log.tags_at(e) == {"exception"}]
     if raised and not log.has("no-cuda"):
-        return report(raised, f"the launcher refuses its own arguments: {raised[0]['text'][:160]}", "medium")
+        return report(
+            raised, f"the launcher refuses an argument or a variable: {raised[0]['text'][:160]}", "medium"
+        )
     shell = log.all("name-tried", host=".*[/=].*")
     return report(shell, f"{first_value(shell, 'host')!r} was taken for the address of the head", "low")
 

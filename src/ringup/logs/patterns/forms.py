@@ -64,7 +64,7 @@ PROGRAM = Pattern(
     r"|^(?:[\w./+-]{1,60}: ){1,4}.{0,160}(?:"
     + ERRNO
     + r")|^\[?(?:ERROR|FATAL)(?: ERROR)?\b\]?:? ?\S|^usage error|^(?:[\w./-]{1,60}: )?(?:line \d+: )?\d+: \S+: not found"
-    r"|^(?:Host key verification failed|A call to \w+ (?:was unable|failed))|\bAssertion .{1,200} failed\b|\bCheck failed: |Task launch for \S+ failed|launch failed|aborted before step|^thread '[^']{1,80}' (?:\(\d{1,10}\) )?panicked at "
+    r"|^(?:[\w./+-]{1,60}: ){1,3}(?:line )?\d+: \w{1,80}: (?:unbound variable|parameter not set)|^(?:Host key verification failed|A call to \w+ (?:was unable|failed))|\bAssertion .{1,200} failed\b|\bCheck failed: |Task launch for \S+ failed|launch failed|aborted before step|^thread '[^']{1,80}' (?:\(\d{1,10}\) )?panicked at "
     r"|\bINTERNAL ASSERT FAILED at ",
 )
 NAMES_ERRNO = Pattern(

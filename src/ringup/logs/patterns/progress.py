@@ -75,7 +75,7 @@ TAGS = (
         r"error|fail|fatal|exception|warn|cannot|can't|couldn't|could not|unable|abort|refused|denied|timed out|timed-out|timeout|times out|timing out|not found"
         r"|no such|invalid|killed|segfault|segmentation|signal|panic|xid|lockup|exit code|exitcode|exited|exit status|zero status|status=|status:|status code|died"
         r"|is dead|crash|stuck|hang|hung|stall|no progress|waiting|wait for|mismatch|unsupported|not support|unreachable|no space|out of memory|insufficient"
-        r"|undefined|missing|assert|null value|unexpected|corrupt|closed|reset by|no available|broken|no route|exceeded|not enough|watchdog|heartbeat|too old"
+        r"|undefined|unbound var|missing|assert|null value|unexpected|corrupt|closed|reset by|no available|broken|no route|exceeded|not enough|watchdog|heartbeat|too old"
         r"|too many|too small|too large|too few|unknown|requires|required|should be|must be|verification|sigquit|not expected|caught|oomkill|caused by|retry"
         r"|not allowed|forbidden|unauthorized|expired|in use|not known|cancelled|bus error|core dumped|no data|remote i/o|not divisible|not available|not set"
         r"|not match|not ready|not valid|does not|doesn't|no quorum|wexitstatus|ei00|ej00|ee99|ez99",

@@ -97,6 +97,7 @@ TAGS = (
         + ERRNO),
     tag("variable-unset", "",
         r"environment variable (?P<variable>\w+) expected, but not set|KeyError: '(?P<variable2>RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|GROUP_RANK|NODE_RANK)'",
+        r"\b(?P<variable>RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|NODE_RANK): (?:unbound variable|parameter not set)",
         r"using \w+:// rendezvous: (?P<variable>\w+(?: \w+)?) parameter missing"),
     tag("family-differs", "failure", r"ss1\.ss_family == ss2\.ss_family"),
     tag("mtu-too-large", "",
