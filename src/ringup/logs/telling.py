@@ -218,8 +218,10 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
 
 
 def _wraps(own: list[Clue], best: Clue) -> bool:
-    is_above = bool(own) and best.event.file == own[0].event.file and not _is_below(best, own)
-    return is_above and all(map(follows, own)) and best.form != Form.ENDED
+    if not own or best.form == Form.ENDED or best.event.file != own[0].event.file:
+        return False
+    is_later = _is_below(best, own) and all(clue.form == Form.ENDED for clue in own)  # of the next attempt
+    return all(map(follows, own)) and not is_later
 
 
 def _is_below(clue: Clue, others: list[Clue]) -> bool:
