@@ -883,7 +883,7 @@ SAID += [
         "ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[7,0],0] on node job-launcher\n  Remote daemon: [[7,0],2] on node job-worker-1",
     ),
     (
-        "slurm-tasks-mismatch",
+        "world-never-formed",
         "No PMIx server was reachable, but a PMI1/2 was detected.\nIf srun is being used to launch application, 2 singletons will be started.",
     ),
     (
@@ -945,5 +945,13 @@ SAID += [
     (
         "node-lost",
         "NAME   STATUS     ROLES    AGE   VERSION\nn7     NotReady   worker   12d   v1.31.2\nn8     Ready      worker   12d   v1.31.2",
+    ),
+    (
+        "not-enough-slots",
+        "Your job has requested more processes than the ppr for\nthis topology can support:\n\n  App: ./a.out\n  Number of procs:  32\n  PPR: 8:node",
+    ),
+    (
+        "launcher-argument-misread",
+        "[mpiexec@n1] match_arg (utils/args/args.c:163): unrecognized argument allow-run-as-root\n[mpiexec@n1] HYDU_parse_array (utils/args/args.c:178): argument matching returned error",
     ),
 ]

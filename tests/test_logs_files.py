@@ -163,3 +163,14 @@ def test_names_of_two_nodes_that_count_from_0_give_no_rank(tmp_path: Path) -> No
 def test_a_line_that_names_another_rank_counts_more_than_the_file_s_name(tmp_path: Path) -> None:
     (tmp_path / "rank0.log").write_text("[rank2]: ValueError: x\nValueError: y\n", encoding="utf-8")
     assert 0 not in read_logs([str(tmp_path)]).causes[0].ranks
+
+
+@pytest.mark.parametrize("data", [512 * b"\0", b"\n \n"])
+def test_a_file_without_a_readable_character_is_not_called_sound(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.log").write_bytes(data)
+    with pytest.raises(LogsError, match="no readable text"):
+        read_logs([str(tmp_path / "a.log")])
+    (tmp_path / "b.log").write_bytes(data + b"step 1\n")
+    assert [u.reason for u in read_logs([str(tmp_path)]).unreadable] == [
+        "no readable text: only blanks or NUL bytes"
+    ]

@@ -119,7 +119,7 @@ ENDS: list[tuple[str, str]] = [
     ("rank-crashed", "terminate called after throwing an instance of 'std::logic_error'\n  what():  basic_string: construction from null is not valid\nAborted (core dumped)"),
     ("rank-crashed", "python: pthread_mutex_lock.c:79: Assertion `mutex->__data.__owner == 0' failed.\nt.sh: line 4: 88 Aborted                 (core dumped) python t.py"),
     ("shm-too-small", "OSError: [Errno 28] No space left on device: '/dev/shm/pym-88-x'"),
-    ("slurm-tasks-mismatch", "srun: error: Unable to create step for job 12: More processors requested than permitted"),
+    ("not-enough-slots", "srun: error: Unable to create step for job 12: More processors requested than permitted"),
     ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in load\nEOFError: Ran out of input'),
     ("rank-crashed", "ERROR: Unexpected segmentation fault encountered in worker.\nRuntimeError: DataLoader worker (pid(s) 71) exited unexpectedly"),
     ("python-or-launcher-missing", "RuntimeError: launcher 'pdsh' not installed."),

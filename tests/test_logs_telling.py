@@ -152,6 +152,67 @@ FIRST = {
         "srun: error: sp-0016: task 0: Exited with exit code 1\n",
         3,
     ),
+    "a plugin's reason, not srun's report of it": (
+        "job-step-not-launched",
+        "srun: error: task 0 launch failed: Plugin initialization failed\n"
+        "[2026-09-24T10:10:06.901] [321.0] error: pyxis: couldn't mkdir /run/pyxis/1005: No such file\n",
+        2,
+    ),
+    "an error, not the wait that repeats below it": (
+        "unnamed-failure",
+        "DEBUG 07-04 17:35:10 [bus.py:456] No free block found in 60 s, still waiting\n"
+        "ERROR 07-04 17:35:16 [pool.py:140] Member 1 died unexpectedly, shutting down the pool.\n"
+        + 3
+        * "DEBUG 07-04 17:36:10 [bus.py:456] No free block found in 60 s, still waiting\n",
+        2,
+    ),
+    "a fault of the GPU, not one that a program raised before": (
+        "xid-in-kernel-log",
+        "[Wed Jul 30 23:14:18 2026] NVRM: Xid (PCI:0000:00:05): 43, pid=10, name=python, Ch 00000008\n"
+        "[Fri Aug  7 13:32:56 2026] NVRM: Xid (PCI:0000:00:08): 94, pid=11, name=python, Contained: SM\n",
+        2,
+    ),
+    "a native library's error at its place in the source, not the exception that repeats it": (
+        "unnamed-failure",
+        "2026:11:28-16:35:45:(359) |CCL_ERROR| pool.cpp:36 start: error while making a thread: returns 22\n"
+        "Traceback (most recent call last):\n"
+        '  File "/job/t.py", line 3, in <module>\n'
+        "    init()\n"
+        "RuntimeError: oneCCL: pool.cpp:134 start_workers: EXCEPTION: failed to start worker # 0\n",
+        1,
+    ),
+    "the reason below a head that says nothing": (
+        "unnamed-failure",
+        "2026-10-21 10:42:00,218 - serve - ERROR - agent.py:489 - Rank[2] failed.\n"
+        "Traceback (most recent call last):\n"
+        '  File "/job/t.py", line 3, in run\n'
+        "RuntimeError: ACL stream synchronize failed.\n"
+        "EI9999: Inner Error!\n"
+        "EI9999: 2026-10-21-10:42:00.358.410  The error from device(chipId:3), a task was lost\n",
+        6,
+    ),
+    "an error of Slurm's MPI plugin, which ends the step itself": (
+        "unnamed-failure",
+        "slurmstepd: error:  mpi/pmix_v4: _tcp_connect: n1 [0]: pmixp_dconn_tcp.c:139: Cannot establish the"
+        " connection\n"
+        "slurmstepd: error: *** STEP 14.0 ON n1 CANCELLED AT 2026-06-20T09:41:12 ***\n"
+        "srun: error: n2: task 12: Killed\n",
+        1,
+    ),
+    "a connection that failed before its library crashed": (
+        "link-local-address-chosen",
+        "[1746051351.812] [n1:195:0] sock.c:334  UCX  ERROR   connect(fd=168, dest_addr=169.254.4.6:525)"
+        " failed: Connection refused\n"
+        "[n1:195:0:195] Caught signal 11 (Segmentation fault: address not mapped to object at 0x3)\n",
+        1,
+    ),
+    "a launcher that ends the rest": (
+        "unnamed-failure",
+        "n1:11985:12625 [7] NCCL INFO [Service thread] Connection closed by localRank 0\n"
+        "[2026-04-02 14:59:58,020] torch.multiprocessing.spawn: [WARNING] Terminating process 119 via signal"
+        " SIGTERM\n",
+        2,
+    ),
     "an error about what is not enough": (
         "unnamed-failure",
         "2023-11-02 02:49:52,374\tERROR gpu_utils.py:114 -- No enough unused GPU cards for any VM\n",
@@ -232,6 +293,10 @@ SOUND = [
     "Tolerations:  node.kubernetes.io/not-ready:NoExecute op=Exists\n"
     "              node.kubernetes.io/unreachable:NoExecute op=Exists for 300s\n",
     "[    2.101001] ACPI Error: No handler for Region [SYSI] (ffff888100) [IPMI] (20210730/evregion-130)\n",
+    "libfabric:15:175::core:core:fi_getinfo_():1385<info> fi_getinfo: provider x returned -61 (No data"
+    " available)\nlibfabric:15:175::x:fabric:get_info():285<info> X_STRC env variable not set!\n",
+    "[n1:23276] btl:usnic: disqualifiying myself due to fi_getinfo(3) failure: No data available (-61)\n"
+    "[n1:23276] select: init of component usnic returned failure\n",
     "ERROR stream: client disconnected\n"
     + 2 * "INFO Engine 000: Avg prompt throughput: 140.2 tokens/s, Running: 14 reqs\n",
 ]
@@ -592,3 +657,35 @@ def test_a_pod_and_its_host_name_are_one_node(tmp_path: Path) -> None:
         f"{pod}   exitcode  : -9 (pid: 71)\n{pod}   traceback : Signal 9 (SIGKILL) received by PID 71\n"
     )
     assert diagnose(tmp_path, text).causes[0].nodes == ("train-1-m9qzz",)
+
+
+def test_a_bracketed_clock_is_no_host(tmp_path: Path) -> None:
+    text = "[Wed Jul 30 23:14:18 2026] NVRM: Xid (PCI:0000:00:05): 79, pid=10, GPU has fallen off the bus.\n"
+    assert diagnose(tmp_path, 8 * text).causes[0].nodes == ()
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        "+ python merge.py --out /out\nTraceback (most recent call last):\n"
+        '  File "/job/merge.py", line 8, in <module>\n    merge()\nOSError: /models/base has no config\n',
+        "python: can't open file '/job/convert.py': [Errno 2] No such file or directory\n",
+    ],
+)
+def test_a_later_command_is_not_the_training_that_had_finished(tmp_path: Path, failed: str) -> None:
+    steps = "".join(f"step {n}/100 loss 0.4\n" for n in range(96, 101))
+    first = diagnose(tmp_path, steps + "Training completed.\n" + failed).causes[0]
+    assert (first.severity, first.confidence) == ("error", "low")
+    assert first.text.startswith("the training had finished, and a later command failed: ")
+    again = failed.replace("merge", "train").replace("convert.py", "train.py")
+    before = diagnose(tmp_path, steps + again).causes[0]
+    assert "later command" not in before.text
+
+
+def test_a_process_killed_in_another_step_of_the_job_is_not_surely_the_reason(tmp_path: Path) -> None:
+    end = "slurmstepd: error: *** STEP 812.1 ON n1 CANCELLED AT 2026-11-20T10:01:11 ***\n"
+    oom = "slurmstepd: error: Detected 1 oom_kill event in StepId=812.{}. Some tasks have been OOM Killed.\n"
+    other, own = (diagnose(tmp_path, end + oom.format(step)) for step in (0, 1))
+    assert [c.confidence for c in other.causes if c.rule == "oom-killer-ran"] == ["low"]
+    assert "step 812.0" in next(c.text for c in other.causes if c.rule == "oom-killer-ran")
+    assert [c.confidence for c in own.causes if c.rule == "oom-killer-ran"] == ["high"]

@@ -30,10 +30,20 @@ def causes_of(log: LogEvidence, *, is_growing: bool = False) -> list[Cause]:
     found = ranked(find(log))
     if not is_growing and (absent := missing(log)):
         found = [_lowered(cause, absent) for cause in found]
+    found = [_of_a_later_command(log, cause) for cause in found]
     if good := log.good:  # causes that rest only on lines of a form that it also has are not news
         found = [c for c in found if not c.evidence or not all(good.has(e.text) for e in c.evidence)]
     found = named_first(with_telling(log, answered(log, found)))
     return [replace(cause, known_defect=defect_of(log, cause.rule, cause.evidence)) for cause in found]
+
+
+def _of_a_later_command(log: LogEvidence, cause: Cause) -> Cause:
+    """A failure of a command that was started after the training: the text states it."""
+    is_later = bool(cause.evidence) and all(map(log.outcome.later_command, cause.evidence))
+    if cause.severity != "error" or not is_later:
+        return cause
+    text = f"the training had finished, and a later command failed: {cause.text}"
+    return replace(cause, confidence="low", text=text)
 
 
 def _stopped(finding: Finding, line: Event) -> Cause:

@@ -163,14 +163,12 @@ def ranked(causes: list[Cause]) -> list[Cause]:
     return _own_bug_first(_named_first([cause for cause in best.values() if not is_explained(cause)]))
 
 
-_A_FEW_LINES = 12
-"""How near above a crash its reason is, where one process prints both."""
-
 _OWN_BUGS = re.compile(
     r"(?:^|\.)(?:KeyError|IndexError|AttributeError|NameError|UnboundLocalError|TypeError|ZeroDivisionError"
     r"|NotImplementedError|SyntaxError|IndentationError|RecursionError)$"
 )
 """Exceptions that a fault of a GPU, a driver, a disk or the network does not raise."""
+_JUST_ABOVE = 8
 _A_TRACEBACK = 60
 """Lines of one: an exception so near above it may be the one that was being handled."""
 
@@ -198,17 +196,6 @@ def _own_bug_first(causes: list[Cause]) -> list[Cause]:
     return [*rest[:at], bug, *rest[at:]]
 
 
-def _is_just_above(cause: Cause, crash: Cause) -> bool:
-    """Whether the stream of a crash says what failed just before: programs crash on what they did not get."""
-    died = crash.evidence[0]
-
-    def leads_to(event: Event) -> bool:
-        of_one = event.file == died.file and event.label == died.label and event.rank == died.rank
-        return of_one and 0 < died.line - event.line < _A_FEW_LINES
-
-    return cause.confidence != "low" and any(map(leads_to, cause.evidence))
-
-
 def _named_first(causes: list[Cause]) -> list[Cause]:
     """
     Moves a first cause that only states a failure behind the causes that name it.
@@ -229,9 +216,17 @@ def _named_first(causes: list[Cause]) -> list[Cause]:
         sure = [c for c in causes if place(c) < 8 and c.confidence != "low" and c.severity == "error"]
         named = [c for c in sure if ranks & {e.rank for e in c.evidence}]
     elif vague and vague.rule == "rank-crashed":
-        named = [c for c in causes if place(c) == 5 and c.severity == "error" and _is_just_above(c, vague)]
+        end = vague.evidence[0]
+        sure = [c for c in causes if place(c) == 5 and c.confidence == "high" and c.severity == "error"]
+        named = [c for c in sure if any(_fails_just_above(e, end) for e in c.evidence)]
     named = [c for c in named if c is not vague]
     return named + [c for c in causes if c not in named]
+
+
+def _fails_just_above(event: Event, end: Event) -> bool:
+    """Whether it is a failed call of the process that then crashed: libraries clean up badly."""
+    is_near = event.file == end.file and 0 < end.line - event.line <= _JUST_ABOVE
+    return is_near and event.rank == end.rank and event.tag in OF_ROLE["failure"]
 
 
 def named_first(causes: list[Cause]) -> list[Cause]:

@@ -123,7 +123,8 @@ def form_of(message: str, severity: str, tags: AbstractSet[str], before: Form | 
         return before if before < Form.WARNING else min(before, form_of(message, severity, tags) or before)
     if words.CAUSED_BY.regex.search(text) and not goes_on:
         return Form.CAUSED_BY
-    if "warn" in tags or words.LIBRARY.regex.search(text):
+    of_source = severity == "error" and bool(words.OF_SOURCE.match(text))
+    if "warn" in tags or of_source or words.LIBRARY.regex.search(text):
         return Form.WARNING if goes_on or words.HARMLESS.regex.search(text) else Form.LIBRARY
     if "unwind" in tags:
         return None

@@ -141,7 +141,7 @@ _POD = re.compile(
 _NOT_A_HOST = re.compile(
     r"(?i).*(?:error|exception|warning|warn|info|note|hint|debug|fatal|usage|traceback)$|.*\.(?:py"
     r"|sh|cc|cu|cpp|h|c|so|yaml|json|log)(?::\d.*)?$"
-    r"|\d+|(?:bash|sh|zsh|ssh|srun|sbatch|slurmstepd(?:-[\w.-]+)?|python\d*|torchrun|deepspeed|accelerate|mpirun"
+    r"|\d+|\d\d?(?::\d\d){1,2}(?:[.,]\d+)?|(?:bash|sh|zsh|ssh|srun|sbatch|slurmstepd(?:-[\w.-]+)?|python\d*|torchrun|deepspeed|accelerate|mpirun"
     r"|pdsh\S*|[a-z-]{1,40}-cli|line|file|rank\d*|step\d*|epoch\d*|ids?|gpu\d*"
     r"|mlx5|nvrm|iter\d*|utf-8|http|https|tcp|udp|ipv[46]|ucx|cuda\d*|nccl\d*|net|e\d+|w\d+|i\d+"
     r"|f\d+|v\d+|(?:engine|worker|\w{1,40}_)(?:\w{0,20}_)?(?:tp|dp|pp|ep)\d{1,6}|e[a-z]\d{4}|\d{4}-\d\d-.*|pid|host|time|exitcode|sha\d+|md5|fp\d+|bf\d+|int\d+)"

@@ -78,9 +78,12 @@ _ENDED_A_PROCESS = {"exit", "exit-signal", "child-failed"}
 _TAKEN_AWAY = re.compile(
     r"CANCELLED|TIME LIMIT|PREEMPT|death signal|walltime|Ctrl-C to proc|shutdown triggered|SIGTERM received"
 )
+_A_STEP = r"\*\*\* STEP \S{1,40} ON \S{1,80} CANCELLED AT \S{10,30} \*\*\*"
+"""Slurm's line on the end of a step, without a reason."""
 PREPARES = re.compile(
     r"(?i)\W*(?:map|filter|tokeni|preprocess|generat|download|convert|group|pack|prepar|load|fetch|sav|read)"
 )
+_STARTS_RANKS = re.compile(r"(?i)train|tun|srun|mpi|torchrun|deepspeed|accelerate|\bssh\b")
 _TRAINS = re.compile(r"(?i)train|epoch|step|iter")
 _MOVES_BYTES = re.compile(r"[kMG]i?B/s|\dB/s|examples/s|files/s")
 _BY_A_SHELL = r"(?: line \d+|^\S*sh): +\d+ |(?:exit|status|code)\W{1,3}(?:code )?\d"
@@ -194,7 +197,14 @@ class Outcome:
         if self._log.ended and self._log.ended.outcome == "launcher-error":
             own += "|signal|SIGTERM|shutdown triggered"  # `ringup run` sent them: a node was lost, say
         found = self._log.all("cancelled", lacks="closing signal" + own)
-        return [e for e in found if not self._is_of_earlier_attempt(e)]
+        return [e for e in found if not (e in self._by_a_plugin or self._is_of_earlier_attempt(e))]
+
+    @cached_property
+    def _by_a_plugin(self) -> list[Event]:
+        """Ends of steps below an error of Slurm's MPI plugin, which kills its step itself."""
+        plugin = first_of_each((e.file, e.line) for e in self._log.all("mpi-plugin"))
+        steps = self._log.all("cancelled", has=_A_STEP)
+        return [e for e in steps if e.line > plugin.get(e.file, e.line)]
 
     @cached_property
     def limit(self) -> str:
@@ -204,7 +214,7 @@ class Outcome:
 
     def after_the_end(self, event: Event) -> bool:
         """Whether a line follows one that reports that a scheduler ended the job."""
-        taken = (e for e in self.from_outside if _TAKEN_AWAY.search(e.text))
+        taken = (e for e in [*self.from_outside, *self._by_a_plugin] if _TAKEN_AWAY.search(e.text))
         return any(e.file == event.file and e.line < event.line for e in taken)
 
     def before_the_end(self, events: Iterable[Event]) -> list[Event]:
@@ -507,6 +517,17 @@ class Outcome:
         ends = [e for e in self._log.at(last.file, last.line) if _is_the_end(e)]
         trains = self.trained and not self._log.all("finished", eval="")  # an evaluation between
         return bool(ends) and not (trains and all(e["eval"] for e in ends))
+
+    def later_command(self, event: Event) -> bool:
+        """Whether another command printed a line, started after the training in its file had finished."""
+        above = [e for e in self._log.all("finished", eval="") if e.file == event.file]
+        above = [e for e in above if e.line < event.line]
+        marks = (m.event for m in self._all_marks[event.file] if above and m.event.line > above[-1].line)
+        if not above or not self.trained or not all(map(_is_full, marks)):
+            return False
+        begun = [e for e in self._log.all("command") if not _STARTS_RANKS.search(e["command"])]
+        begun += [event] if event.tag == "command-missing" else []
+        return any(e.file == event.file and above[-1].line < e.line <= event.line for e in begun)
 
     @cached_property
     def _raised(self) -> list[Event]:

@@ -10,7 +10,7 @@ import functools
 import mmap
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -314,7 +314,8 @@ def _count(
     scanner = Scanner()
     try:
         broken: list[bool] = []
-        blocks = files.blocks(path, reading.block, lambda: broken.append(True))
+        said: list[bool] = []
+        blocks = _noted(files.blocks(path, reading.block, lambda: broken.append(True)), said)
         wrapped = _wrapped(path)
         if wrapped:
             blocks = wrapped.blocks()
@@ -328,8 +329,18 @@ def _count(
         return exc.strerror or str(exc)
     finally:
         reading.file()
+    if part.lines and not (said or wrapped):
+        return "no readable text: only blanks or NUL bytes"
     scan = replace(scanner.result(), last_run=last, is_broken_off=bool(broken))
     return part, on_lines(scan, wrapped.line, wrapped.line_count) if wrapped else scan
+
+
+def _noted(blocks: Iterable[bytes], said: list[bool]) -> Iterator[bytes]:
+    """The blocks; whether one of them holds anything but blanks and NUL bytes goes to `said`."""
+    for block in blocks:
+        if not said and block.translate(None, b"\0 \t\r\n"):
+            said.append(True)
+        yield block
 
 
 def _wrapped(path: str) -> Wrapped | None:

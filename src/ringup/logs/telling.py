@@ -47,6 +47,7 @@ GENERIC = {"rank-raised-exception", "nccl-error-without-detail", "rank-crashed"}
 """Causes that describe a process's end and leave the reason to a line of its output."""
 ABOVE = 40
 """Lines between a native library's error and the exception that reports it."""
+_OWN_ERRORS = (Form.PROGRAM, Form.ERROR, Form.ERRNO)
 BY_A_WORD = {"rank-killed"}
 """Causes that may rest on a single word, which a launcher prints about a process that it ended itself."""
 
@@ -185,9 +186,7 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
         return [*causes[:at], described(log, best), *causes[at + 1 :]]
     if first.rule == "rank-raised-exception" and (reason := _reason_above(log, own)):
         return [*causes[:at], described(log, reason), replace(first, confidence="low"), *causes[at + 1 :]]
-    if first.rule == "rank-crashed" and (above := next(_errors_above(log, first.evidence[0]), None)):
-        text = f"{first.text}; an error just above: {above.message[:160]}"
-        led = replace(first, evidence=(*first.evidence, above.event)[-MAX_EVIDENCE:], text=text)
+    if first.rule == "rank-crashed" and (led := _with_an_error_above(log, first)):
         return [*causes[:at], led, *causes[at + 1 :]]
     strongest = min((clue.form for clue in own if not follows(clue)), default=Form.INFO)
     if best.form >= strongest:
@@ -228,6 +227,14 @@ def _is_below(clue: Clue, others: list[Clue]) -> bool:
     return all(other.event.line < clue.event.line for other in others)
 
 
+def _with_an_error_above(log: LogEvidence, crash: Cause) -> Cause | None:
+    above = next(_errors_above(log, crash.evidence[0], Form.LIBRARY), None)
+    if above is None:
+        return None
+    text = f"{crash.text}; an error just above: {above.message[:160]}"
+    return replace(crash, evidence=(*crash.evidence, above.event)[-MAX_EVIDENCE:], text=text)
+
+
 def _clues_of(log: LogEvidence, cause: Cause) -> list[Clue]:
     places = {e.place for e in cause.evidence}
     return [clue for clue in log.clues if clue.event.place in places]
@@ -243,11 +250,11 @@ def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
     return next((clue for clue in _errors_above(log, raised.event) if clue.specific > raised.specific), None)
 
 
-def _errors_above(log: LogEvidence, event: Event) -> Iterator[Clue]:
+def _errors_above(log: LogEvidence, event: Event, *more: Form) -> Iterator[Clue]:
     """Errors of the same stream just above a line, the most informative first."""
     for clue in standing(log):
         is_error = clue.severity in ("error", "fatal") or bool(_BUILD.match(clue.message))
-        is_error = is_error and clue.form in (Form.PROGRAM, Form.ERROR, Form.ERRNO) and not follows(clue)
+        is_error = is_error and clue.form in (*_OWN_ERRORS, *more) and not follows(clue)
         is_above = clue.event.file == event.file and 0 < event.line - clue.event.line <= ABOVE
         if is_error and is_above and actor_of(clue.event.text) == actor_of(event.text):
             yield clue
@@ -258,7 +265,8 @@ def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | 
     if log.outcome.all_ended_with_0:
         return None
     beat = heartbeat(log)
-    if beat is not None:
+    is_error = best is not None and best.severity in ("error", "fatal") and best.form <= Form.ERROR
+    if beat is not None and not (best and is_error and not follows(best) and beat.severity == "info"):
         return described(log, beat)
     if (one := _of_a_clue(log, best, causes)) or any(one.rule == "job-cancelled" for one in causes):
         return one

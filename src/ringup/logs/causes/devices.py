@@ -160,7 +160,10 @@ def xid_in_kernel_log(log: LogEvidence) -> Found:
     grave = log.has("sxid") or not PROGRAM_XIDS.issuperset(codes)
     text = f"the driver reported Xid {', '.join(map(str, codes)) or 'without number'}"
     text += "" if grave else " (usually the program's own fault)"
-    return report(log.all("xid", "sxid"), text, "high" if grave else "low")
+    events = log.all("xid", "sxid")
+    if grave:  # those that a program raises follow from the fault, or are of another day
+        events.sort(key=lambda e: first_value([e], "code", "code2") in map(str, PROGRAM_XIDS))
+    return report(events, text, "high" if grave else "low")
 
 
 @cause("fabric-manager-not-running", overcome=None)

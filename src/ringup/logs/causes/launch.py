@@ -29,6 +29,8 @@ _LAUNCHERS = re.compile(
     r"|pdsh|srun|conda|module|ml|horovodrun|llamafactory-cli|ray)$"
 )
 
+_EACH_ALONE = "No PMIx server was reachable|singletons will be started"
+_A_PROCESS_MANAGER = Fix("`srun --mpi=pmix` (or pmi2; `srun --mpi=list`), or mpirun")
 _OF_ONE_START = 8
 """Lines between the headers of two that begin at the same time."""
 
@@ -39,6 +41,9 @@ def world_never_formed(log: LogEvidence) -> Found:
     apart = log.all("run-apart")[-1:]
     if apart:
         return report(apart, first_value(apart, "text"))
+    if alone := log.all("mpi-singleton", has=_EACH_ALONE):
+        text = "MPI finds no process manager: each task is a job of its own, rank 0 of 1"
+        return report(alone, text, "medium", fix=_A_PROCESS_MANAGER)
     pairs = [(a, b) for a, b in itertools.pairwise(log.all("nccl-tests")) if a.file == b.file]
     pairs = [(a, b) for a, b in pairs if b.line - a.line <= _OF_ONE_START and not (a["end"] or b["end"])]
     text = "nccl-tests began again before it had ended: its processes know nothing of each other"
@@ -58,11 +63,9 @@ def slurm_tasks_mismatch(log: LogEvidence) -> Found:
     """
     if refused := log.all("slurm-mismatch"):
         return report(refused, "the trainer says its devices and nodes do not fit Slurm's tasks")
-    if alone := log.all("mpi-singleton"):
-        text = "MPI finds no process manager: it ends, or each task is a job of its own, rank 0 of 1"
-        return report(
-            alone, text, "medium", fix=Fix("`srun --mpi=pmix` (or pmi2; `srun --mpi=list`), or mpirun")
-        )
+    if alone := log.all("mpi-singleton", lacks=_EACH_ALONE):
+        text = "MPI finds no process manager, and ends"
+        return report(alone, text, "medium", fix=_A_PROCESS_MANAGER)
     if log.outcome.went_on:
         return None
     rows = log.all("global-rank")

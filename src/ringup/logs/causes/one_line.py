@@ -55,7 +55,7 @@ ROWS = (
     Row("rendezvous-variables-missing", "variable-unset",
         "{variable} is not set: the script runs without a launcher, or its launcher does not pass it on"),
     Row("port-privileged", "listen-denied", "only root may listen on port {port}: it is below 1024"),
-    Row("not-enough-slots", "no-slots", "the job requests more slots than the host list or the cluster has",
+    Row("not-enough-slots", "no-slots", "more slots are requested than the host list, the job or the cluster has",
         unsure="generic resource", until="job-allocated"),
     Row("placement-not-possible", "no-placement", "Ray has no room for what a placement asks for",
         lacks="'node:(?!__)[A-Za-z]", unsure="startup timed out|'node:", until="job-allocated"),
@@ -116,6 +116,8 @@ def _finder(row: Row) -> Callable[[LogEvidence], Found]:
         found = [e for e in found if row.repeats not in e.text or above.get(e.file, e.line) >= e.line]
         if row.until:  # what the kubelet repeats lasts: `4m (x93 over 24m)`
             found.sort(key=lambda e: not re.search(r"\(x\d{1,6} over ", e.text))
+        if row.tags == "step-unlaunched":  # a plugin's own reason, then srun's report of it
+            found.sort(key=lambda e: bool(e["why2"]))
         if row.tags == "ssh-connect":
             found = [e for e in found if not of_the_web(e)]
         names = re.findall(r"\{(\w+)\}", row.text)

@@ -95,6 +95,12 @@ _ABOVE = "; that rank's output above has the reason"
 _COUNTED = re.compile(r"(?i)Detected \d+ oom")
 
 
+def _steps(events: list[Event]) -> set[str]:
+    """The Slurm steps (JOB.STEP) that lines name."""
+    found = (re.search(r"\bStep(?:Id=| )(\d+\.\w+)", e.text, re.IGNORECASE) for e in events)
+    return {match[1] for match in found if match}
+
+
 @cause("oom-killer-ran", overcome=None)
 def oom_killer_ran(log: LogEvidence) -> Found:
     lines = log.all("oom-kill", lacks=r"CUDA out of memory|torch\.")
@@ -108,6 +114,10 @@ def oom_killer_ran(log: LogEvidence) -> Found:
     if not was_killed and all("(oom-killer-ran)" in e.text for e in lines):
         text = "the kernel killed a process for host memory, perhaps another job's: no rank got SIGKILL"
         return report(lines, text, "low", severity="note")
+    steps, failed = (_steps(found) for found in (lines, log.all("cancelled")))
+    if steps and failed and steps.isdisjoint(failed) and not victims:
+        text = f"the kernel killed a process of step {min(steps)} for host memory; step {min(failed)} ended"
+        return report(lines, text, "low")
     if not victims or is_rank or was_killed:
         return report(lines, "a process was killed for host memory, and the log says so")
     text = f"the kernel killed {', '.join(sorted(victims))} for host memory, which may be another job's"

@@ -45,6 +45,8 @@ LIBRARY = Pattern(
     r"NCCL WARN \S|\bUCX +(?:ERROR|FATAL) |\bE[A-Z]\d{4}\)?: |non-zero status: \d|\bNULL value \S|\bnvshmem\w*: .*error"
     r"|\blibfabric:\S*<(?:err|critical)|aborting with error : HSA_|\b(?:ibv|mlx5dv|efadv|fi)_\w+(?:\([^)]*\))? failed|(?:Cuda|HIP) failure '|CUDA error: ",
 )
+OF_SOURCE = re.compile(r"\w{1,60}\.(?:cpp|cc|cu|c):\d{1,6} \w{1,60}: ")
+"""The line and function of a native library's source, as oneCCL and UCX name them."""
 GOES_ON = Pattern(
     "goes_on",
     r"^Lmod has detected|queued and waiting for resources|\. {1,3}Trying lib|gdrcopy_\w{1,20}_init failed|not readable \(yet\?\)|Detected insufficient power|\(load will be required after|Could not run slurm task_prolog|^slurmstepd: error: (?:TMPDIR \[|Setting TMPDIR)|\b(?:module|ml): command not found|severity=Corrected\b|: \d{1,6}, Non-fatal\b|\bretry(?:ing)?\b(?! count)|will (?:retry|be retried)|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect|hang)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
@@ -117,7 +119,7 @@ NOISE = Pattern(
     r"|^\[Rank \d{1,7} Error Snippet\]:$|^Last error: {0,4}$|^Caused by: .{0,300}\.py:\d{1,6} in |Traceback \(most recent|during handling of the above|the above exception was|Solution:|this usually is caused by|\blikely\b.{0,40}\bcauses\b|Set the environment variable HYDRA"
     r"|\berrors?[ =:]{1,3}(?:\d+\.\d|\d+e-)|^#|^\W{0,200}$|^ {0,8}\S{1,40}(?: {2,20}\S{1,40}){4}|Check failure stack trace|^PC: @|^\W{0,8}(?:at|@) {2,20}0x"
     r"|\bCould not collect$|\bapport_python_hook\b|^Error in sitecustomize|: I tensorflow/|: [IW] external/|\bsudo: unable to resolve|slurmstepd: error: (?:Unable to create TMPDIR|Setting TMPDIR|\w{1,40}: unable to set CPU affinity)|\bsshd(?:-session)?\[\d+\]: |\bAER: Corrected|\bEDAC .{0,20}\bCE\b|^(?:\S{1,80}: )?(?:ls: cannot access |pkill: |which: no )|\bnvcc: (?:command )?not found|^wandb: (?:WARNING |Network error)|cannot set terminal process group|no job control in this shell|cannot find name for (?:group|user) ID|Inappropriate ioctl for device|^mesg: |^stty: |^tput: No value|\bsetlocale: |Could not chdir to home directory|\[drm\] (?!\*ERROR)"
-    r"|^(?:\d{1,4}: )?\S{1,60}: <[A-Z_,-]{2,120}> mtu \d|^\S{1,60} {2,30}UNKNOWN {2}|^\s*--[a-z][\w-]{1,60}(?:=\S{0,80})?\s*$|^\s*\w[\w ]{1,40} {2,40}: Not (?:Found|Active|Supported)\s*$|inotify_add_watch|\b[a-z0-9.-]{1,60}/[a-z0-9.-]{1,60}:No(?:Execute|Schedule)\b|NVRM: (?:nvAssert\w{1,40}|\w{1,60}_[A-Z0-9]{4,8}): |^rm: cannot remove |^mkdir: cannot create directory .{1,300}File exists|\bfatal: (?:not a git repository|detected dubious ownership)|\bgit root error: |\bTo add an exception for |more processes? ha\w{1,2} sent help message|Set MCA parameter|find any relevant network interfaces|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b"
+    r"|^E[A-Z]\d{4}: Inner Error!$|^libfabric:\S{1,160}<(?:info|debug|trace)> |\bdisqualif\w{2,4}|\bselect: init of component \S{1,40} returned|^(?:\d{1,4}: )?\S{1,60}: <[A-Z_,-]{2,120}> mtu \d|^\S{1,60} {2,30}UNKNOWN {2}|^\s*--[a-z][\w-]{1,60}(?:=\S{0,80})?\s*$|^\s*\w[\w ]{1,40} {2,40}: Not (?:Found|Active|Supported)\s*$|inotify_add_watch|\b[a-z0-9.-]{1,60}/[a-z0-9.-]{1,60}:No(?:Execute|Schedule)\b|NVRM: (?:nvAssert\w{1,40}|\w{1,60}_[A-Z0-9]{4,8}): |^rm: cannot remove |^mkdir: cannot create directory .{1,300}File exists|\bfatal: (?:not a git repository|detected dubious ownership)|\bgit root error: |\bTo add an exception for |more processes? ha\w{1,2} sent help message|Set MCA parameter|find any relevant network interfaces|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b"
     r"|^ {0,8}[\w ()/-]{1,60}\.{5}(?!.{0,80}\b(?:fail|error))|(?: {2,40}\d[\d.]{0,12}(?:%|[num]?s|[KMG]?b)?(?= )){3}",
 )
 ENDS_OPEN = re.compile(
@@ -145,7 +147,7 @@ SEVERITY = re.compile(
 )
 WRAPPING = re.compile(
     r"\s{0,8}(?:(?:slurmstepd|srun|slurmd|sbatch)(?:-[\w.-]{1,63})?: (?:error: )?(?=pyxis:|\S{1,80}: tasks? )|pyxis: {1,8}(?=\S)|\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|FATAL)\]:? |##\[(?:error|warning)\](?=\S)"
-    r"|(?:INFO|WARNING|ERROR|CRITICAL|FATAL|DEBUG|WARN):? {1,8}(?:\d{2,4}-\d\d-\d\d[T ])?[\d:.,]{0,18}Z?(?: {1,3}(?=\S)|$)|[\w.-]{2,60} (?=(?:DEBUG|INFO|WARNING|ERROR) {2,8}\S)|(?:<[a-z]{0,8}> {1,8})?\[[\dTZ:., +-]{10,40}\] [0-9a-f]{8} \|\| {1,2}|\[[\w./-]{1,80}\.(?:py|cc|cpp|cu|h):\d{1,6}(?::\w{1,60})?\]:? "
+    r"|(?:INFO|WARNING|ERROR|CRITICAL|FATAL|DEBUG|WARN):? {1,8}(?:\d{2,4}-\d\d-\d\d[T ])?[\d:.,]{0,18}Z?(?: {1,3}(?=\S)|$)|[\w.-]{2,60} (?=(?:DEBUG|INFO|WARNING|ERROR) {2,8}\S)|(?:<[a-z]{0,8}> {1,8})?\[[\dTZ:., +-]{10,40}\] [0-9a-f]{8} \|\| {1,2}|\[[\w./-]{1,80}\.(?:py|cc|cpp|cu|h):\d{1,6}(?::\w{1,60})?\]:? |[\w./-]{1,80}\.(?:py|cc|cpp|cu):\d{1,6} - "
     r"|\[[a-z][\w.]{1,60}: [\w./-]{1,80}\] |\[\d{4}-\d\d-\d\d[T ][\d:.,]{5,18}(?: [A-Z]{2}\d{1,4}){1,4}\] |\[(?:[\w-]{1,40}\d)\] "
     r"|[\w.-]{1,80}:\d{1,10}:\d{1,10} (?:\[-?\d{1,4}\] )?(?=.{0,160}(?:NCCL|NET/))|\[\d{10}\.\d{1,9}\] |(?:\d{1,10}:){0,2}\d{0,10} ?\[-?\d{1,4}\] (?=.{0,160}NCCL )|\[[\w.-]{1,80}:\d{1,10} ?:\d{1,6}\] {1,16}"
     r"|(?:[\w./-]{1,60}\.(?:cc|cpp|cu|c|h):\d{1,6} {1,3})(?=NCCL |UCX )|(?:\[Rank \d{1,7}\]|\[PG [^\]]{1,80}\]) {0,2}"

@@ -147,6 +147,7 @@ TAGS = (
         r"^\s*Process name: (?:\[+[^\]]{0,80},)?(?P<rank>\d+)\]?\s*$|process rank (?P<rank2>\d+) with PID \d+ on node (?P<host>[\w.-]+)\S{0,20} exited on\s*$"),
     tag("exit-signal", "failure end local",
         r"Signal (?P<signal>\d+) \((?P<name>SIG\w+)\) received by PID (?P<pid>\d+)"),
-    tag("closing-signal", "", r"Sending process (?P<pid>\d+) closing signal (?P<name>SIG\w+)"),
+    tag("closing-signal", "", r"Sending process (?P<pid>\d+) closing signal (?P<name>SIG\w+)",
+        r"Terminating process (?P<pid>\d+) via signal (?P<name>SIGTERM)"),
     tag("child-failed", "failure end local", r"ChildFailedError|Root Cause \(first observed failure\)"),
 )
