@@ -55,7 +55,7 @@ ROWS = (
     Row("rendezvous-variables-missing", "variable-unset",
         "{variable} is not set: the script runs without a launcher, or its launcher does not pass it on"),
     Row("port-privileged", "listen-denied", "only root may listen on port {port}: it is below 1024"),
-    Row("not-enough-slots", "no-slots", "more slots are requested than the host list, the job or the cluster has",
+    Row("not-enough-slots", "no-slots", "more slots are wanted than the host list, job or cluster has",
         unsure="generic resource", until="job-allocated"),
     Row("placement-not-possible", "no-placement", "Ray has no room for what a placement asks for",
         lacks="'node:(?!__)[A-Za-z]", unsure="startup timed out|'node:", until="job-allocated"),

@@ -66,7 +66,7 @@ PROGRAM = Pattern(
     r"|^(?:[\w./+-]{1,60}: ){1,4}.{0,160}(?:"
     + ERRNO
     + r")|^\[?(?:ERROR|FATAL)(?: ERROR)?\b\]?:? ?\S|^usage error|^(?:[\w./-]{1,60}: )?(?:line \d+: )?\d+: \S+: not found"
-    r"|^(?:[\w./+-]{1,60}: ){1,3}(?:line )?\d+: \w{1,80}: (?:unbound variable|parameter not set)|^(?:Host key verification failed|A call to \w+ (?:was unable|failed))|\bAssertion .{1,200} failed\b|\bCheck failed: |Task launch for \S+ failed|launch failed|aborted before step|^thread '[^']{1,80}' (?:\(\d{1,10}\) )?panicked at "
+    r"|^(?!/usr/)(?:[\w./+-]{1,60}: ){1,3}(?:line )?\d+: \w{1,80}: (?:unbound variable|parameter not set)|^(?:Host key verification failed|A call to \w+ (?:was unable|failed))|\bAssertion .{1,200} failed\b|\bCheck failed: |Task launch for \S+ failed|launch failed|aborted before step|^thread '[^']{1,80}' (?:\(\d{1,10}\) )?panicked at "
     r"|\bINTERNAL ASSERT FAILED at ",
 )
 NAMES_ERRNO = Pattern(
@@ -193,6 +193,8 @@ WRAPPERS = re.compile(r"(?i)(?:^|\.)(?:ChildFailedError|DistBackendError|DistErr
 """Exceptions that only carry another failure: the wrapped one counts."""
 EITHER_WAY = r"(?i)(?:common|likely|possible|potential) (?:root )?(?:causes|reasons)|\(\d\) the (?:process|worker) |may have been (?:killed|terminated)"
 """Sentences that list possible causes (Ray prints one for every dead worker): they prove nothing."""
+ONLY_NAMED = r"(?:avoid|unsafe|prevent|may|might|can|could|to) .{0,60}(?:SIG|[Ss]egfault|[Ss]egmentation)"
+"""A signal that somebody else's process got, or that is to be avoided."""
 OF_A_HANDLER = r"pyxis:|^(?!.{0,300}: line \d{1,6}: {1,4}\d{1,10} [A-Z]).*?(?:\bhandlers?\b(?! called)|\b(?:un)?regist|\binstall|\bignor|\btrap(?:s|ping)\b|\bmask)"
 """Sentences on the effect of a signal that may come: none has; and pyxis' log of a container's start. A shell prints the command of the process that ended: its words are none of these."""
 OF_A_HANDLER_CALLED = re.compile(r"(?i)caught signal|\*{3}|fatal python error|signal:? ?(?:\d|\(|seg|bus)|\breceived|segfault (?:at|encountered)|general protection|loader|corrupt|malloc\(|smashing|: {1,4}\d+ (?:segm|bus|ill)|died|exit")
