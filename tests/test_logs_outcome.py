@@ -597,7 +597,8 @@ def test_each_host_is_told_its_own_interface(tmp_path: Path) -> None:
     fix = read_logs([str(tmp_path / "job.log")]).causes[0].fix
     assert fix and not fix.env
     assert (
-        fix.text.startswith("on n1: NCCL_SOCKET_IFNAME=eno1 ") and "n2: NCCL_SOCKET_IFNAME=ens3" in fix.text
+        fix.text.startswith("on n1: set NCCL_SOCKET_IFNAME=eno1 ")
+        and "n2: set NCCL_SOCKET_IFNAME=ens3" in fix.text
     )
 
 

@@ -268,11 +268,12 @@ def assignment_without_effect(job: JobFile) -> Found:
             found = f"export {shown}: what {shown.partition('=')[0]} holds"
             yield command.line, found, f"export {shown[1:]}", "form"
         elif second.raw[:1] == "=" and second.raw[1:2] != "=" and re.fullmatch(r"\w{2,60}", first.raw):
-            is_read = re.search(rf"\$\{{?{first.raw}\b", job.text) is not None
+            is_read = any(match[1] == first.raw for match in _READS.finditer(job.text))
             if is_read or (first.raw.isupper() and second.raw == "="):
                 yield command.line, f"`{first.raw} =` runs a command {first.raw}", f"{first.raw}=...", "form"
 
 
+_READS = re.compile(r"\$\{?([A-Za-z_]\w{0,60})")
 _HOLDS_A_START = re.compile(r"\b(?:torchrun|accelerate launch|deepspeed|torch\.distributed\.(?:run|launch)) ")
 
 

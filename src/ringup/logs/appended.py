@@ -21,7 +21,7 @@ _FAILS = re.compile(
     rb"|exit ?(?:ed|s|code|status)|CANCELLED|Killed|Aborted|Segmentation fault|core dumped",
     re.MULTILINE,
 )
-_STAMP = re.compile(rb"(?:\d{4}-(\d\d)-(\d\d)[ T_]|[IWEF](\d\d)(\d\d) )(\d\d:\d\d:\d\d)")
+_DATED = re.compile(rb"(?:\d{4}-(\d\d)-(\d\d)[ T_]|[IWEF](\d\d)(\d\d) )(\d\d:\d\d:\d\d)")
 _RANK = re.compile(rb"\[rank(\d{1,6})\]")
 _AGAIN = re.compile(rb"(?i)\brestart|\brequeue|\bretry(?! to connect|allocator)|\battempt")
 _END_BYTES = 16 << 10
@@ -80,8 +80,8 @@ def _of_one_run(data: bytes, groups: list[list[int]]) -> bool:
     ranks = [set(_RANK.findall(part)) for part in (data[before:last], data[last:])]
     if all(len(own) == 1 for own in ranks) and ranks[0] != ranks[1]:
         return True
-    ended = _STAMP.findall(data, max(before, last - _END_BYTES), last)[-1:]
-    begun = [found.groups(b"") for found in [_STAMP.search(data, last)] if found]
+    ended = _DATED.findall(data, max(before, last - _END_BYTES), last)[-1:]
+    begun = [found.groups(b"") for found in [_DATED.search(data, last)] if found]
     return any(b"".join(one) < b"".join(other) for one in begun for other in ended)
 
 

@@ -330,15 +330,15 @@ def _count(
     finally:
         reading.file()
     if part.lines and not (said or wrapped):
-        return "no readable text: only blanks or NUL bytes"
+        return "no readable text: only NUL bytes"
     scan = replace(scanner.result(), last_run=last, is_broken_off=bool(broken))
     return part, on_lines(scan, wrapped.line, wrapped.line_count) if wrapped else scan
 
 
 def _noted(blocks: Iterable[bytes], said: list[bool]) -> Iterator[bytes]:
-    """The blocks; whether one of them holds anything but blanks and NUL bytes goes to `said`."""
+    """The blocks; whether one of them holds anything but NUL bytes goes to `said`."""
     for block in blocks:
-        if not said and block.translate(None, b"\0 \t\r\n"):
+        if not said and block.strip(b"\0"):
             said.append(True)
         yield block
 

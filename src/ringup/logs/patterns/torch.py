@@ -86,7 +86,7 @@ TAGS = (
     tag("loader-bus", "",
         r"DataLoader worker \(pid\(?s?\)? ?[\d, ]*\) (?:is killed by signal: Bus error|exited unexpectedly.{0,80}bus)|Unexpected bus error encountered in worker|insufficient shared memory \(shm\)|(?<!Ran )out of shared memory"),
     tag("shm-torch", "",
-        r"unable to (?:allocate|open|mmap|resize|write to) (?:shared memory(?: object)?|file <(?:/torch_|filename not specified))\b.{0,80}|shared memory\(shm\)|torch_shm_manager.{0,80}(?:No space|failed)"),
+        r"unable to (?:allocate|open|mmap|resize|write to) (?:shared memory(?: object)?\b|file <(?:/torch_|filename not specified)).{0,80}|shared memory\(shm\)|torch_shm_manager.{0,80}(?:No space|failed)"),
     tag("loader-killed", "",
         r"DataLoader worker \(pid\(?s?\)? ?(?P<pids>[\d, ]+)\) is killed by signal: (?P<signal>\w+)"),
     tag("state-dict", "", r"size mismatch for \S+: copying a param with shape"),
