@@ -248,7 +248,7 @@ def p2p_not_supported(cluster: Cluster) -> Iterator[Finding]:
 
     Why: NCCL then copies through host memory, which is several times slower.  Consumer and small
     data-centre boards (L4) have no such path; elsewhere IOMMU, ACS or the driver forbid it.
-    Fix: `nvidia-smi topo -p2p r` names the reason; IOMMU and ACS off, a driver of another release.
+    Fix: `nvidia-smi topo -p2p r` names the reason; turn IOMMU and ACS off, or try another driver. Set
     `NCCL_P2P_DISABLE=1` where copies hang.
     """
     pairs = {n.name: refused_pairs(n) for n in cluster.nodes}

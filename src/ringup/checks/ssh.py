@@ -95,8 +95,7 @@ def answer_slow(cluster: Cluster) -> Iterator[Finding]:
 
     Why: load, a slow start-up file or name server, or packet loss on the way to it; the slowest
     node sets the pace of all.
-    Fix: `time ssh NODE true`; load (`uptime`), the shell's start-up files, sshd's `UseDNS`, packet loss
-    (`ping -c 100 -i 0.2`).
+    Fix: try `time ssh NODE true`; check load, the shell's start-up files, sshd's `UseDNS`, `ping -c 100`.
     """
     lossy = {node for lost in lossy_networks(cluster) if lost.severe for node, _, _ in lost.ways}
     elsewhere = usual_elsewhere([n.answer_s for n in cluster.nodes])

@@ -7,7 +7,7 @@ Each is `name, severity: summary`, then its sections, with blank lines between t
 TEXTS = """
 shm-too-small, error: /dev/shm is full or small (64 MiB is Docker's default).
 Why: NCCL's shared-memory transport and DataLoader workers live there.
-Fix: `--shm-size=8g`, an emptyDir with `medium: Memory`, or `--ipc=host`.
+Fix: use `--shm-size=8g`, an emptyDir with `medium: Memory`, or `--ipc=host`.
 In logs: `failed to extend /dev/shm/nccl-`, `DataLoader worker ... Bus error`.
 
 open-files-too-low, error: A process ran out of file descriptors, or may open too few.
@@ -131,7 +131,7 @@ In logs: `generated a random run_id` with different numbers on different nodes.
 launcher-started-per-task, error: The launcher itself was started once per Slurm or MPI task, each copy
 starting all local ranks.
 Why: K copies start K times the local ranks, in K worlds or too many in one, and all want one port.
-Fix: `--ntasks-per-node=1` for launchers, or no launcher and one task per rank.
+Fix: use `--ntasks-per-node=1` for launchers, or no launcher and one task per rank.
 In logs: the launcher's banner K times on a node, `worker_count` = K x `world_size`.
 
 world-never-formed, warning: The ranks of a run never formed one world: each of them, or each node, trained
@@ -152,7 +152,7 @@ of torch's flight recorder that ends before the others'.
 
 collective-mismatch, error: Ranks are in different collectives, or in the same one with another size or order.
 Why: each rank's calls on a communicator are matched by order alone.
-Fix: make the same calls in the same order on all ranks; `TORCH_DISTRIBUTED_DEBUG=DETAIL` names both sides.
+Fix: make the same calls (kind, size, order) on all ranks; `TORCH_DISTRIBUTED_DEBUG=DETAIL` names both sides.
 In logs: `Detected mismatch between collectives on ranks`, other SeqNum, OpType or NumelIn in one group;
 another call under one `collective_seq_id` of torch's flight recorder dumps.
 
@@ -210,7 +210,7 @@ In logs: `error 4 ... vendor err 81` after a complete init.
 gpudirect-module-missing, warning: GPUDirect RDMA is off: the peer-memory module is absent, or has a name this
 NCCL does not look for.
 Why: every transfer is copied through host memory.
-Fix: `modprobe nvidia-peermem` on that host, DMA-BUF, or a newer NCCL.
+Fix: run `modprobe nvidia-peermem` on that host, or use DMA-BUF or a newer NCCL.
 In logs: `GPU Direct RDMA Disabled for HCA`, channels without `/GDRDMA` on one host.
 
 ipoib-used-for-data, warning: Data goes over TCP on an InfiniBand interface instead of over verbs.
@@ -462,7 +462,7 @@ In logs: `Timed out waiting 10000ms for recv operation to complete`, like a hang
 
 nvlink-failed, error: A link between GPUs failed for good during the run.
 Why: the link, its connector or the NVSwitch is damaged; it is not a memory error of a GPU.
-Fix: `nvidia-smi nvlink -e` and `dmesg | grep -i -e xid -e nvlink` on that node; drain it, reset the GPUs,
+Fix: run `nvidia-smi nvlink -e` and `dmesg | grep -i -e xid -e nvlink` on that node; drain it, reset the GPUs,
 replace what fails again.
 In logs: `uncorrectable NVLink error detected during the execution`.
 
@@ -480,8 +480,8 @@ In logs: `CUDA error: peer mapping resources exhausted`.
 
 no-gpu-visible, error: The program needs a GPU, and its host or its build of torch has none.
 Why: a machine or container without GPUs or driver, or a build of torch without CUDA.
-Fix: `nvidia-smi -L` and `python -c "import torch; print(torch.version.cuda, torch.cuda.device_count())"` in
-the job's own shell; `--gpus-per-node` in Slurm, `--gpus all` in Docker; on CPUs, `backend="gloo"`.
+Fix: run `nvidia-smi -L` and `python -c "import torch; print(torch.version.cuda, torch.cuda.device_count())"`
+in the job's own shell; `--gpus-per-node` in Slurm, `--gpus all` in Docker; on CPUs, `backend="gloo"`.
 In logs: `Torch not compiled with CUDA enabled`, `ProcessGroupNCCL is only supported with GPUs`.
 
 rendezvous-variables-missing, error: The variables that tell a rank its number and its head are not set.
@@ -536,7 +536,7 @@ In logs: `No available node types can fulfill resource request {'node:10.0.0.7':
 
 not-enough-slots, error: More processes are requested than the hosts have slots.
 Why: mpirun and horovodrun count one slot a host (or a core) where the host list does not say more.
-Fix: `-H node0:8,node1:8` or `slots=8` in the host file; `--oversubscribe` only on CPUs.
+Fix: write `-H node0:8,node1:8`, or `slots=8` in the host file; `--oversubscribe` only on CPUs.
 In logs: `There are not enough slots available in the system to satisfy the 16 slots`.
 
 parameter-ready-twice, error: DDP got the gradient of one parameter twice in one iteration.
@@ -570,14 +570,14 @@ In logs: `Weight update group already initialized. Call close_communicator first
 
 process-limit-reached, error: A process may start no more threads or processes.
 Why: `ulimit -u`, the cgroup's pids.max (containers, Slurm) or loader workers times BLAS threads.
-Fix: `ulimit -u` and `cat /sys/fs/cgroup/pids.max` in the job's shell; `OMP_NUM_THREADS=1`, fewer loader
-workers.
+Fix: run `ulimit -u` and `cat /sys/fs/cgroup/pids.max` in the job's shell; set `OMP_NUM_THREADS=1`, use fewer
+loader workers.
 In logs: `can't start new thread`, `pthread_create failed`, `fork: retry: Resource temporarily unavailable`.
 
 host-memory-refused, error: A process requested host memory and got none.
 Why: the model, the data or pinned buffers of all ranks of a node do not fit; a limit of the shell or cgroup.
-Fix: `free -g` and `ulimit -v` in the job's shell; fewer loader workers, load the checkpoint on one rank or
-with `mmap=True`.
+Fix: run `free -g` and `ulimit -v` in the job's shell; use fewer loader workers, load the checkpoint on one
+rank or with `mmap=True`.
 In logs: `DefaultCPUAllocator: can't allocate memory`, `MemoryError`, `std::bad_alloc`.
 
 nccl-library-too-old, error: The NCCL that is loaded is older than the program was built for.
@@ -599,7 +599,7 @@ In logs: `NET/OFI Unable to register memory ... RC: -22`.
 
 kernel-cannot-pin-memory, error: Memory cannot be pinned for RDMA, and the memlock limit is not the reason.
 Why: the adapter or the IOMMU has no more entries, memory is fragmented, or the kernel has a fault.
-Fix: `dmesg` at that moment; kernel and driver of a node that works; fewer or smaller buffers.
+Fix: read `dmesg` of that moment; use kernel and driver of a node that works, or fewer or smaller buffers.
 In logs: `ibv_reg_mr failed with error Cannot allocate memory` beside `ulimit -l: unlimited`.
 
 user-buffers-not-registrable, error: RDMA cannot register the buffers that the program gives to NCCL.

@@ -227,7 +227,7 @@ def cumem_host_unusable(log: LogEvidence) -> Found:
     NCCL's cuMem host buffers do not work here.
 
     Why: no peer access between the GPUs, or NUMA calls blocked in the container.
-    Fix: `NCCL_CUMEM_HOST_ENABLE=0`, a larger /dev/shm, or allow the calls.
+    Fix: set `NCCL_CUMEM_HOST_ENABLE=0`, give it a larger /dev/shm, or allow the calls.
     In logs: `Cuda failure 217 'peer access is not supported'` from the shm transport.
     """
     # Where NCCL kept its host memory in files, a CUDA call on it failed in shmutils or shm.h.

@@ -153,7 +153,7 @@ def link_local_address_chosen(log: LogEvidence) -> Found:
 
     Why: an interface without IPv4 is offered with its link-local address, whose zone is another one
     on the peer.
-    Fix: `NCCL_SOCKET_FAMILY=AF_INET`, or `NCCL_SOCKET_IFNAME` = an interface with a routable address.
+    Fix: set `NCCL_SOCKET_FAMILY=AF_INET`, or `NCCL_SOCKET_IFNAME` to an interface with a routable address.
     In logs: `Connect to fe80::...%ib0<port> failed`.
     """
     dialled = [e for e in log.all("nccl-connect", "gloo-connect") if is_link_local(e["address"].strip("["))]

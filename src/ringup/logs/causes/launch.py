@@ -58,7 +58,7 @@ def slurm_tasks_mismatch(log: LogEvidence) -> Found:
 
     Why: the trainer takes its ranks from Slurm's variables; too few or too many tasks make ranks
     twice or never.
-    Fix: `--nodes` and `--ntasks-per-node` equal to the trainer's num_nodes and devices.
+    Fix: set `--nodes` and `--ntasks-per-node` to the trainer's num_nodes and devices.
     In logs: `GLOBAL_RANK: 1, MEMBER: 2/8` twice, or only for the first half of the members.
     """
     if refused := log.all("slurm-mismatch"):

@@ -523,7 +523,7 @@ def ddp_unused_parameters(log: LogEvidence) -> Found:
     Parameters took no part in the loss, or twice.
 
     Why: DDP waits for a gradient of every parameter in every iteration.
-    Fix: `find_unused_parameters=True`, or use them all; no reentrant checkpointing around shared parameters.
+    Fix: set `find_unused_parameters=True`, or use all; no reentrant checkpointing of shared parameters.
     In logs: `Expected to have finished reduction in the prior iteration`.
     """
     unused = [e for e in log.all("ddp-unused") if "unused-warning" not in log.tags_at(e)]

@@ -131,7 +131,7 @@ def node_lost(log: LogEvidence) -> Found:
 
     Why: the node crashed, was powered off or booted again, its network was cut, or the launching machine was
     suspended.
-    Fix: `ping` and `ssh` to it from another node; `uptime` there, its console, the scheduler's state of it.
+    Fix: try `ping` and `ssh` from another node; look at its `uptime`, console and state in the scheduler.
     In logs: `first failure: node1: no contact for 14 s: the node or its network is down`,
     `srun: error: Node failure on node1`, `CANCELLED AT ... DUE TO NODE FAILURE`.
     """
@@ -192,7 +192,7 @@ def rank_killed(log: LogEvidence) -> Found:
     A rank got SIGKILL (or, first of all, SIGTERM) from outside; the log does not say by whom.
 
     Why: the kernel's OOM killer most often, also the scheduler or a person; -9 alone does not tell.
-    Fix: `dmesg`, the cgroup's memory.events (oom_kill), the scheduler's accounting of that host; of a pod
+    Fix: look at `dmesg`, the cgroup's memory.events (oom_kill), the scheduler's accounting; for a pod at
     `kubectl describe pod` (Last State, OOMKilled).
     In logs: `exitcode: -9`, `Signal 9 (SIGKILL)`, `Killed` with no Python error.
     """
@@ -240,7 +240,7 @@ def rank_crashed(log: LogEvidence) -> Found:
     A rank died of its own fatal signal.
 
     Why: a native library or a compiled extension; also a broken stack or ulimit.
-    Fix: `PYTHONFAULTHANDLER=1`, a core dump, the last `what():` line of that process.
+    Fix: set `PYTHONFAULTHANDLER=1`; read the last `what():` line of that process, or a core dump.
     In logs: `exitcode: -11`, `Segmentation fault`.
     """
     unbacked = bool(log.all("crash-word", has=UNBACKED))
@@ -254,7 +254,7 @@ def rank_crashed(log: LogEvidence) -> Found:
     if fatal or words:
         is_sure = bool(fatal) or any(forms.OF_A_HANDLER_CALLED.search(e.text) for e in words)
         died = fatal or [e for number, e in _first_ended(log) if number == 6]
-        text = f"{_who(died)} died of a fatal signal of its own"
+        text = f"{_who(died)} crashed with a fatal signal"
         return report([*fatal, *words], text, "high" if is_sure else "medium", ranks=ranks_of(died) or None)
     if log.all("abort-word", has=_ENDS_ALREADY) and not log.has("cpp-what"):
         return None

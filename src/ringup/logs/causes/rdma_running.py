@@ -90,7 +90,7 @@ def rdma_retry_exceeded(log: LogEvidence) -> Found:
 
     Why: at once after init the ports cannot reach each other (GID, subnet, rails); after hours a link or
     congestion; always one device: that port.
-    Fix: `ib_write_bw` on the named pair and device; NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT only for
+    Fix: test that pair and device by `ib_write_bw`; raise NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT only for
     congestion.
     In logs: `Got completion ... with status=12`, `IBV_WC_RETRY_EXC_ERR(12) ... vendor err 129`.
     """
