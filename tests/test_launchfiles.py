@@ -886,6 +886,8 @@ for h in $(awk '{print $1}' hosts); do
 done
 wait
 """
+BY_SRUN_EARLY = '"NODE_RANK=$SLURM_NODEID llamafactory-cli train a.yaml"'
+CUT_SRUN = f"{FOUR}srun --mpi=pmix \\\n  bash -c 'MASTER_ADDR=a MASTER_PORT=1 RANK=$SLURM_PROCID WORLD_SIZE=4 python t.py'\n"
 INCLUDED = "deepspeed --include=n1:0,1@n2:0,1 --hostfile=hosts t.py\n"
 TRAIN = """kind: TrainJob
 spec:
@@ -902,6 +904,20 @@ OTHER_TRAPS = [
     ("a.sh", BY_HOST, "--network host ", "", "container-on-own-network"),
     ("a.sh", SSH, "=n1", "=$h", "rendezvous-endpoint-own"),
     ("a.sh", UNCOUNTED, "=n1", "=$h", "rendezvous-endpoint-own"),
+    ("a.sh", UNCOUNTED, "--nnodes=$(", "\u2013-nnodes=$(", "dash-is-no-hyphen"),
+    ("a.sh", SLURM, "--nnodes=4", "--nnodes=\u201c$SLURM_NNODES\u201d", "shell-reads-other-words"),
+    ("a.yaml", ON_GPUS, "--nnodes=2", "--nnodes=\u201c2\u201d", "launcher-option-wrong"),
+    (
+        "a.sh",
+        BY_SRUN,
+        "'NODE_RANK=$SLURM_NODEID llamafactory-cli train a.yaml'",
+        BY_SRUN_EARLY,
+        "node-variable-read-too-early",
+    ),
+    ("a.sh", BY_SRUN, "export MASTER_ADDR", "MASTER_ADDR", "master-address-not-exported"),
+    ("a.sh", INCLUDED, "--include=", "--master_addr=localhost --include=", "rendezvous-endpoint-own"),
+    ("a.sh", SLURM, "$HEAD:$PORT \\\n", "$HEAD:$PORT\n", "launcher-argument-misread"),
+    ("a.sh", CUT_SRUN, "pmix \\\n", "pmix\n", "command-cut-short"),
     ("a.sh", UNCOUNTED, "  N=$((N + 1))\n", "", "node-rank-duplicate"),
     ("a.sh", SLURM, "$HEAD:$PORT", "${HEAD[0]:$PORT", "shell-reads-other-words"),
     ("a.sh", SLURM, "$HEAD:$PORT", "$HEAD :29500", "launcher-argument-misread"),

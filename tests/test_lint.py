@@ -1260,4 +1260,5 @@ def test_a_digit_that_is_no_number_is_no_count(tmp_path: Path) -> None:
         "srun torchrun --nnodes=\u00b2 --nproc-per-node=\u00b2 --node-rank=\u00b2 train.py\n"
     )
     done = subprocess.run([sys.executable, "-m", "ringup", "lint", str(job)], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "--nnodes is '\u00b2'" in done.stdout

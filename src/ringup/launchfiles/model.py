@@ -245,7 +245,8 @@ class Launch:
         if self.launcher in ("axolotl", "trl") or self.launcher not in NODE_LAUNCHERS:
             return None
         if self.launcher == "deepspeed":
-            return None if self.option("hostfile") else len(self.option("include").split("@"))
+            count = len(self.option("include").split("@"))
+            return None if self.option("hostfile") and count == 1 else count
         return 1
 
     @property

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from ringup.launchfiles.directives import GPU_NAMES, last
 from ringup.launchfiles.marks import COUNT_NAMES, has_mark, is_mark
-from ringup.launchfiles.model import TORCH, Launch
+from ringup.launchfiles.model import BY_ENVIRONMENT, TORCH, Launch
 from ringup.launchfiles.passing import MPIRUN, keeps
 from ringup.launchfiles.programs import MPI_OPTIONS, OF_OPEN_MPI
 from ringup.launchfiles.shell import Command, Word
@@ -531,8 +531,10 @@ def master_address_not_exported(files: All) -> Iterator[Finding]:
         left = [n for n in _MEETING if n in {*launch.command.variables, *kept} and n not in launch.env]
         is_read = any(f"${n}" in job.uses or f"${{{n}" in job.uses for n in left)
         is_half = len(left) == 1 and not launch.env.keys().isdisjoint(_MEETING)
-        if launch.launcher == "python" and launch.is_away and is_half and not is_read:
-            yield _not_for_the_ranks(part, left, "warning")
+        is_needed = launch.launcher in BY_ENVIRONMENT and (launch.nnodes or 0) > 1 and "MASTER_ADDR" in left
+        is_half = is_half and launch.launcher == "python"
+        if launch.is_away and (is_half or is_needed) and not is_read:
+            yield _not_for_the_ranks(part, left, "error" if is_needed else "warning")
         if launch.is_away and not text_of(job, launch.script) and (other := _missing(part)):
             found = f"{other} is set nowhere, and RANK, WORLD_SIZE and the other half of the address are"
             yield job.finding(launch.line, found, f"export {other}=...", severity="warning")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from ringup.launchfiles.marks import has_mark
@@ -33,7 +33,7 @@ from ringup.nccl.variables import TABLE
 from ringup.rules import Severity
 from ringup.units import printable
 
-_TYPED_DASH = re.compile(rf"^[{DASHES}]{{1,2}}\w")
+_TYPED_DASH = re.compile(rf"^-?[{DASHES}][{DASHES}-]?\w")
 
 
 @fault("slashes-are-no-comment", SHELL, each="commands")
@@ -68,12 +68,18 @@ def dash_is_no_hyphen(job: JobFile) -> Found:
     first = next(iter(job.lines), "")
     if job.commands and re.match(rf"#!.*\s[{DASHES}]", first):
         yield 1, f"`{printable(first.split()[-1], 40)}` in the first line", "a hyphen"
-    for command in job.commands:
-        if bad := [w for w in command.words if _TYPED_DASH.match(w.raw)]:
-            yield bad[0].line, f"`{bad[0].raw[:40]}`{lines([w.line for w in bad])}", "two hyphens"
+    for command in _written(job):
+        if bad := [w for w in command.words if _TYPED_DASH.match(w.text)]:
+            yield bad[0].line, f"`{printable(bad[0].text, 40)}`{lines([w.line for w in bad])}", "two hyphens"
 
 
-_TYPED = re.compile(rf"[^\"'{QUOTES}]{{0,999}}([{QUOTES}](?=[\w./-])|(?<=\w){QUOTES[1]}\Z|[{BLANKS}])")
+def _written(job: JobFile) -> Iterator[Command]:
+    """The commands in the file itself, and launches in texts that these run."""
+    yield from job.commands
+    yield from (launch.command for launch in job.launches if launch.command.is_nested)
+
+
+_TYPED = re.compile(rf"[^\"'{QUOTES}]{{0,999}}([{QUOTES}](?=[\w./${{-])|(?<=\w){QUOTES[1]}\Z|[{BLANKS}])")
 _UNCLOSED = re.compile(r"(\$\{[A-Za-z_]\w{0,60}(?:\[[\w@*]{1,60}\])?)(?=[ \t\"':]|\Z)(?!:[-=?+])[^{}]*\Z")
 
 
@@ -94,7 +100,7 @@ def shell_reads_other_words(job: JobFile) -> Found:
 
     Fix, brace: `}` behind the name.
     """
-    for command in job.commands:
+    for command in _written(job):
         pairs = ((w, m[1]) for w in command.words if (m := _TYPED.match(w.raw)))
         for word, sign in [] if command.texts[0] in ("echo", "printf") else [*pairs][:1]:
             case, wanted = ("quote", "straight quotes") if sign in QUOTES else ("blank", "a space")
@@ -160,7 +166,7 @@ def command_cut_short(job: JobFile) -> Found:
     for command in job.commands:
         launch, steps = by_line.get(command.last_line + 1), command.start.steps
         is_start = any(s.role == "starter" for s in steps) and not command.start.launcher
-        if launch is None or not is_start or command.line == command.last_line:
+        if launch is None or not is_start or (command.line == command.last_line and command.start.rest):
             continue
         first, after = texts[command.line], texts[launch.line]
         if len(after) - len(after.lstrip()) > len(first) - len(first.lstrip()) and not launch.is_away:
@@ -369,8 +375,8 @@ _HOSTS_OR_COUNT = re.compile(
 
 def _is_cut(job: JobFile, launch: Launch) -> bool:
     """Whether another rule explains missing words: a cut, or a placeholder."""
-    texts = job.lines[max(0, launch.line - 1) : launch.command.last_line + 1]
-    return any(re.search(r"\\[ \t]+$|\\$", text) for text in texts[-2:]) or bool(job.job.placeholders)
+    texts = job.lines[max(0, launch.line - 1) : launch.command.last_line]
+    return any(re.search(r"\\[ \t]+$|\\$", text) for text in texts[-1:]) or bool(job.job.placeholders)
 
 
 def _parted(word: Word) -> tuple[str, str, str]:
@@ -520,7 +526,7 @@ _COUNTS = {
 
 
 def _is_no_count(meaning: str, value: str) -> bool:
-    is_written = meaning in _COUNTS and value.isascii() and "$" not in value  # a mark is not ASCII
+    is_written = meaning in _COUNTS and not has_mark(value) and "$" not in value
     return is_written and not _COUNTS[meaning].fullmatch(value.strip())
 
 

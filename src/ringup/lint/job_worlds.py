@@ -238,7 +238,9 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
             count = launch.number(launch.env.get("WORLD_SIZE", ""))
         is_own_world = launch.start.option("standalone") is not None
         is_one = (count or 0) < 2 and not (count is None and launch.is_one_a_round)
-        if launch.launcher in ("colossalai", "deepspeed") or is_own_world or is_one:
+        # DeepSpeed's runner reads no MASTER_ADDR, ColossalAI's replaces it.
+        is_one |= launch.launcher == "deepspeed" and not launch.option("master-addr")
+        if launch.launcher == "colossalai" or is_own_world or is_one:
             continue
         if (own := launch.host_is_own) and not on_this_machine(job, launch):
             found = f"the ranks meet at {own}: each node connects only to itself"
@@ -297,7 +299,8 @@ def node_variable_read_too_early(job: JobFile) -> Found:
                 seen.add(word.line)
                 yield word.line, early, wanted, of
                 break
-        is_several = launch is not None and launch.launcher == "python" and launch.instances != 1
+        by_name = launch is not None and launch.launcher in ("python", *BY_ENVIRONMENT)
+        is_several = launch is not None and by_name and launch.instances != 1
         for name in RANK_VARIABLES if is_several else ():
             if early := read_early(job, command.env.get(name, ""), starter):
                 # A wrapper in another file may set it again.
