@@ -585,6 +585,16 @@ def test_the_name_of_an_interface_tells_its_link_layer_and_a_roce_port_is_down_w
     assert because(node, "rocep1s0f0:1 is DOWN") and because(node, "the state of mlx5_0:1, mlx5_2:1")
 
 
+def test_pasted_variables_of_nccl_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a").write_text(
+        "mlx5_an0 port 1 ==> eth0 (Up)\nmlx5_ib0 port 1 ==> ib0 (Up)\n"
+        "$ env | grep NCCL\nNCCL_IB_HCA=mlx5_ib\nexport NCCL_DEBUG='INFO'\n"
+    )
+    assert command_line.dispatch(["predict", str(tmp_path / "a")]) == 0
+    out, err = capsys.readouterr()
+    assert "mlx5_an0:1 is left out by NCCL_IB_HCA=mlx5_ib" in out and "not understood" not in err
+
+
 def test_a_rate_that_nobody_pasted_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (node,), _ = pasted(tmp_path, TOPO, capsys)
     assert because(node, "GPU 0 uses mlx5_0:1: the closest (mlx5_0:1 PIX, mlx5_1:1 SYS)")

@@ -167,7 +167,8 @@ def _known(
         node = dataclasses.replace(node, unknown={**node.unknown, "interfaces": "only a part was pasted"})
     found: dict[str, Any] = {name: value for name in NOT_PASTED if (value := getattr(pasted, name))}
     unknown = {name: why for name, why in node.unknown.items() if name not in found}
-    base = known_of(dataclasses.replace(node, unknown=unknown, **found))
+    environment = {**node.environment, **pasted.environment}
+    base = known_of(dataclasses.replace(node, unknown=unknown, environment=environment, **found))
     own_order = not pasted.interfaces or pasted.interfaces_in_kernel_order
     return dataclasses.replace(
         base,

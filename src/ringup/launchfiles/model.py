@@ -58,9 +58,8 @@ _ON_ONE_HOST = {
     "clush": ("-w",),
 }
 """Starters on one host -> their options that name the host, if it is not a word of its own."""
-_OTHER_LAUNCHERS = (
-    *("colossalai", "horovod", "torchx", "composer", "fabric", "axolotl", "trl", "vllm", "determined"),
-)
+_COUNTED = ("composer", "horovod")
+_OTHER_LAUNCHERS = ("colossalai", *_COUNTED, "torchx", "fabric", "axolotl", "trl", "vllm", "determined")
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ PROGRAMS: dict[str, Program] = {
     "ssh": _SSH,
     "gcloud": _program("starter"),
     "pbsdsh": _program("starter", "-n -h"),
-    "pbs_tmrsh": _program("starter", "-n", positionals=1),
+    "pbs_tmrsh": _program("starter", "-n", positionals=1, is_text=True),
     "blaunch": _program("starter", "-z -u", positionals=1, is_text=True),
     "jsrun": _program("starter", flags="-h --immediate --stdio_append -I"),
     "lrun": _program("starter", "-N -n -T -p -g"),

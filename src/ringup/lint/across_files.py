@@ -375,15 +375,8 @@ def rank_from_the_scheduler(files: All, part: Part, read: Reading) -> Iterator[F
 
 
 _OF_TASKS = (*RANKS[1:], *LOCAL_RANKS[1:])
-_PLAIN = sys.stdlib_module_names | {
-    "torch",
-    "torchvision",
-    "torchaudio",
-    "numpy",
-    "tqdm",
-    "transformers",
-    "yaml",
-}
+_COMMON = ("torch", "torchvision", "torchaudio", "numpy", "tqdm", "transformers", "yaml")
+_PLAIN = {*sys.stdlib_module_names, *_COMMON}
 """Packages that set no rank; any other, also one next to the script, may."""
 
 

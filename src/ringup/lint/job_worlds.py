@@ -394,9 +394,8 @@ def node_rank_not_read(job: JobFile) -> Found:
             found = f"{launch.started_by} starts this {where}, and {how}: all are node {number}"
             severity: Severity = "warning" if launch.unread_config else "error"
             fix = Fix(_EACH_ITS_OWN.get(launch.started_by, "give each node its own: 0, 1, 2, ..."))
-            yield job.finding(
-                launch.line, found, "--node-rank, another on each node", severity=severity, fix=fix
-            )
+            wanted = "--node-rank, another on each node"
+            yield job.finding(launch.line, found, wanted, severity=severity, fix=fix)
         is_alone = launch.backend == "static" and (launch.nnodes or 0) > 1 and len(job.launches) == 1
         other = _SETS_NODE_RANK.search(job.text) if is_alone else None
         is_read = other and any(f"{begin}{other[1]}" in job.text for begin in ("$", "${"))

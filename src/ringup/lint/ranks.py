@@ -54,12 +54,8 @@ class Reading(File):
                 yield str(key.value), value, where
 
 
-_BY_DEVICE: tuple[str, ...] = (
-    "torch.cuda.set_device",
-    "torch.cuda.device",
-    "torch.cuda._set_device",
-    "torch.set_default_device",
-)
+_OF_TORCH = ("cuda.set_device", "cuda.device", "cuda._set_device", "set_default_device")
+_BY_DEVICE = tuple(f"torch.{name}" for name in _OF_TORCH)
 _BY_DEVICE += ("torch.accelerator.set_device_index", "torch.accelerator.set_device_idx")
 _BY_DEVICE += ("torch.accelerator.device_index",)
 

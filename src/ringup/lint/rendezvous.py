@@ -32,11 +32,8 @@ _COLLECTIVES = """
     reduce_scatter_tensor scatter scatter_object_list
 """
 COLLECTIVES = tuple(f"torch.distributed.{name}" for name in _COLLECTIVES.split())
-SETS_DEVICE = (
-    "torch.cuda.set_device",
-    "torch.accelerator.set_device_index",
-    "torch.accelerator.set_device_idx",
-)
+_OF_ACCELERATOR = ("torch.accelerator.set_device_index", "torch.accelerator.set_device_idx")
+SETS_DEVICE = ("torch.cuda.set_device", *_OF_ACCELERATOR)
 _CHOOSES = re.compile(
     r"set_device\w{0,20}\(|set_default_device\(|device_id=|CUDA_VISIBLE_DEVICES|(?i:local_?rank)"
 )

@@ -48,6 +48,9 @@ _UNUSED = {
     "lspci": re.compile(r"(?m)^(?:-\[[0-9a-f]{4}:[0-9a-f]{2}\]|[ |\\+-]+[0-9a-f]{2}\.[0-7][- ])"),
 }
 """Tools -> one of their lines; NCCL's choice does not depend on them."""
+_VARIABLE = re.compile(
+    r"(?m)^ {0,9}(?:export |declare -x )?((?:NCCL|GLOO)_[A-Z0-9_]{1,60})=[\"']?([^\s\"']{1,200})[\"']? *$"
+)
 _KNOWN = re.compile(
     r"\s*\d+: |\s*(?:link/|inet6? |valid_lft|altname|GID\[)|\s*[A-Za-z_][\w ./()-]{0,60}:"
     r"|.*==>|.*\bstate \S+ physical_state|Infiniband device|CA '|hca_id|n_gids_found|-\["
@@ -78,6 +81,8 @@ class Pasted:
     """Tools whose output was recognised but does not affect the prediction."""
     not_understood: tuple[int, ...] = ()
     """Numbers of lines that no known tool prints."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of NCCL and Gloo, as `env` or a job file has them."""
 
     @property
     def is_empty(self) -> bool:
@@ -115,6 +120,7 @@ def parse_pasted(text: str) -> Pasted:
         bool(known or interfaces) and not any(i.kind == "loopback" for i in known or interfaces),
         tuple(tool for tool, form in _UNUSED.items() if form.search(lines)),
         tuple(_strange(cut)),
+        dict(_VARIABLE.findall(lines)),
     )
 
 
@@ -134,7 +140,8 @@ def _strange(text: str) -> Iterator[int]:
         bare = line.strip()
         in_json = bare.startswith(("[", "{")) or (in_json and bare[:1] in '"}],{[')
         is_left = in_json or not bare or bare[:1] in "#$\x1b" or len(line) > LONGEST_LINE
-        if not is_left and not PROMPT.match(line) and not _KNOWN.match(line) and found < 200:
+        is_left = is_left or bool(PROMPT.match(line) or _KNOWN.match(line) or _VARIABLE.match(line))
+        if not is_left and found < 200:
             found += 1
             yield number
 
@@ -282,4 +289,5 @@ def together(one: Pasted, other: Pasted) -> Pasted:
         {**other.peers, **one.peers},
         first.is_part,
         tuple(dict.fromkeys((*one.unused, *other.unused))),
+        environment={**other.environment, **one.environment},
     )
