@@ -136,13 +136,14 @@ def rank_busy(log: LogEvidence) -> Found:
     if bars and _ended_beside(log, bars[-1]):
         return report(bars, "a progress bar stopped at a timeout's limit", "low")
     if saved := _one_timeout_before(log, words):
-        text = f"the last output before the wait is long work of {_one_of(saved)}"
+        text = "the last output before the wait is long work of one rank"
         return report([*saved, *waits[:2]], text, ranks=ranks_of(saved) or None)
     begun = {e.file: e.line for e in log.all("training-begins")}
     words = [w for w in words if w.line > begun.get(w.file, 0)]  # work above that line has ended
     if any(w.file == e.file and 0 < e.line - w.line < 200 for w in words for e in [*waits, *store]):
-        text = f"long work of {_one_of(words[-2:])} precedes the timeout"
-        return report([*words[-2:], *store, *waits[:2]], text, "medium", ranks=ranks_of(words[-2:]) or None)
+        busy = ranks_of(words[-2:]) or None
+        text = f"long work of {show_ranks(busy) if busy else 'one rank'} precedes the timeout"
+        return report([*words[-2:], *store, *waits[:2]], text, "medium", ranks=busy)
     if store:
         text = "rank 0 did not answer within the limit: busy before its first collective, or gone"
         return report(store, text, "medium")
@@ -154,10 +155,6 @@ def rank_busy(log: LogEvidence) -> Found:
     early = [e for e in log.all("work") if 0 < e.number("seq") <= 3 and e.number("nin") == 1]
     text = "the timeout is in one of the first, one-element collectives: a rank is late to start"
     return report(early, text, "low") if not _missing_ranks(log, set(_waiting(log))) else None
-
-
-def _one_of(busy: list[Event]) -> str:
-    return show_ranks(ranks) if (ranks := ranks_of(busy)) else "one rank"
 
 
 def _one_timeout_before(log: LogEvidence, words: list[Event]) -> list[Event]:

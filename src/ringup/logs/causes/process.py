@@ -561,11 +561,10 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
 def _thread_ended(log: LogEvidence) -> Cause | None:
     """A thread of the rank for which the others wait ended before, and that rank went on without it."""
     threads = [e for e in log.all("exception") if e["thread"]]
-    if waited := log.all("exception", type=r"_?queue\.(?:Empty|Full)", thread=""):
-        died = [e for e in threads if e.file == waited[0].file and e.line < waited[0].line]
-        if died:
-            text = f"a thread ended with {_called(died[-1])}; {_who(waited[:1])} then waited for it in vain"
-            return report([died[-1], waited[0]], text, "medium", ranks=ranks_of(waited))
+    waited = log.all("exception", type=r"_?queue\.(?:Empty|Full)", thread="")
+    if died := [e for e in threads for w in waited[:1] if e.file == w.file and e.line < w.line]:
+        text = f"a thread ended with {_called(died[-1])}; {_who(waited[:1])} then waited for it in vain"
+        return report([died[-1], waited[0]], text, "medium", ranks=ranks_of(waited))
     if not log.ended or log.ended.verdict.rule != "rank-fell-behind":
         return None
     ranks = {*log.ended.verdict.ranks}

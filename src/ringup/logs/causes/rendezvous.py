@@ -315,9 +315,6 @@ def _is_beyond(event: Event) -> bool:
     return event.number("rank") >= event.number("size")
 
 
-_A_STORE_EACH = Fix("`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` for torchrun: a store for each attempt.")
-
-
 @cause("stale-rendezvous-state")
 def stale_rendezvous_state(log: LogEvidence) -> Found:
     """
@@ -336,7 +333,8 @@ def stale_rendezvous_state(log: LogEvidence) -> Found:
         return report([*by_file, *dead], text, "medium")
     if again := of_an_earlier_attempt(log):
         text = "after a restart Gloo dials an address of the attempt before, which the store still holds"
-        return report(again, text, "medium", fix=_A_STORE_EACH, ranks=())
+        fix = Fix("`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` for torchrun: a store for each attempt.")
+        return report(again, text, "medium", fix=fix, ranks=())
     closed = log.all("rdzv-closed", has="RendezvousClosedError")
     at_work = log.has("all-registered", "step", "loss", "closing-signal", "cancelled", "sighup", "work")
     ends = {e.place for e in log.all("exception", "exit", "exit-signal")}
