@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,15 @@ def test_logs_of_nodes_that_ran_at_the_same_time_are_one_run(
     (tmp_path / "run.log").write_text(log, encoding="utf-8")
     rules = [one.rule for one in read_logs([str(tmp_path / "run.log")]).causes]
     assert ("hostname-resolves-to-loopback" in rules) == is_one
+
+
+@pytest.mark.parametrize("sent", [r"(?m)^.*closing signal.*\n", "process 13(?= closing)"])
+def test_a_sigterm_that_the_agent_may_have_sent_is_not_from_outside(tmp_path: Path, sent: str) -> None:
+    log = (RECORDED / "sigterm-one-rank.log").read_text(encoding="utf-8")
+    (tmp_path / "run.log").write_text(
+        re.sub(sent, "process 14" * sent.startswith("p"), log), encoding="utf-8"
+    )
+    assert read_logs([str(tmp_path / "run.log")]).causes[0].rule == "peer-died-first"
 
 
 def test_threads_that_still_ran_abort_a_rank_that_was_already_ending(tmp_path: Path) -> None:

@@ -215,7 +215,8 @@ def rank_killed(log: LogEvidence) -> Found:
         return report(workers, text, "medium", ranks=ranks_of(workers))
     sent = {e["pid"] for e in log.all("closing-signal")} - {""}
     ended = [e for number, e in _first_ended(log) if number not in (0, *_OF_A_CRASH)][:1]
-    ended = [e for e in ended if e["first"] or not (e["pid"] in sent or log.outcome.from_outside)]
+    by_agent = log.outcome.from_outside or any(e["pid"] in sent or not sent for e in ended)
+    ended = [e for e in ended if e["first"] or not by_agent or signal_of(e) != 15]
     if ended and not (killed or words):
         if log.ended and log.ended.outcome == "not-saved":
             text = f"{_who(ended)} had not saved its state when the time for it was over, and ringup ended it"
