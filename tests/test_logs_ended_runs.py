@@ -29,6 +29,8 @@ CASES = [
     ("group-exception", "rank-raised-exception", "high", (1,), "ValueError: shard 2: bad magic"),
     ("script-option", "rank-raised-exception", "high", (0,), "unrecognized arguments: --lr-shedule"),
     ("slow-save", "rank-busy-while-others-wait", "medium", (0,), "saving checkpoint to"),
+    ("stopped-rank", "rank-fell-behind", "medium", (2,), "Timed out waiting 8000ms for recv operation"),
+    ("pytest-fails", "rank-raised-exception", "medium", (), "RuntimeError: The size of tensor a (3)"),
     ("mpi-raises", "rank-raised-exception", "high", (1,), "ZeroDivisionError"),
 ]
 

@@ -94,7 +94,8 @@ def _missing_ranks(log: LogEvidence, present: set[int]) -> list[int]:
     if members := _members(log):
         return [rank for rank in members if rank not in present]
     sizes = [c.nranks for c in log.communicators] + [e.number("nranks") for e in log.all("topology")]
-    top = max([*present, *(s - 1 for s in sizes if s)], default=-1)
+    ended = ranks_of(log.all("exit"))  # torchrun's table names all that it ended
+    top = max([*present, *ended, *(s - 1 for s in sizes if s)], default=-1)
     return [r for r in range(min(top + 1, 100_000)) if r not in present]
 
 
@@ -192,7 +193,8 @@ def _printed_behind(log: LogEvidence) -> Cause | None:
         return _counted_behind(log, log.run.behind)
     if named := log.all("monitored-barrier"):
         missing = [r for e in named for r in _numbers(e["ranks"])]
-        return report(named, f"{show_ranks(missing)} did not reach the barrier in time", ranks=missing)
+        who = show_ranks(missing) if missing else "a rank"
+        return report(named, f"{who} did not reach the barrier in time", ranks=missing)
     if stalled := log.all("horovod-stalled", "xla-threads", "desync-report", "jax-late-barrier"):
         lists = [e["missing"] or (e["ranks"] if e.tag == "horovod-stalled" else "") for e in stalled]
         missing = _numbers(" ".join(lists))
@@ -237,7 +239,7 @@ def _silent(log: LogEvidence) -> Cause | None:
         in_gloo = by_rank(log.all("gloo-recv-timeout"))
         stood = ranks_of(log.all("collective-frame"))
         apart = [rank for rank in _missing_ranks(log, {*in_gloo}) if rank not in stood]
-        if 0 < 2 * len(apart) < len(in_gloo):
+        if 0 < 2 * len(apart) <= len(in_gloo):
             text = f"{show_ranks(in_gloo)} waited in Gloo until the limit, {show_ranks(apart)} did not"
             return report(in_gloo.values(), f"{text}: look there", "medium", ranks=apart)
         if len(_waiting_in_gloo(log)) > 1:

@@ -196,7 +196,10 @@ def rank_killed(log: LogEvidence) -> Found:
     `kubectl describe pod` (Last State, OOMKilled).
     In logs: `exitcode: -9`, `Signal 9 (SIGKILL)`, `Killed` with no Python error.
     """
-    killed = log.outcome.before_the_end((e for number, e in exits(log) if number == 9))
+    sent = {e["pid"] for e in log.all("closing-signal")} - {""}  # by the agent, which later sends SIGKILL
+    ours = {e.place for _, e in exits(log) if e["pid"] in sent}
+    killed = log.outcome.before_the_end(e for number, e in exits(log) if number == 9)
+    killed = [e for e in killed if e.place not in ours]
     killed = _ended_by_itself(log, killed)
     other = r"|kill(?:ed|ing)? (?:by|all|old|existing|(?:sub)?process)|Killing|sigkill_handler|forcefully"
     other += "|force-kill|ing with SIGKILL"
@@ -204,6 +207,7 @@ def rank_killed(log: LogEvidence) -> Found:
         "killed-word", lacks=f"{forms.EITHER_WAY}{other}|Sending|{forms.OF_A_HANDLER}|{_OF_ANOTHER_COMMAND}"
     )
     words = [e for e in log.outcome.before_the_end(words) if not log.outcome.overcome(e)]
+    words = [e for e in words if e.place not in ours]
     words = _ended_by_itself(log, words)
     if any(e["ends"] for e in log.all("exit")):
         words = []  # the launcher ended the other ranks, and then itself
@@ -213,7 +217,6 @@ def rank_killed(log: LogEvidence) -> Found:
             f"a worker of {_who(workers)}'s data loader was killed with SIGKILL; the log does not say by whom"
         )
         return report(workers, text, "medium", ranks=ranks_of(workers))
-    sent = {e["pid"] for e in log.all("closing-signal")} - {""}
     ended = [e for number, e in _first_ended(log) if number not in (0, *_OF_A_CRASH)][:1]
     by_agent = log.outcome.from_outside or any(e["pid"] in sent or not sent for e in ended)
     ended = [e for e in ended if e["first"] or not by_agent or signal_of(e) != 15]
@@ -389,7 +392,7 @@ def file_not_shared(log: LogEvidence) -> Found:
 
 def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     # torch's hook for uncaught exceptions puts the rank before every line.
-    traced = [e for e in own if e["traceback"] or re.search(r"\[rank\d+\]: ", e.text)]
+    traced = [e for e in own if e["traceback"] or re.search(r"\[rank\d+\]: |^E {3,}\w", e.text)]
     uncaught = [e for e in traced if e["uncaught"]]
     first = next((e for e in uncaught or traced or own if not e["carried"]), own[0])
     aborts = (e for e in log.all("exit", has="(?i)errorcode") if e.file == first.file)  # mpi4py's run
