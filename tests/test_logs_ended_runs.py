@@ -31,6 +31,7 @@ CASES = [
     ("slow-save", "rank-busy-while-others-wait", "medium", (0,), "saving checkpoint to"),
     ("stopped-rank", "rank-fell-behind", "medium", (2,), "Timed out waiting 8000ms for recv operation"),
     ("pytest-fails", "rank-raised-exception", "medium", (), "RuntimeError: The size of tensor a (3)"),
+    ("loguru", "rank-raised-exception", "high", (1,), "ZeroDivisionError: division by zero"),
     ("mpi-raises", "rank-raised-exception", "high", (1,), "ZeroDivisionError"),
 ]
 
@@ -64,8 +65,18 @@ def test_a_process_number_in_a_label_is_no_part_of_the_host(tmp_path: Path) -> N
     assert (one.rule, one.ranks, one.nodes) == ("rank-crashed", (1,), ("gpu-a04",))
 
 
-def test_a_worker_whose_task_ray_retries_is_no_failure() -> None:
-    assert not read_logs([str(RECORDED / "ok-ray-retries.log")]).causes
+@pytest.mark.parametrize("name", ["ok-ray-retries", "ok-exit-noise"])
+def test_a_retried_task_and_a_threads_lost_connection_are_no_failure(name: str) -> None:
+    causes = read_logs([str(RECORDED / f"{name}.log")]).causes
+    assert not [one for one in causes if one.severity == "error"]
+
+
+def test_arguments_that_click_refuses_are_named(tmp_path: Path) -> None:
+    log = (RECORDED / "script-option.log").read_text(encoding="utf-8")
+    refused = log.replace("train.py: error: unrecognized arguments: ", "Error: No such option: ")
+    (tmp_path / "run.log").write_text(refused, encoding="utf-8")
+    one = read_logs([str(tmp_path / "run.log")]).causes[0]
+    assert one.text.startswith("rank 0 refused its arguments: Error: No such option: --lr-shedule")
 
 
 def test_after_a_restart_gloo_meets_the_addresses_of_the_attempt_before(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def peer_died_first(log: LogEvidence) -> Found:
     after = [(x.file, range(x.line - _ABOVE_AN_END, x.line)) for x in passed]
     lost = [e for e in lost if not any(e.file == file and e.line in lines for file, lines in after)]
     lost = [e for e in lost if e.tag != "store-get" or not re.search(r"(?i)time", e["reason"])]
+    lost = [e for e in lost if not any(x["thread"] for x in log.at(e.file, e.line))]
     lost = [e for e in lost if not any(_after(r, e) and r.line - e.line < 4 for r in log.all("ray-retried"))]
     # A peer that has ended closes its connections at once: who waits in vain waits for one that lives.
     late = log.all("gloo-recv-timeout")

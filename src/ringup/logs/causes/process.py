@@ -501,8 +501,9 @@ _ITS_CODE = Fix("read that rank's output; if it is empty, find what ends the scr
 _ITS_ARGUMENTS = Fix("correct the script's arguments; the lines above show those that it takes.")
 _REFUSES_ARGUMENTS = re.compile(
     r": error: (?:unrecognized arguments|the following arguments are required|argument |invalid choice)"
+    r"|^Error: (?:No such option|Missing (?:option|argument)|Invalid value for|Got unexpected extra)"
 )
-"""Of Python's argparse, which exits with 2."""
+"""Of Python's argparse and of click, which exit with 2."""
 _BELOW_A_TITLE = 12
 """Lines of an elastic agent's table of one failure."""
 
