@@ -954,4 +954,9 @@ SAID += [
         "launcher-argument-misread",
         "[mpiexec@n1] match_arg (utils/args/args.c:163): unrecognized argument allow-run-as-root\n[mpiexec@n1] HYDU_parse_array (utils/args/args.c:178): argument matching returned error",
     ),
+    (
+        "gid-missing-or-wrong",
+        " local address: LID 0000 QPN 0x003b PSN 0xab3a5e RKey 0x015b1a VAddr 0x007f72e9620000\n GID: 00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00\nFailed to modify QP 59 to RTR\n Unable to Connect the HCA's through the link",
+    ),
+    ("rdma-port-not-active", " Port number 1 state is Down"),
 ]

@@ -206,6 +206,32 @@ FIRST = {
         "[n1:195:0:195] Caught signal 11 (Segmentation fault: address not mapped to object at 0x3)\n",
         1,
     ),
+    "a task of the kernel that waits for its file server": (
+        "nfs-mount-slow",
+        "Jun 17 20:18:09 n1 kernel: nfs_file_flush+0x46/0x60 [nfs]\n"
+        "Jun 17 20:18:09 n1 kernel: INFO: task python:80601 blocked for more than 120 seconds.\n",
+        2,
+    ),
+    "a task of the kernel that waits": (
+        "unnamed-failure",
+        "Jun 17 20:18:09 n1 kernel: ext4_file_write+0x46/0x60\n"
+        "Jun 17 20:18:09 n1 kernel: INFO: task python:80601 blocked for more than 120 seconds.\n",
+        2,
+    ),
+    "a fatal event of a link, not one that passed": (
+        "xid-in-kernel-log",
+        "NVRM: Xid (PCI:0000:01:00): 144, SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008)\n"
+        "NVRM: Xid (PCI:0000:00:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)\n",
+        2,
+    ),
+    "the call that failed, not the option that made it": (
+        "stale-rendezvous-state",
+        "self.dist_init_method: file:///home/share/vox.init\n"
+        "n1:94:95 [0] NCCL INFO Call to connect returned Connection refused, retrying\n"
+        "n1:94:95 [0] include/socket.h:390 NCCL WARN Connect to 10.38.10.1<21724> failed : Connection refused"
+        "\n",
+        3,
+    ),
     "a launcher that ends the rest": (
         "unnamed-failure",
         "n1:11985:12625 [7] NCCL INFO [Service thread] Connection closed by localRank 0\n"
@@ -295,6 +321,7 @@ SOUND = [
     "[    2.101001] ACPI Error: No handler for Region [SYSI] (ffff888100) [IPMI] (20210730/evregion-130)\n",
     "libfabric:15:175::core:core:fi_getinfo_():1385<info> fi_getinfo: provider x returned -61 (No data"
     " available)\nlibfabric:15:175::x:fabric:get_info():285<info> X_STRC env variable not set!\n",
+    "[87865.171380] systemd-sysv-generator[45205]: stat() failed on /etc/rc.d/x: No such file or directory\n",
     "[n1:23276] btl:usnic: disqualifiying myself due to fi_getinfo(3) failure: No data available (-61)\n"
     "[n1:23276] select: init of component usnic returned failure\n",
     "ERROR stream: client disconnected\n"

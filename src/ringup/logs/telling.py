@@ -363,6 +363,7 @@ def _of_a_clue(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Caus
             return described(log, reason)
         return None  # its meaning is known, and it is not an error
     is_mild = best is None or (best.severity in ("warning", "info") and "closing-signal" not in best.tags)
+    is_mild = best is None or (is_mild and best.form > Form.KERNEL)  # `INFO: task python blocked`
     if best is None or is_mild or best.form > SURE:
         return None
     # A line that follows from another end may yet prove that the job failed.

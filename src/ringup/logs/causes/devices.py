@@ -162,7 +162,8 @@ def xid_in_kernel_log(log: LogEvidence) -> Found:
     text += "" if grave else " (usually the program's own fault)"
     events = log.all("xid", "sxid")
     if grave:  # those that a program raises follow from the fault, or are of another day
-        events.sort(key=lambda e: first_value([e], "code", "code2") in map(str, PROGRAM_XIDS))
+        programs = {*map(str, PROGRAM_XIDS)}
+        events.sort(key=lambda e: " Nonfatal " in e.text or first_value([e], "code", "code2") in programs)
     return report(events, text, "high" if grave else "low")
 
 

@@ -683,8 +683,11 @@ def job_cancelled(log: LogEvidence) -> Found:
 
 @cause("nfs-mount-slow")
 def nfs_mount_slow(log: LogEvidence) -> Found:
-    silent = log.all("server-silent")
+    silent, blocked = log.all("server-silent"), log.all("task-blocked")
     text = f"the file server {first_value(silent, 'server')} does not answer: what reads from it waits"
+    if blocked and (silent or log.has("storage-frame")):
+        text = text if silent else f"{blocked[0]['task']} waits in the kernel for a network file system"
+        return report([*silent, *blocked], text, "medium")
     return report(silent, text, "medium", severity=None if log.outcome.stopped else "warning")
 
 

@@ -39,6 +39,8 @@ def gid_missing_or_wrong(log: LogEvidence) -> Found:
             "a RoCE queue pair cannot be brought up: its GID has no routable address or not the peer's kind"
         )
         return report([*unset, *roce[:1]], text)
+    if (empty := log.all("gid-empty")) and (failed := log.all("modify-qp")):
+        return report([*failed, *empty], "the RDMA port has an empty GID at that index: no address", "medium")
     stuck, local = log.all("modify-qp", has=_NOT_ANSWERING), _on_a_link_local_gid(log)
     if stuck and local:
         text = "a RoCE queue pair is brought up on a link-local GID (fe80::), which no router carries"

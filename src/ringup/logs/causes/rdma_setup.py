@@ -66,6 +66,8 @@ def rdma_port_not_active(log: LogEvidence) -> Iterator[Cause | None]:
 def listed_as_not_active(log: LogEvidence) -> Found:
     """Pasted lists of ports: one with a link that no subnet manager has set up, or none that is active."""
     named = log.all("ibstatus-device")
+    if used := log.all("port-state", port=r"\d+", state="(?i)(?!active$).*"):  # by a program that needs it
+        return report(used, f"port {used[0]['port']} of the RDMA device is {used[0]['state']}", "medium")
     ports = [e for e in log.all("port-state") if any(e.file == d.file and e.line > d.line for d in named)]
     if linked := [e for e in ports if e["state"].lower() in ("init", "initializing", "armed")]:
         return report(linked, "the link of an RDMA port is up, and no subnet manager has set it up", "medium")

@@ -330,7 +330,8 @@ def stale_rendezvous_state(log: LogEvidence) -> Found:
         return report([*there, *_overfull(log)], f"{there[0]['path']} is left over from an earlier start")
     if by_file and dead and not log.outcome.went_on:
         text = "the file of init_method names an address nobody answers at"
-        return report([*by_file, *dead], text, "medium")
+        dead.sort(key=lambda e: "NCCL INFO" in e.text)  # tries, before the call fails
+        return report([*dead, *by_file], text, "medium")
     if again := of_an_earlier_attempt(log):
         text = "after a restart Gloo dials an address of the attempt before, which the store still holds"
         fix = Fix("`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` for torchrun: a store for each attempt.")

@@ -76,7 +76,9 @@ TAGS = (
         r"non-zero status: (?P<errno>\d+) ibv_modify_qp failed",
         r"ibv_modify_qp failed with (?:error )?(?:(?P<errno>\d+) )?(?P<reason>[A-Z][A-Za-z ]+?)(?: errno \d+)?\s*(?:[,.]|$)(?:.*?on dev (?P<device>[\w:]+))?",
         r"[Ff]ailed to modify QP (?:\S+ )?to \w+[:,.] (?P<reason>[A-Z][A-Za-z ]+)",
+        r"^ *Failed to modify QP (?:\d{1,8} )?to RT[RS]$",  # of perftest
         r"(?P<handle>Unable to create ah\b)|ibv_modify_qp failed|ibv_create_ah\([^)]{1,300}\) .{0,60}failed"),
+    tag("gid-empty", "", r"^\s*GID: 00(?::00){15}\s*$"),
     tag("gid-link-local", "", r"\bqpn \d+ mtu \d+ .{0,120}\bGID \d+ \(80FE/"),
     tag("query-gid", "", r"ibv_query_gid\w*(?:\([^)]{0,80}\))? failed"),
     tag("ib-no-memory", "",

@@ -78,6 +78,6 @@ TAGS = (
         r"|undefined|unbound var|missing|assert|null value|unexpected|corrupt|closed|reset by|no available|broken|no route|exceeded|not enough|watchdog|heartbeat|too old"
         r"|too many|too small|too large|too few|unknown|requires|required|should be|must be|verification|sigquit|not expected|caught|oomkill|caused by|retry"
         r"|not allowed|forbidden|unauthorized|expired|in use|not known|cancelled|bus error|core dumped|no data|remote i/o|not divisible|not available|not set"
-        r"|not match|not ready|not valid|does not|doesn't|no quorum|wexitstatus|ei00|ej00|ee99|ez99",
+        r"|not match|not ready|not valid|blocked for|protection fault|uncorrectable|compromised|does not|doesn't|no quorum|wexitstatus|ei00|ej00|ee99|ez99",
         keep=0),
 )
