@@ -716,3 +716,19 @@ def test_a_process_killed_in_another_step_of_the_job_is_not_surely_the_reason(tm
     assert [c.confidence for c in other.causes if c.rule == "oom-killer-ran"] == ["low"]
     assert "step 812.0" in next(c.text for c in other.causes if c.rule == "oom-killer-ran")
     assert [c.confidence for c in own.causes if c.rule == "oom-killer-ran"] == ["high"]
+
+
+@pytest.mark.parametrize(("address", "rule"), [("172.17.0.1", True), ("172.17.30.8", False)])
+def test_only_the_first_addresses_of_dockers_bridge_are_taken_for_it(
+    tmp_path: Path, address: str, rule: bool
+) -> None:
+    line = f"n1:5:6 [0] socket.cc:50 NCCL WARN Connect to {address}<404> failed : No route to host\n"
+    first = diagnose(tmp_path, line).causes[0]
+    assert (first.rule == "virtual-interface-chosen") is rule
+
+
+def test_an_exception_on_a_gpu_in_the_drivers_words_is_no_crash_of_a_process(tmp_path: Path) -> None:
+    text = (
+        "NVRM: Xid (PCI:0000:cb:00): 13, pid=1, Graphics SM Warp Exception: Illegal Instruction Parameter\n"
+    )
+    assert "rank-crashed" not in names(tmp_path, text)

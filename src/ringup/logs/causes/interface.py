@@ -85,7 +85,8 @@ def virtual_interface_chosen(log: LogEvidence) -> Iterator[Cause | None]:
     if len(bridges) > 1 and failed and not listed:
         text = "several hosts use an address of Docker's default bridge, which no other host can reach"
         yield report(bridges.values(), text, "low")
-    dialled = log.all("nccl-connect", "gloo-connect", address=r"172\.17\..*")
+    # Docker gives them out in order, from 172.17.0.2 on.
+    dialled = log.all("nccl-connect", "gloo-connect", address=r"172\.17\.0\..*")
     if "" not in log.hosts and not any(map(_boots_on_virtual, log.hosts.values())):
         text = f"a rank connects to {first_value(dialled, 'address')}, an address of Docker's default bridge"
         yield report(dialled, text, "medium")

@@ -250,7 +250,9 @@ def rank_crashed(log: LogEvidence) -> Found:
     unbacked = bool(log.all("crash-word", has=UNBACKED))
     fatal = [e for n, e in exits(log) if n in (4, 5, 8, 11) or (n == 7 and not unbacked)]
     fatal = _ended_by_itself(log, fatal)
-    other = r"|DataLoader|\bworkers? (?:\(pid|process|is)|bus error .{0,20}worker\b|shared memory|\babort|"
+    other = (
+        r"|NVRM: |DataLoader|\bworkers? (?:\(pid|process|is)|bus error .{0,20}worker\b|shared memory|\babort|"
+    )
     words = log.all(
         "crash-word", lacks=f"{forms.EITHER_WAY}{other}{UNBACKED}|{forms.OF_A_HANDLER}|{forms.ONLY_NAMED}"
     )
