@@ -232,6 +232,12 @@ FIRST = {
         "\n",
         3,
     ),
+    "the call of NVSHMEM that failed, not its status on the way up": (
+        "rdma-peer-unreachable",
+        "/job/nvshmem/ibgda.cpp:1348: NULL value\nUnable to create ah.\n"
+        "/job/nvshmem/ibgda.cpp:3025: non-zero status: 7\n",
+        2,
+    ),
     "a launcher that ends the rest": (
         "unnamed-failure",
         "n1:11985:12625 [7] NCCL INFO [Service thread] Connection closed by localRank 0\n"

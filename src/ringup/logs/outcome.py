@@ -203,8 +203,7 @@ class Outcome:
     def _by_a_plugin(self) -> list[Event]:
         """Ends of steps below an error of Slurm's MPI plugin, which kills its step itself."""
         plugin = first_of_each((e.file, e.line) for e in self._log.all("mpi-plugin"))
-        steps = self._log.all("cancelled", has=_A_STEP)
-        return [e for e in steps if e.line > plugin.get(e.file, e.line)]
+        return [e for e in self._log.all("cancelled", has=_A_STEP) if e.line > plugin.get(e.file, e.line)]
 
     @cached_property
     def limit(self) -> str:
@@ -520,14 +519,14 @@ class Outcome:
 
     def later_command(self, event: Event) -> bool:
         """Whether another command printed a line, started after the training in its file had finished."""
-        above = [e for e in self._log.all("finished", eval="") if e.file == event.file]
-        above = [e for e in above if e.line < event.line]
-        marks = (m.event for m in self._all_marks[event.file] if above and m.event.line > above[-1].line)
-        if not above or not self.trained or not all(map(_is_full, marks)):
+        done = [e for e in self._log.all("finished", eval="") if e.file == event.file and e.line < event.line]
+        if not done or not self.trained:
             return False
+        end = done[-1].line
         begun = [e for e in self._log.all("command") if not _STARTS_RANKS.search(e["command"])]
         begun += [event] if event.tag == "command-missing" else []
-        return any(e.file == event.file and above[-1].line < e.line <= event.line for e in begun)
+        is_begun = any(e.file == event.file and end < e.line <= event.line for e in begun)
+        return is_begun and all(_is_full(m.event) for m in self._all_marks[event.file] if m.event.line > end)
 
     @cached_property
     def _raised(self) -> list[Event]:

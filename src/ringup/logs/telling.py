@@ -47,7 +47,6 @@ GENERIC = {"rank-raised-exception", "nccl-error-without-detail", "rank-crashed"}
 """Causes that describe a process's end and leave the reason to a line of its output."""
 ABOVE = 40
 """Lines between a native library's error and the exception that reports it."""
-_OWN_ERRORS = (Form.PROGRAM, Form.ERROR, Form.ERRNO)
 BY_A_WORD = {"rank-killed"}
 """Causes that may rest on a single word, which a launcher prints about a process that it ended itself."""
 
@@ -254,9 +253,9 @@ def _errors_above(log: LogEvidence, event: Event, *more: Form) -> Iterator[Clue]
     """Errors of the same stream just above a line, the most informative first."""
     for clue in standing(log):
         is_error = clue.severity in ("error", "fatal") or bool(_BUILD.match(clue.message))
-        is_error = is_error and clue.form in (*_OWN_ERRORS, *more) and not follows(clue)
+        is_error = is_error and clue.form in (Form.PROGRAM, Form.ERROR, Form.ERRNO, *more)
         is_above = clue.event.file == event.file and 0 < event.line - clue.event.line <= ABOVE
-        if is_error and is_above and actor_of(clue.event.text) == actor_of(event.text):
+        if is_error and is_above and not follows(clue) and actor_of(clue.event.text) == actor_of(event.text):
             yield clue
 
 

@@ -42,7 +42,7 @@ XID = re.compile(r"Xid \([^)]{1,40}\): (\d{1,4})\b")
 CAUSED_BY = Pattern("caused_by", r"^(?:Caused by|Original error|Root cause|Reason|Cause)\b.{0,20}?: ?\S")
 LIBRARY = Pattern(
     "library",
-    r"NCCL WARN \S|\bUCX +(?:ERROR|FATAL) |\bE[A-Z]\d{4}\)?: |non-zero status: \d|\bNULL value \S|\bnvshmem\w*: .*error"
+    r"NCCL WARN \S|\bUCX +(?:ERROR|FATAL) |\bE[A-Z]\d{4}\)?: |non-zero status: \d{1,6} \S|\bNULL value \S|\bnvshmem\w*: .*error"
     r"|\blibfabric:\S*<(?:err|critical)|aborting with error : HSA_|\b(?:ibv|mlx5dv|efadv|fi)_\w+(?:\([^)]*\))? failed|(?:Cuda|HIP) failure '|CUDA error: ",
 )
 OF_SOURCE = re.compile(r"\w{1,60}\.(?:cpp|cc|cu|c):\d{1,6} \w{1,60}: ")
@@ -102,7 +102,7 @@ FOLLOWS = Pattern(
     r"|Test NCCL failure|Test failure|function error: Hccl|file:\d+ -> \d|\.(?:cc|cu):\d{1,5} ?-> ?\d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some \w{2,8} operations have failed|received sigquit|Root Cause \(first|\.py FAILED\s*$|\btask failed\b|connect EPS failed|setup connections failed"
     r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|\(status: FAILED|\bNo such container: |raised (?:error|exception)|stack trace (?:of|above)|failure detected by watchdog|error has been caught in function"
     r"|mpi_abort|call to MPI_Finalize|(?:ORTE|prterun) was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed|Encountered a bad command exit code|^Error executing method"
-    r"|Polled an error|service detected fatal errors|terminated unexpectedly|WatchTasksAsync failed|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|failed due to worker errors|worker health check failed|^Error in training function:$|Worker exited|returned value error"
+    r"|non-zero status: \d{1,6}\s*$|Polled an error|service detected fatal errors|terminated unexpectedly|WatchTasksAsync failed|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|failed due to worker errors|worker health check failed|^Error in training function:$|Worker exited|returned value error"
     r"|(?:DistBackend|DistStore|DistNetwork|ProcessRaised|ProcessExited|Rendezvous\w{0,40}|Worker\w{0,20})(?:Error|Exception)(?!: The server socket)|Engine core initialization",
 )
 """And lines around an end that another line reports."""
