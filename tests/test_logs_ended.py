@@ -176,7 +176,7 @@ def test_a_node_that_was_lost_is_the_cause(tmp_path: Path) -> None:
         (
             "the head node was suspended, or this node was cut off from it",
             ("node1",),
-            "`ping` and `ssh` to it",
+            "try `ping` and `ssh` from another node",
         ),
     ],
 )
