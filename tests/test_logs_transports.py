@@ -99,7 +99,7 @@ def test_half_of_the_ranks_are_no_minority(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("device", "fix"),
-    [("mlx5_1:1", "`NCCL_IB_HCA==mlx5_0:1,mlx5_1:1`"), ("a$(reboot):1", "`NCCL_IB_HCA==mlx5_0:1`")],
+    [("mlx5_1:1", "NCCL_IB_HCA='=mlx5_0:1,mlx5_1:1'"), ("a$(reboot):1", "NCCL_IB_HCA='=mlx5_0:1'")],
 )
 def test_the_fix_names_the_devices_of_one_kind_and_nothing_else_of_the_log(
     tmp_path: Path, device: str, fix: str

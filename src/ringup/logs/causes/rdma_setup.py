@@ -13,7 +13,7 @@ from ringup.logs.outcome import made_do
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
-from ringup.units import printable
+from ringup.units import assignment, printable
 
 _DEVICE_NAME = re.compile(
     r"(?i)^[\^=]*(?:mlx[45]|mthca|hfi1?|bnxt_re|irdma|i40iw|erdma|efa|roce|rocep|ibp|qedr|cxgb|siw"
@@ -228,8 +228,8 @@ def mixed_link_layers_selected(log: LogEvidence) -> Found:
             of = f" of {host.name}" if host.name else ""
             text = f"an Ethernet port ({ethernet[-1]}) is among the InfiniBand devices{of}"
             listed = host.events.get("net-using", [])[:1]
-            names = ",".join(d.partition("/")[0] for d in infiniband)
-            fix = Fix(f"name one kind: `NCCL_IB_HCA=={names}`") if "{" not in names else None
+            names = "=" + ",".join(d.partition("/")[0] for d in infiniband)
+            fix = Fix(f"name one kind: {assignment('NCCL_IB_HCA', names)}") if "{" not in names else None
             return report(listed, text, "medium", severity="warning" if used else "note", fix=fix)
     return None
 
