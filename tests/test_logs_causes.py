@@ -349,6 +349,11 @@ def test_a_run_that_was_ended_as_hung_names_who_was_missing(
             " (see `dmesg`), 2.3 s after the start",
             "oom-killer-ran",
         ),
+        (
+            "first failure: rank 3 on node2: killed by SIGKILL (9): often the kernel's out-of-memory killer"
+            " (see `dmesg`), 2.3 s after the start",
+            "rank-killed",
+        ),
     ],
 )
 def test_a_node_that_was_short_of_memory_is_the_cause_only_if_a_rank_was_killed(

@@ -109,16 +109,17 @@ def oom_killer_ran(log: LogEvidence) -> Found:
     victims = {name for e in lines if (name := e["victim"] or e["victim2"])}
     known = {e.pid for e in log.events if e.pid} | {e["pid"] for e in log.all("exit", "exit-signal")} - {""}
     is_rank = any(RANK_PROGRAMS.match(v) for v in victims) or known & {e["pid"] for e in lines}
-    was_killed = any(number == 9 for number, _ in exits(log)) or log.has("loader-killed")
-    # A line of ringup's own (runtime/node_state.py): the node's counter includes other jobs.
-    if not was_killed and all("(oom-killer-ran)" in e.text for e in lines):
-        text = "the kernel killed a process for host memory, perhaps another job's: no rank got SIGKILL"
+    killed = {e.host for e in [e for number, e in exits(log) if number == 9] + log.all("loader-killed")}
+    # Lines of ringup's own (runtime/node_state.py): a node's counter includes other jobs.
+    node = re.compile(r"ringup: (\S{1,255}): the kernel ended .{1,99} \(oom-killer-ran\)$")
+    if all((own := node.match(e.text)) and not killed & {"", own[1]} for e in lines):
+        text = "the kernel killed a process for host memory, perhaps another job's: no rank there got SIGKILL"
         return report(lines, text, "low", severity="note")
     steps, failed = (_steps(found) for found in (lines, log.all("cancelled")))
     if steps and failed and steps.isdisjoint(failed) and not victims:
         text = f"the kernel killed a process of step {min(steps)} for host memory; step {min(failed)} ended"
         return report(lines, text, "low")
-    if not victims or is_rank or was_killed:
+    if not victims or is_rank or killed:
         return report(lines, "a process was killed for host memory, and the log says so")
     text = f"the kernel killed {', '.join(sorted(victims))} for host memory, which may be another job's"
     return report(lines, text, "low")
