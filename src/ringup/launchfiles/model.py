@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import (
@@ -233,6 +233,8 @@ class Launch:
             return None if has_mark(self.nnodes_text) else 1
         if self.launcher == "colossalai" and self.option("host"):
             return len(self.option("host").split(","))
+        if self.launcher in _COUNTED:
+            return self._counts[0]
         if self.hosts and not self.has("host", "include", "exclude", "num-nodes"):
             return len(self.hosts)
         if self.nnodes_text:
@@ -247,6 +249,21 @@ class Launch:
             count = len(self.option("include").split("@"))
             return None if self.option("hostfile") and count == 1 else count
         return 1
+
+    @cached_property
+    def _counts(self) -> tuple[int | None, int | None]:
+        """(nodes, ranks on each) by the options of composer (`cli/launcher.py`) and horovodrun."""
+        words = (part for text in self.command.texts for part in text.split("=", 1))
+        given = {name.lstrip("-").replace("-", "_"): value for name, value in pairwise(words)}
+        total, each, hosts = (
+            next((given[n] for n in names.split() if n in given), "")
+            for names in ("world_size np num_proc", "n nproc", "H hosts")
+        )
+        if self.launcher == "composer":
+            count, ranks = self.number(total), self.number(each)
+            return (count // ranks if count and ranks else None if total else 1), ranks
+        nodes = len(hosts.split(",")) if hosts and not has_mark(hosts) else None
+        return nodes, (self.number(total) or 0) // nodes or None if nodes else None
 
     @property
     def unread_config(self) -> bool:
@@ -273,6 +290,8 @@ class Launch:
             "deepspeed": self.option("num-gpus", "num-accelerators"),
             **dict.fromkeys(BY_ENVIRONMENT, self.env.get("NPROC_PER_NODE", "")),
         }.get(self.launcher, self.setting("nproc-per-node"))
+        if self.launcher in _COUNTED:
+            return self._counts[1]
         if self.is_by_ray:
             return self.number(self.arguments.get("trainer.n-gpus-per-node", ""))
         if self.launcher == "python":
