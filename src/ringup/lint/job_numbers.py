@@ -413,6 +413,8 @@ def gpus_left_idle(job: JobFile, launch: Launch) -> Found:
     Fix: `--nproc-per-node=gpu`, or the number; accelerate: machines x GPUs.
     """
     gpus = gpus_per_node(job.job.directives)[0] or (launch.pod.gpu_count if launch.pod else 0)
+    of_task = last(job.job.directives, "gpus-per-task")[0].rpartition(":")[2]
+    gpus = gpus or (launch.number(of_task) or 0 if launch.per_node == 1 and launch.srun else 0)
     visible = launch.env.get("CUDA_VISIBLE_DEVICES", "")
     gpus = gpus or (visible.count(",") + 1 if re.fullmatch(r"\d{1,2}(?:,\d{1,2}){1,15}", visible) else 0)
     by_tasks = any("NTASKS_PER_NODE" in word.raw for word in launch.command.words)

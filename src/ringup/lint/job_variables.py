@@ -160,8 +160,9 @@ def slurm_variable_empty(job: JobFile) -> Found:
         for name in [] if re.match(r"\s*(?:#|echo\b|printf\b)", line) else _WITHOUT_DEFAULT.findall(line):
             read.setdefault(name.strip("${}"), number)
     for name in read.keys() - known:
-        plain = name.replace("_", "")
-        near = _SLIPS.get(name) or next((n for n in _OF_SLURM if n.replace("_", "") == plain != n), "")
+        plain = name.replace("_", "").rstrip("S")
+        alike = (n for n in _OF_SLURM if n.replace("_", "").rstrip("S") == plain and n != name)
+        near = _SLIPS.get(name) or next(alike, "")
         if name.startswith("SLURM_") and near and name not in _OF_SLURM:
             found = f"Slurm has no ${name}: it is empty"
             wanted = f"${{{near}}}_" if name.endswith("_") else f"${near}"
