@@ -888,6 +888,9 @@ wait
 """
 BY_SRUN_EARLY = '"NODE_RANK=$SLURM_NODEID llamafactory-cli train a.yaml"'
 CUT_SRUN = f"{FOUR}srun --mpi=pmix \\\n  bash -c 'MASTER_ADDR=a MASTER_PORT=1 RANK=$SLURM_PROCID WORLD_SIZE=4 python t.py'\n"
+WRITTEN = (
+    f"{FOUR}cat > w.sh <<'EOF'\nexport RANK=$SLURM_PROCID\nexec \"$@\"\nEOF\nsrun ./w.sh python train.py\n"
+)
 INCLUDED = "deepspeed --include=n1:0,1@n2:0,1 --hostfile=hosts t.py\n"
 TRAIN = """kind: TrainJob
 spec:
@@ -904,6 +907,7 @@ OTHER_TRAPS = [
     ("a.sh", BY_HOST, "--network host ", "", "container-on-own-network"),
     ("a.sh", SSH, "=n1", "=$h", "rendezvous-endpoint-own"),
     ("a.sh", UNCOUNTED, "=n1", "=$h", "rendezvous-endpoint-own"),
+    ("a.sh", WRITTEN, "<<'EOF'", "<<EOF", "node-variable-read-too-early"),
     ("a.sh", SLURM, "GPUS=8", "GPUS=$SLURM_GPUS_ON_NODES", "slurm-variable-empty"),
     (
         "a.sh",

@@ -20,7 +20,7 @@ from ringup.lint.job_variables import names_set
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS
 from ringup.rules import Fix, Severity
-from ringup.units import plural
+from ringup.units import plural, printable
 
 MOST_PARTS = 64
 """Launches of a file up to which the parts of one world are looked for."""
@@ -293,6 +293,10 @@ def node_variable_read_too_early(job: JobFile) -> Found:
         if command.start.text is not None or (launch and (launch.nodes == 1 or _ignores_rank(launch))):
             continue
         of = "Slurm" if starter == "srun" else "MPI"
+        for step in command.start.steps if launch else ():
+            if early := read_early(job, job.job.files.get(step.program.removeprefix("./"), ""), starter):
+                found, own = f"in {printable(step.program, 60)}, which this file writes, {early}", "<<'EOF'"
+                yield command.line, found, f"quotes around the mark of the here-document: {own}", of
         is_launched = launch is not None or command.start.launcher or command.start.rest
         for word in command.words if is_launched else ():
             if word.line not in seen and (early := read_early(job, word.text, starter)):
