@@ -439,17 +439,12 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     return report(evidence, text, sure, severity=severity, fix=next(fixes, None))
 
 
-_OF_AN_IMPORT = re.compile(
-    r"^cannot import name .{1,200} \((?P<other>/[^()]{1,400}\.py)\)$|partially initialized module"
-    r"|consider renaming '(?P<file>[^']{1,400}\.py)'|^module '(?P<module>\w{1,40})' has no attribute '\w+'$"
-)
-"""Python names the file from which it took a name in vain; since 3.13 it also says what to rename."""
 _INSTALLED = re.compile(r"/lib(?:64)?/python3|-packages/")
 
 
 def _hides_a_module(event: Event) -> str:
     """The program's own file that has the name of one of Python's modules, if an import failed in it."""
-    found = _OF_AN_IMPORT.search(event["text"])
+    found = forms.OF_AN_IMPORT.search(event["text"])
     if not found:
         return ""
     if module := found["module"]:  # Python's own code knows its modules' names
@@ -502,11 +497,6 @@ def _kernel_failed(log: LogEvidence) -> Cause | None:
 _ITS_OUTPUT = Fix("read that rank's output up to this line.")
 _ITS_CODE = Fix("read that rank's output; if it is empty, find what ends the script: `sys.exit`, `os._exit`.")
 _ITS_ARGUMENTS = Fix("correct the script's arguments; the lines above show those that it takes.")
-_REFUSES_ARGUMENTS = re.compile(
-    r": error: (?:unrecognized arguments|the following arguments are required|argument |invalid choice)"
-    r"|^Error: (?:No such option|Missing (?:option|argument)|Invalid value for|Got unexpected extra)"
-)
-"""Of Python's argparse and of click, which exit with 2."""
 _BELOW_A_TITLE = 12
 """Lines of an elastic agent's table of one failure."""
 
@@ -526,7 +516,7 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
         if last := log.last_words(proven[0].rank):
             if log.tags_at(last) & OF_ROLE["consequence"]:
                 return None  # it waited for another, or lost it
-            if proven[0]["code"] == "2" and _REFUSES_ARGUMENTS.search(last.text):
+            if proven[0]["code"] == "2" and forms.REFUSES_ARGUMENTS.search(last.text):
                 said = f"{_who(proven)} refused its arguments: {last.text[:160]}"
                 return report([last, *proven], said, "high", fix=_ITS_ARGUMENTS)
             said = f"{text}; its last line: {last.text[:160]}"
@@ -560,7 +550,8 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
     if not silent and not all(forms.WRAPPERS.search(e["type"]) for e in log.all("exception")):
         return None
     text = f"{_who(first[:1])} ended first with exit code {first[0]['code']}: read its own output"
-    if refused := [c for c in log.clues if _REFUSES_ARGUMENTS.search(c.message) and first[0]["code"] == "2"]:
+    refused = [c for c in log.clues if forms.REFUSES_ARGUMENTS.search(c.message)]
+    if refused and first[0]["code"] == "2":
         text = f"{_who(first[:1])} refused its arguments: {refused[0].message[:160]}"
         return report([refused[0].event, *first[:1]], text, "high", fix=_ITS_ARGUMENTS)
     return report(first[:1], text, "medium" if silent else "low", fix=_ITS_CODE)
@@ -617,17 +608,9 @@ _OF_THE_HOST = re.compile(
 """Errors of a machine, an installation or a peer, by whatever exception they come up."""
 
 
-_LATE = re.compile(
-    r"(?i)within the timeout|failed to (?:start|become ready) (?:with)?in \d|nodes to be ready"
-    r"|did not receive .{1,60} within \d"
-    r"|function error: Hccl|error code is (?:107020|507046)\b"
-)
-"""Of an exception by which a program reports that it waited in vain."""
-
-
 def _is_its_own(event: Event) -> bool:
     """Whether an exception shows a fault of the program; a rank that waits in vain is not at fault."""
-    waits = event["type"].lower().endswith(("timeout", "timeouterror")) or _LATE.search(event["text"])
+    waits = event["type"].lower().endswith(("timeout", "timeouterror")) or forms.LATE.search(event["text"])
     return not (waits or _OF_THE_HOST.search(event["text"]))
 
 
