@@ -71,6 +71,36 @@ def test_a_retried_task_and_a_threads_lost_connection_are_no_failure(name: str) 
     assert not [one for one in causes if one.severity == "error"]
 
 
+HYDRA = """\
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 11 RUNNING AT gpu-a04
+=   EXIT CODE: 9
+YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Segmentation fault (signal 11)
+"""
+MPIRUN = (
+    "prterun noticed that process rank 1 with PID 13 on node gpu-a04 exited on\nsignal 15 (Terminated).\n"
+)
+DEEPSPEED = (
+    "[launch.py:259:sigkill_handler] ['python3', 'a.py', '--local_rank=1'] exits with return code = -9\n"
+)
+SPAWN = "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        (HYDRA, ["a rank crashed with a fatal signal"]),
+        (MPIRUN, ["rank 1 ended first, by a SIGTERM from outside; the log does not say who sent it"]),
+        (DEEPSPEED, ["local rank 1 was killed with SIGKILL; the log does not say by whom"]),
+        (SPAWN, ["spawned process 1 was killed with SIGKILL; the log does not say by whom"]),
+        ("step 1 loss 2\n[rank 0] validation error did not improve: stopping early, exiting\n", []),
+    ],
+)
+def test_what_other_launchers_report_of_an_end(tmp_path: Path, log: str, found: list[str]) -> None:
+    (tmp_path / "run.log").write_text(log, encoding="utf-8")
+    assert [one.text for one in read_logs([str(tmp_path / "run.log")]).causes] == found
+
+
 def test_arguments_that_click_refuses_are_named(tmp_path: Path) -> None:
     log = (RECORDED / "script-option.log").read_text(encoding="utf-8")
     refused = log.replace("train.py: error: unrecognized arguments: ", "Error: No such option: ")

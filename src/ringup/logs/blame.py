@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import CONSEQUENCE
 from ringup.logs.patterns.tags import Pattern
-from ringup.logs.rule import CONFIDENCES, Cause
+from ringup.logs.rule import A_TRACEBACK, CONFIDENCES, Cause
 from ringup.rules import SEVERITIES
 from ringup.units import first_of_each
 
@@ -169,8 +169,6 @@ _OWN_BUGS = re.compile(
 )
 """Exceptions that a fault of a GPU, a driver, a disk or the network does not raise."""
 _JUST_ABOVE = 8
-_A_TRACEBACK = 60
-"""Lines of one: an exception so near above it may be the one that was being handled."""
 
 
 def _own_bug_first(causes: list[Cause]) -> list[Cause]:
@@ -185,7 +183,7 @@ def _own_bug_first(causes: list[Cause]) -> list[Cause]:
         return causes
 
     def is_survived(event: Event) -> bool:
-        near = event["traceback"] and raised.line - event.line < _A_TRACEBACK
+        near = event["traceback"] and raised.line - event.line < A_TRACEBACK
         ended = event["uncaught"] or event.tag in OF_ROLE["end"]
         is_above = event.file == raised.file and event.line < raised.line
         return is_above and event.rank in (None, raised.rank) and not (near or ended)

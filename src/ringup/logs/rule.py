@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
 
+A_TRACEBACK = 60
+"""Lines of one: an exception so near above it may be the one that was being handled, or led to it."""
 MAX_EVIDENCE = 6
 """Lines quoted for one cause; the report has the number of further ones."""
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from ringup.logs.causes.symptoms import (
-    A_TRACEBACK,
     LAUNCHER_FRAMES,
     OWN_MODULES,
     UNBACKED,
@@ -23,7 +22,7 @@ from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, actor_of, ranks_of
 from ringup.logs.outcome import RANK_PROGRAMS, made_do
 from ringup.logs.patterns import OF_ROLE, forms
-from ringup.logs.rule import Cause, Confidence, Found, cause, report
+from ringup.logs.rule import A_TRACEBACK, Cause, Confidence, Found, cause, report
 from ringup.rules import Fix, Severity
 from ringup.units import first_of_each, printable, show_ranks
 
@@ -54,8 +53,10 @@ def signal_of(event: Event) -> int:
 
 
 def exits(log: LogEvidence) -> list[tuple[int, Event]]:
-    """Every exit with a signal or a code above 0, as (signal, event)."""
+    """Every exit with a signal or a code above 0, as (signal, event); Hydra's EXIT STRING is of the first."""
     found = [(signal_of(e), e) for e in log.all("exit", "exit-signal")]
+    said = {e.number("signal3") for _, e in found if e["signal3"]}
+    found = [(number, e) for number, e in found if not (said and e["signal2"] and number not in said)]
     return [(number, e) for number, e in found if number or e.number("code") > 0]
 
 
@@ -88,7 +89,7 @@ def _who(events: list[Event]) -> str:
     if ranks := ranks_of(events):
         return show_ranks(ranks)
     local, index = first_value(events, "local"), first_value(events, "index")
-    return f"local rank {local}" if local else f"process {index} of the spawned" if index else "a rank"
+    return f"local rank {local}" if local else f"spawned process {index}" if index else "a rank"
 
 
 _ABOVE = "; that rank's output above has the reason"
@@ -219,7 +220,8 @@ def rank_killed(log: LogEvidence) -> Found:
         )
         return report(workers, text, "medium", ranks=ranks_of(workers))
     ended = [e for number, e in _first_ended(log) if number not in (0, *_OF_A_CRASH)][:1]
-    by_agent = log.outcome.from_outside or any(e["pid"] in sent or not sent for e in ended)
+    ended = ended or [e for number, e in exits(log) if number == 15 and e["noticed"]][:1]
+    by_agent = log.outcome.from_outside or any(e["pid"] in sent or not (sent or e["noticed"]) for e in ended)
     ended = [e for e in ended if e["first"] or not by_agent or signal_of(e) != 15]
     if ended and not (killed or words):
         if log.ended and log.ended.outcome == "not-saved":

@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 
 from ringup.addresses import is_loopback
 from ringup.logs.causes.symptoms import (
-    A_TRACEBACK,
     SHELL_TEXT,
     bars_at_a_limit,
     first_value,
@@ -18,7 +17,7 @@ from ringup.logs.causes.symptoms import (
 )
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, message_of, ranks_of
-from ringup.logs.rule import Cause, Confidence, Found, cause, report
+from ringup.logs.rule import A_TRACEBACK, Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
 from ringup.units import first_of_each, grouped
 

@@ -155,9 +155,6 @@ def of_an_earlier_attempt(log: LogEvidence) -> list[Event]:
     return [e for e in later if not any(x.place < e.place for x in over)]
 
 
-A_TRACEBACK = 60
-"""Lines of one, below an exception that led to another."""
-
 _WEB = re.compile(
     r"(?i)https?:|HTTPS?Connection|urllib3|requests\.exceptions|aiohttp|hugging|hf_hub|wandb|modelscope|mlflow"
     r"|urlopen error|clearml|comet|\bpip\b|conda|registry|github|NameResolutionError|MaxRetryError|\b40[13]\b"

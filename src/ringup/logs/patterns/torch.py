@@ -108,12 +108,12 @@ TAGS = (
         r"exitcode\s*: (?P<code>-?\d+)(?: +\(pid: (?P<pid>\d+)\))?",
         r"process (?P<index>\d+) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d+))",
         r"died with <Signals\.(?P<name>SIG\w+)",
-        r"exits? with return code ?=? ?(?P<code>-?\d+)|Killing subprocess (?P<pid>\d+)(?P<none>)$",
+        r"(?:--local[-_]rank=(?P<local>\d+)\b.{0,400})?exits? with return code ?=? ?(?P<code>-?\d+)|Killing subprocess (?P<pid>\d+)(?P<none>)$",
         r"(?:srun|slurmstepd): error: (?P<host>[\w.-]+): tasks? (?P<task>[\d,-]+): (?:Exited with exit code (?P<code>\d+)|(?P<name>Killed|Segmentation fault|Aborted|Bus error|Terminated|Out Of Memory|Illegal instruction|Floating point exception))",
         # Hydra (MPICH, Intel MPI) prints the wait status, whose low bits are the signal.
         r"= +(?:KILLED BY SIGNAL: (?P<signal>\d+)|EXIT CODE: (?P<signal2>[4-9]|11|15)\s*$)"
         r"|EXIT STRING: .{0,80}\(signal (?P<signal3>\d+)\)",
-        r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.-]+)\S{0,20} exited on signal (?P<signal>\d+)",
+        r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.-]+)\S{0,20} (?P<noticed>exited on) signal (?P<signal>\d+)",
         r"^signal (?P<signal>\d+) \([A-Z][\w ]{2,40}\)\.?\s*$",
         r"Process (?P<rank>\d+) exit with status code (?P<code>\d+)",
         r"exited on signal (?P<signal>\d+)|Exit code: +(?P<code>-?\d+)(?: *\(| *$)|(?:exit|exited with) (?:code|status)[: =]+(?P<code2>1[3-9]\d)\b",
@@ -144,7 +144,7 @@ TAGS = (
     tag("summary-rank", "",
         r"^\s*rank\s+: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)",
         # Open MPI, PRRTE and Horovod, whose next line has the code or the signal
-        r"^\s*Process name: (?:\[+[^\]]{0,80},)?(?P<rank>\d+)\]?\s*$|process rank (?P<rank2>\d+) with PID \d+ on node (?P<host>[\w.-]+)\S{0,20} exited on\s*$"),
+        r"^\s*Process name: (?:\[+[^\]]{0,80},)?(?P<rank>\d+)\]?\s*$|process rank (?P<rank2>\d+) with PID \d+ on node (?P<host>[\w.-]+)\S{0,20} (?P<noticed>exited on)\s*$"),
     tag("exit-signal", "failure end local",
         r"Signal (?P<signal>\d+) \((?P<name>SIG\w+)\) received by PID (?P<pid>\d+)"),
     tag("closing-signal", "", r"Sending process (?P<pid>\d+) closing signal (?P<name>SIG\w+)",
