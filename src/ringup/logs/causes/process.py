@@ -612,7 +612,9 @@ _OF_THE_HOST = re.compile(
 
 def _is_its_own(event: Event) -> bool:
     """Whether an exception shows a fault of the program; a rank that waits in vain is not at fault."""
-    waits = event["type"].lower().endswith(("timeout", "timeouterror")) or forms.LATE.search(event["text"])
+    waits = event["type"].lower().endswith(("timeout", "timeouterror")) or forms.WAITED_IN_VAIN.search(
+        event["text"]
+    )
     return not (waits or _OF_THE_HOST.search(event["text"]))
 
 

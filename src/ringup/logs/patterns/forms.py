@@ -201,7 +201,7 @@ OF_A_HANDLER_CALLED = re.compile(r"(?i)caught signal|\*{3}|fatal python error|si
 """How those print it that saw the signal: handlers, shells that name the process, the kernel, launchers."""
 OF_AN_IMPORT = re.compile(r"^cannot import name .{1,200} \((?P<other>/[^()]{1,400}\.py)\)$|partially initialized module|consider renaming '(?P<file>[^']{1,400}\.py)'|^module '(?P<module>\w{1,40})' has no attribute '\w+'$")
 """Python names the file from which it took a name in vain; since 3.13 it also says what to rename."""
-LATE = re.compile(r"(?i)within the timeout|failed to (?:start|become ready) (?:with)?in \d|nodes to be ready|did not receive .{1,60} within \d|function error: Hccl|error code is (?:107020|507046)\b")
+WAITED_IN_VAIN = re.compile(r"(?i)within the timeout|failed to (?:start|become ready) (?:with)?in \d|nodes to be ready|did not receive .{1,60} within \d|function error: Hccl|error code is (?:107020|507046)\b")
 """Of an exception by which a program reports that it waited in vain."""
 REFUSES_ARGUMENTS = re.compile(r": error: (?:unrecognized arguments|the following arguments are required|argument |invalid choice)|^Error: (?:No such option|Missing (?:option|argument)|Invalid value for|Got unexpected extra)")
 """Of Python's argparse and of click, which exit with 2."""
