@@ -308,8 +308,8 @@ class LogEvidence:
         if rank is None and event.label:
             rank = _only(self._label_ranks.get(key, ()))
         if rank is None and event["pid"]:
-            known = (self._ended.get((event.file, of)) for of in (event["pid"], f"local {event['local']}"))
-            rank = _only(next(filter(None, known), ()))
+            keys = [event["pid"], *([f"local {event['local']}"] if event["local"] else [])]
+            rank = _only(next(filter(None, (self._ended.get((event.file, key)) for key in keys)), ()))
         if rank is None and (number := _number_of(event)) in self._numbers.get(event.file, ()):
             rank = number
         if rank is None and event.file < len(self._file_ranks):
