@@ -159,10 +159,19 @@ def test_a_sigterm_that_the_agent_may_have_sent_is_not_from_outside(tmp_path: Pa
 
 
 def test_a_process_without_a_local_rank_gets_the_rank_of_no_other(tmp_path: Path) -> None:
-    log = "Process 99 killed by signal 11\nprocess rank 1 with PID 13 on node n1 exited on signal 9 (Killed).\n"
+    log = (
+        "Process 99 killed by signal 11\nprocess rank 1 with PID 13 on node n1 exited on signal 9 (Killed).\n"
+    )
     (tmp_path / "run.log").write_text(log, encoding="utf-8")
     causes = read_logs([str(tmp_path / "run.log")]).causes
     assert [one.ranks for one in causes] == [(), (1,)]
+
+
+def test_a_lost_peer_that_is_not_in_the_launchers_table_has_not_failed_on_that_node() -> None:
+    one = read_logs([str(RECORDED / "exit0-early.log")]).causes[0]
+    assert one.rule == "peer-died-first" and one.text.endswith(
+        "(10.20.0.4): a rank of another node, or one of this node that ended with exit code 0"
+    )
 
 
 def test_threads_that_still_ran_abort_a_rank_that_was_already_ending(tmp_path: Path) -> None:

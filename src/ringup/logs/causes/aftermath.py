@@ -88,11 +88,18 @@ def peer_died_first(log: LogEvidence) -> Found:
     others = [p for p in peers if p.split("<")[0] not in own or len(log.hosts) > 1]
     others = [p for p in others if not is_loopback(p.split("<")[0].strip("[]"))]
     shown = f" ({', '.join(others[:3])})" if others else ""
-    text = f"a peer ended first{shown}; this log holds only what followed: read that peer's log"
+    text = f"a peer ended first{shown}{_where(log, lost)}"
     dead = zero or {e.tag for e in [*proxied, *weak]} - _OF_ANY_END
     sure: Confidence = "medium" if dead and not lone else "low"
     events = [*zero, *(proxied or lost), *weak]
     return report(events, text, sure, severity="warning" if mild else None, ranks=())
+
+
+def _where(log: LogEvidence, lost: list[Event]) -> str:
+    listed = ranks_of(log.all("exit")) if log.has("child-failed") else set()  # all that failed on this node
+    if listed and listed <= ranks_of(lost):
+        return ": a rank of another node, or one of this node that ended with exit code 0"
+    return "; this log holds only what followed: read that peer's log"
 
 
 def _after(event: Event, other: Event) -> bool:

@@ -214,10 +214,9 @@ def rank_killed(log: LogEvidence) -> Found:
     if any(e["ends"] for e in log.all("exit")):
         words = []  # the launcher ended the other ranks, and then itself
     workers = log.all("loader-killed", signal="(?i)killed")
+    by = "was killed with SIGKILL; the log does not say by whom"
     if workers and not (killed or words):
-        text = (
-            f"a worker of {_who(workers)}'s data loader was killed with SIGKILL; the log does not say by whom"
-        )
+        text = f"a worker of {_who(workers)}'s data loader {by}"
         return report(workers, text, "medium", ranks=ranks_of(workers))
     ended = [e for number, e in _first_ended(log) if number not in (0, *_OF_A_CRASH)][:1]
     ended = ended or [e for number, e in exits(log) if number == 15 and e["noticed"]][:1]
@@ -232,7 +231,7 @@ def rank_killed(log: LogEvidence) -> Found:
         how += "" if name.startswith("SIGX") else "; the log does not say who sent it"
         text = f"{_who(ended)} ended first, by {how}"
         return report(ended, text, "medium", fix=_WHO_ENDS_A_RANK, ranks=ranks_of(ended))
-    text = f"{_who(killed)} was killed with SIGKILL; the log does not say by whom"
+    text = f"{_who(killed)} {by}"
     ranks = ranks_of(killed)
     return report([*killed, *words, *workers], text, "high" if killed else "medium", ranks=ranks)
 
@@ -323,9 +322,8 @@ def own_exceptions(log: LogEvidence) -> list[Event]:
     own = [e for e in log.all("exception") if _is_of_the_program(log, e) and not log.outcome.overcome(e)]
     own = [e for e in own if not LAUNCHER_FRAMES.search(e["frame"])]
     if log.has("oom-kill", "killed-word"):
-        own = [
-            e for e in own if not re.search(r"process(?:es)? .{0,40}\b(?:abruptly|died|killed)\b", e["text"])
-        ]
+        gone = r"process(?:es)? .{0,40}\b(?:abruptly|died|killed)\b"
+        own = [e for e in own if not re.search(gone, e["text"])]
     garbled = garbled_objects(log)
     own = [e for e in own if e not in garbled]
     if all(e["carried"] for e in own):  # Ray's head names a type, and the line above it has the details
