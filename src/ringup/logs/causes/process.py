@@ -200,17 +200,15 @@ def rank_killed(log: LogEvidence) -> Found:
     """
     sent = {e["pid"] for e in log.all("closing-signal")} - {""}  # by the agent, which later sends SIGKILL
     ours = {e.place for _, e in exits(log) if e["pid"] in sent}
-    killed = log.outcome.before_the_end(e for number, e in exits(log) if number == 9)
-    killed = [e for e in killed if e.place not in ours]
+    killed = log.outcome.before_the_end(e for n, e in exits(log) if n == 9 and e.place not in ours)
     killed = _ended_by_itself(log, killed)
     other = r"|kill(?:ed|ing)? (?:by|all|old|existing|(?:sub)?process)|Killing|sigkill_handler|forcefully"
     other += "|force-kill|ing with SIGKILL"
     words = log.all(
         "killed-word", lacks=f"{forms.EITHER_WAY}{other}|Sending|{forms.OF_A_HANDLER}|{_OF_ANOTHER_COMMAND}"
     )
-    words = [e for e in log.outcome.before_the_end(words) if not log.outcome.overcome(e)]
-    words = [e for e in words if e.place not in ours]
-    words = _ended_by_itself(log, words)
+    words = [e for e in words if not (e.place in ours or log.outcome.overcome(e))]
+    words = _ended_by_itself(log, log.outcome.before_the_end(words))
     if any(e["ends"] for e in log.all("exit")):
         words = []  # the launcher ended the other ranks, and then itself
     workers = log.all("loader-killed", signal="(?i)killed")
