@@ -103,6 +103,8 @@ MESH = (
     'mesh = init_device_mesh("cuda", (8,))\nmodel = model.cuda()\n'
 )
 ALONE, ADDRESS = 'os.environ["{}"] = "1"', 'os.environ["MASTER_ADDR"] = "localhost"'
+ALONE = 'if int(os.environ.get("WORLD_SIZE", "1")) == 1:\n    os.environ["WORLD_SIZE"] = "1"\n    '
+TO_0 = "if up and rank != 0:\n    dist.gather(x)\nelse:\n    if up:\n        dist.gather(x, all)\n"
 OF_ONE = 'dist.init_process_group("gloo", init_method="tcp://127.0.0.1:1", rank=0, world_size=1)'
 SET = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n'
 DEBUGGED = 'os.environ["NCCL_DEBUG"] = "INFO"\n'
@@ -196,7 +198,10 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     ),
     "local-rank-as-global-rank": (
         [script('dist.init_process_group("gloo", rank=int(os.environ["LOCAL_RANK"]), world_size=n)')],
-        [script('dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=n)')],
+        [
+            script('dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=n)'),
+            script(ALONE + 'os.environ["RANK"] = os.environ.get("LOCAL_RANK", "0")'),
+        ],
     ),
     "spawn-knows-one-node": (
         [
@@ -414,6 +419,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         ],
         [
             script(STEPS.format("step % 10 == 0", "dist.all_reduce(loss)")),
+            script(RANK + TO_0),
             *(script(STAGE_3 + ENGINE + what) for what in GATHERED),
             *(script(STAGE_3 + STAGE_3.replace("3", "2") + ENGINE + IF_0 + what) for what in GATHERED),
             {**ZERO_3_IN_A_FILE, "ds.json": '{"zero_optimization": {"stage": 2}}'},
@@ -1262,3 +1268,8 @@ def test_a_digit_that_is_no_number_is_no_count(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "ringup", "lint", str(job)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")
     assert "--nnodes is '\u00b2'" in done.stdout
+
+
+def test_a_function_that_returns_its_own_call_many_times_is_read_at_once() -> None:
+    own = "".join(f"    if n == {k}:\n        return f(n - {k})\n" for k in range(1, 9))
+    assert lint.lint(script(f"def f(n):\n{own}    return 1, 2\nrank, size = f(9)\n")) == []

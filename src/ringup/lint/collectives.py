@@ -303,6 +303,16 @@ def _shown(test: ast.expr) -> str:
     return f"`{printable(ast.unparse(test), 60)}` in line {test.lineno}"
 
 
+def _on_each_side(node: ast.If | None, call: Call) -> bool:
+    """Whether a call of this name is in both blocks of an `if`, perhaps behind another one."""
+
+    def makes_it(block: list[ast.stmt]) -> bool:
+        calls = (n for statement in block for n in ast.walk(statement) if isinstance(n, ast.Call))
+        return any(ast.unparse(n.func).endswith(call.last) for n in calls)
+
+    return node is not None and makes_it(node.body) and makes_it(node.orelse)
+
+
 @fault("collective-on-some-ranks", SCRIPT)
 def collective_on_some_ranks(read: Reading) -> Found:
     """
@@ -316,11 +326,12 @@ def collective_on_some_ranks(read: Reading) -> Found:
     """
     sides = Sides(read)
     limited: list[tuple[Call, str, Side, str]] = []
+    both = {node.test: node for node in read.script.nodes if isinstance(node, ast.If) and node.orelse}
     rest = [*_after_leaving(sides)]
     for call in read.script.calls:
         what = call.last if call in sides.direct else sides.reaching.get(sides.own(call), "")
         side, test = sides.gate(call.node) if what else ("", None)
-        if test is not None:
+        if test is not None and not _on_each_side(both.get(test), call):
             limited.append((call, what, side, _shown(test)))
         for statement, side, block in rest if what and test is None else ():
             here = call.inside is sides.script.function_of(statement)

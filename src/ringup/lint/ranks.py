@@ -109,7 +109,8 @@ def given_rank(read: Reading) -> Iterator[tuple[int, Values]]:
         if rank is not None:
             yield call.line, read.values.of(rank)
     for _, value, node in read.environment_writes("RANK"):
-        yield getattr(node, "lineno", 1), read.values.of(value)
+        if not sets_world_of_one(read, node):
+            yield getattr(node, "lineno", 1), read.values.of(value)
 
 
 @fault("local-rank-as-global-rank", SCRIPT)

@@ -72,6 +72,7 @@ class Reader:
         self._callers: dict[str, list[Call]] = defaultdict(list)
         self._spawned: dict[str, list[Call]] = defaultdict(list)
         self._memo: dict[ast.expr, Values] = {}
+        self._parts: dict[tuple[ast.expr, int], Values] = {}
         for node in script.nodes:
             self._note(node)
         for call in script.calls:
@@ -158,8 +159,11 @@ class Reader:
             return self.of(value.elts[at], depth) if at < len(value.elts) else NOTHING
         if isinstance(value, ast.Call) and depth < DEEPEST:
             function = self.script.functions.get(self.script.last(value.func))
-            if function is not None:
-                return self._union(self._element(r, at, depth + 1) for r in _returns(function))
+            if function is not None and (value, at) not in self._parts:
+                self._parts[value, at] = frozenset()  # a function that returns its own call adds nothing
+                parts = (self._element(r, at, depth + 1) for r in _returns(function))
+                self._parts[value, at] = self._union(parts)
+            return self._parts.get((value, at), NOTHING)
         return NOTHING
 
     def _parameter(self, function: Function, name: str, depth: int) -> Values:
