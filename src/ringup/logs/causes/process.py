@@ -315,13 +315,15 @@ def rank_raised_exception(log: LogEvidence) -> Found:
     return _kernel_failed(log), _ended_elsewhere(log), _loader_gone(log), _checkpoint_unfit(log)
 
 
+_PROCESS_GONE = re.compile(r"process(?:es)? .{0,40}\b(?:abruptly|died|killed)\b")
+
+
 def own_exceptions(log: LogEvidence) -> list[Event]:
     """Exceptions of the program after which the run did not work, and whose text no other cause covers."""
     own = [e for e in log.all("exception") if _is_of_the_program(log, e) and not log.outcome.overcome(e)]
     own = [e for e in own if not LAUNCHER_FRAMES.search(e["frame"])]
     if log.has("oom-kill", "killed-word"):
-        gone = r"process(?:es)? .{0,40}\b(?:abruptly|died|killed)\b"
-        own = [e for e in own if not re.search(gone, e["text"])]
+        own = [e for e in own if not _PROCESS_GONE.search(e["text"])]
     garbled = garbled_objects(log)
     own = [e for e in own if e not in garbled]
     if all(e["carried"] for e in own):  # Ray's head names a type, and the line above it has the details
