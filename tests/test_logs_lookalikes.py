@@ -620,6 +620,10 @@ SOMETHING_ELSE = [
         "ssh-not-passwordless",
         FRAME + "PermissionError: Authentication failed during upload. Token may have expired.",
     ),
+    (
+        "hostname-unresolvable-from-peer",
+        FRAME + "RemoteCodeGateError: the checkpoint directory cannot be resolved for inspection",
+    ),
     ("open-files-too-low", "FATAL:   --tokenfile is only supported for login to a remote endpoint"),
     ("ssh-not-passwordless", "FATAL:   Failed to load key material: /x"),
     ("network-plugin-init-failed", "libibverbs: Couldn't create CQ"),

@@ -14,7 +14,7 @@ _OUT = (
 # fmt: off
 TAGS = (
     tag("name-unknown", "establishing",
-        r"gai error: ?-?\d+|Name or service not known|Temporary failure in name resolution|No address associated with hostname|nodename nor servname provided|socket\.gaierror|getaddrinfo\w* .{0,60}fail|Could not resolve host(?:name)?|(?:^|: )Unknown host\b|Unknown host[:!]|(?<!\w)host not found|unable to resolve host|DNS resolution failed|Name does not resolve|nslookup: can't resolve|cannot be resolved|No such host is known|[Hh]ostname .{0,60}(?:could not be|not) resolved"),
+        r"gai error: ?-?\d+|Name or service not known|Temporary failure in name resolution|No address associated with hostname|nodename nor servname provided|socket\.gaierror|getaddrinfo\w* .{0,60}fail|Could not resolve host(?:name)?|(?:^|: )Unknown host\b|Unknown host[:!]|(?<!\w)host not found|unable to resolve host|DNS resolution failed|Name does not resolve|nslookup: can't resolve|\b(?:host|hostname|address|node)\b.{0,80}cannot be resolved|No such host is known|[Hh]ostname .{0,60}(?:could not be|not) resolved"),
     tag("name-tried", "establishing",
         r"addresses? of \((?P<host>[^,()]+), (?P<port>\d+)\) cannot be retrieved",
         r"Could not resolve hostname (?P<host>[^\s:]+)"),
