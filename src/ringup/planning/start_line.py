@@ -212,7 +212,7 @@ def _check_copied(words: Sequence[str]) -> None:
             raise UsageError(f"{word} begins with a typographic dash", hint=f"type it again: {plain}")
         if _TYPED_QUOTE.match(word):
             raise UsageError(f"{word} has a typographic quote", hint="type the quotes again: \" or '")
-        if _BEHIND_BLANK.match(word) or word == " ":
+        if _BEHIND_BLANK.match(word):
             raise UsageError(
                 f"{word!r} is one word", hint="no backslash in front of a blank: it must end its line"
             )
