@@ -165,6 +165,11 @@ def test_a_line_that_names_another_rank_counts_more_than_the_file_s_name(tmp_pat
     assert 0 not in read_logs([str(tmp_path)]).causes[0].ranks
 
 
+def test_a_device_without_end_is_refused() -> None:
+    with pytest.raises(LogsError, match="not text"):
+        read_logs(["/dev/zero"])
+
+
 def test_a_file_of_nul_bytes_is_not_called_sound(tmp_path: Path) -> None:
     data = 512 * b"\0"
     (tmp_path / "a.log").write_bytes(data)

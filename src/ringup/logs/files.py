@@ -63,6 +63,10 @@ class FileInfo:
     """False for a file of facts given with the logs, and for a flight recorder's dump."""
 
 
+_ENDLESS = {os.makedev(1, minor) for minor in (5, 7, 8, 9)}
+"""/dev/zero, full, random and urandom (Linux: Documentation/admin-guide/devices.txt)."""
+
+
 def find(paths: Iterable[str]) -> tuple[list[str], list[Unreadable]]:
     """
     The log files of paths: files as given, directories walked in name order.
@@ -78,12 +82,14 @@ def find(paths: Iterable[str]) -> tuple[list[str], list[Unreadable]]:
             found.append(path)
             continue
         try:
-            mode = Path(path).stat().st_mode
+            status = Path(path).stat()
         except OSError as exc:
             refused.append(Unreadable(path, _why(exc)))
             continue
-        if not stat.S_ISDIR(mode):
-            if _is_binary(_head(path, opened) or b""):
+        if not stat.S_ISDIR(status.st_mode):
+            if stat.S_ISCHR(status.st_mode) and status.st_rdev in _ENDLESS:
+                refused.append(Unreadable(path, "not text: a device without end"))
+            elif _is_binary(_head(path, opened) or b""):
                 refused.append(Unreadable(path, "not text: a binary file"))
             else:
                 found.append(path)
