@@ -431,3 +431,21 @@ def test_a_text_that_open_mpi_frames_is_the_answer_where_it_ends_the_log(tmp_pat
 def test_below_the_title_of_a_framed_text_stands_what_explains_it(tmp_path: Path) -> None:
     found = diagnose(tmp_path, framed(DISCONNECTED)).causes
     assert [(c.rule, c.evidence[0].line) for c in found] == [("peer-died-first", 3)]
+
+
+@pytest.mark.parametrize(
+    ("address", "cause"),
+    [("172.17.0.1", "virtual-interface-chosen"), ("192.168.7.1", "peer-unreachable-on-interface")],
+)
+def test_open_mpi_gets_its_own_option_and_no_variable_of_nccl(
+    tmp_path: Path, address: str, cause: str
+) -> None:
+    text = (
+        "WARNING: Open MPI failed to TCP connect to a peer MPI process.  This\nshould not happen.\n\n"
+        "Your Open MPI job may now hang or fail.\n\n  Local host: n1\n  PID:        23111\n"
+        f"  Message:    connect() to {address}:1024 failed\n  Error:      No route to host (113)\n"
+    )
+    found = diagnose(tmp_path, framed(text)).causes[0]
+    assert found.rule == cause
+    assert found.fix is not None and "btl_tcp_if_include" in found.fix.text
+    assert "NCCL_" not in found.fix.text

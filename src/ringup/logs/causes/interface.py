@@ -89,7 +89,18 @@ def virtual_interface_chosen(log: LogEvidence) -> Iterator[Cause | None]:
     dialled = log.all("nccl-connect", "gloo-connect", address=r"172\.17\.0\..*")
     if "" not in log.hosts and not any(map(_boots_on_virtual, log.hosts.values())):
         text = f"a rank connects to {first_value(dialled, 'address')}, an address of Docker's default bridge"
-        yield report(dialled, text, "medium")
+        yield report(dialled, text, "medium", fix=_of_mpi(dialled))
+
+
+_MPI = Fix(
+    "give mpirun the network that the nodes share, `--mca btl_tcp_if_include 10.0.0.0/24`, or exclude the"
+    " others: `--mca btl_tcp_if_exclude docker0,lo`."
+)
+
+
+def _of_mpi(dialled: list[Event]) -> Fix | None:
+    """The fix where Open MPI's TCP layer connects (help-mpi-btl-tcp.txt), which reads no variable of NCCL."""
+    return _MPI if dialled and all("Message:" in e.text for e in dialled) else None
 
 
 def _boots_on_virtual(host: HostNetworks) -> bool:
@@ -296,7 +307,7 @@ def _unreachable(log: LogEvidence, events: list[Event], apart: list[Event]) -> C
     if reason and reason != "Software caused connection abort":
         text += f": {reason.lower()}"
     placed = [h.bootstrap for h in log.hosts.values() if h.bootstrap]
-    advice = _shared_fix(log)
+    advice = _of_mpi(events) or _shared_fix(log)
     if len(placed) > 1 and {network_of(a) for _, a in placed} == {network_of(address)} - {""}:
         names = summarize_names(name for name, _ in placed)
         advice = Fix(f"routes and firewall between the hosts: NCCL uses their common network ({names})")
