@@ -169,6 +169,7 @@ _OWN_BUGS = re.compile(
 )
 """Exceptions that a fault of a GPU, a driver, a disk or the network does not raise."""
 _JUST_ABOVE = 8
+"""Lines between a failed call and the crash that it leads to."""
 
 
 def _own_bug_first(causes: list[Cause]) -> list[Cause]:

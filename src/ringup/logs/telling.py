@@ -318,7 +318,12 @@ def _refused(log: LogEvidence) -> Cause | None:
     if any(_NO_END.search(e["text"]) for e in block) or severity_of(block[0].text, "") == "warning":
         return None
     text = f"Open MPI ends the job: {block[0]['text'][:160]}"
-    one = report(block, text, "low", fix=Fix("do what this text says, all of it"))
+    one = report(
+        block,
+        text,
+        "low",
+        fix=Fix("read the whole text from this line on: Open MPI says there what to change"),
+    )
     return replace(one, rule="unnamed-failure", severity="error") if one else None
 
 

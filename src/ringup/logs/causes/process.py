@@ -102,6 +102,10 @@ def _steps(events: list[Event]) -> set[str]:
     return {match[1] for match in found if match}
 
 
+_COUNTED_KILL = re.compile(r"ringup: (\S{1,255}): the kernel ended .{1,99} \(oom-killer-ran\)$")
+"""A line of ringup's own (runtime/node_state.py): a node's counter includes other jobs."""
+
+
 @cause("oom-killer-ran", overcome=None)
 def oom_killer_ran(log: LogEvidence) -> Found:
     lines = log.all("oom-kill", lacks=r"CUDA out of memory|torch\.")
@@ -111,9 +115,7 @@ def oom_killer_ran(log: LogEvidence) -> Found:
     known = {e.pid for e in log.events if e.pid} | {e["pid"] for e in log.all("exit", "exit-signal")} - {""}
     is_rank = any(RANK_PROGRAMS.match(v) for v in victims) or known & {e["pid"] for e in lines}
     killed = {e.host for e in [e for number, e in exits(log) if number == 9] + log.all("loader-killed")}
-    # Lines of ringup's own (runtime/node_state.py): a node's counter includes other jobs.
-    node = re.compile(r"ringup: (\S{1,255}): the kernel ended .{1,99} \(oom-killer-ran\)$")
-    if all((own := node.match(e.text)) and not killed & {"", own[1]} for e in lines):
+    if all((own := _COUNTED_KILL.match(e.text)) and not killed & {"", own[1]} for e in lines):
         text = "the kernel killed a process for host memory, perhaps another job's: no rank there got SIGKILL"
         return report(lines, text, "low", severity="note")
     steps, failed = (_steps(found) for found in (lines, log.all("cancelled")))
